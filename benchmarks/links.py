@@ -27,7 +27,7 @@ from avactl.hardware.machine import Machine
 from avactl.hardware.placement.allocation import Booking, Node, State
 from avactl.hardware.placement.request import Request
 from avactl.hardware.placement.score import Scorer
-from avactl.hardware.topology import Topology, members, topology
+from avactl.hardware.topology import Topology, gpus_in_mask, topology_of
 from avactl.kinds.machine_type import MachineType
 from avactl.program.capacity.machine_hardware import machine_facts
 from avactl.spec.documents.yaml import load_yaml
@@ -74,7 +74,7 @@ Choose = Callable[[State, Request], Booking | None]
 
 def machine() -> Machine:
     """The shipped machine type."""
-    documents, _ = load_yaml(library.place(MACHINE), library.read(MACHINE))
+    documents, _ = load_yaml(library.display_path(MACHINE), library.read(MACHINE))
     resource = validate_document(documents[0])
     assert isinstance(resource, MachineType)
     return Machine.from_facts(machine_facts(resource.spec))
@@ -127,7 +127,7 @@ def kube_scheduler(rng: Random) -> Choose:
         balanced = (100 * (1 - np.abs(left[:, 0] - left[:, 1]) / 2)).astype(int)
         score = least + balanced
         node = int(rng.choice(fits[score == score.max()].tolist()))
-        gpus = rng.sample(members(int(state.whole[node])), request.gpus)
+        gpus = rng.sample(gpus_in_mask(int(state.whole[node])), request.gpus)
         return Booking(node, request.amounts, sum(1 << gpu for gpu in gpus))
 
     return choose
@@ -135,7 +135,7 @@ def kube_scheduler(rng: Random) -> Choose:
 
 def run(hardware: Machine, nodes: int, jobs: list[Job], choose: Choose) -> Result:
     """Simulate a stream."""
-    facts = topology(hardware)
+    facts = topology_of(hardware)
     state = State(("cpu", "memory"))
     for index in range(nodes):
         state.put_node(Node(f"node-{index}", (int(hardware.cpu * 1000), hardware.memory), 8, hardware.gpu, hardware))
@@ -190,7 +190,7 @@ def run(hardware: Machine, nodes: int, jobs: list[Job], choose: Choose) -> Resul
 
 def slowest(facts: Topology, gpus: int) -> float:
     """Return the speed of the slowest pair of a set of GPUs, GB/s."""
-    return min(facts.bandwidth(i, j) for i, j in combinations(members(gpus), 2))
+    return min(facts.bandwidth(i, j) for i, j in combinations(gpus_in_mask(gpus), 2))
 
 
 class Crossed:
@@ -201,13 +201,13 @@ class Crossed:
         self._fewest: dict[tuple[int, int], int] = {}
 
     def pairs(self, gpus: int) -> int:
-        return sum(self._socket[i] != self._socket[j] for i, j in combinations(members(gpus), 2))
+        return sum(self._socket[i] != self._socket[j] for i, j in combinations(gpus_in_mask(gpus), 2))
 
     def fewest(self, free: int, count: int) -> int:
         """Return the minimum over all free subsets."""
         found = self._fewest.get((free, count))
         if found is None:
-            sets = combinations(members(free), count)
+            sets = combinations(gpus_in_mask(free), count)
             found = self._fewest[free, count] = min(self.pairs(sum(1 << gpu for gpu in each)) for each in sets)
         return found
 

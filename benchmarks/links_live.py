@@ -29,7 +29,7 @@ from avactl.contracts.pod_annotations import DEVICES, LINK
 from avactl.contracts.scheduling import POOL_KEY, MachineFacts, PoolAllocation, PoolFacts
 from avactl.hardware import library
 from avactl.hardware.machine import Machine
-from avactl.hardware.topology import members, topology
+from avactl.hardware.topology import gpus_in_mask, topology_of
 from avactl.kinds.machine_type import MachineType
 from avactl.kube.access import from_kubeconfig
 from avactl.kube.client import MERGE, ApiError, Client
@@ -63,7 +63,7 @@ class Side:
     def __init__(self, plane: ControlPlane, scheduler: str, machine: Machine, jobs: list[Job], pace: float) -> None:
         """`pace`: seconds of the stream per real second."""
         self._plane, self._scheduler, self._jobs, self._pace = plane, scheduler, jobs, pace
-        self._facts = topology(machine)
+        self._facts = topology_of(machine)
         self._crossed = Crossed(self._facts)
         self._rng = Random(1)
         self._free: dict[str, int] = {}
@@ -141,7 +141,7 @@ class Side:
             self._free[held.node] |= held.gpus
             now = time.monotonic()
             self._lags.append((now, now - self._deleted.pop(name)))
-            self._freed.update({(held.node, gpu): now for gpu in members(held.gpus)})
+            self._freed.update({(held.node, gpu): now for gpu in gpus_in_mask(held.gpus)})
             self._gone += 1
         elif node and name not in self._held:
             self._started(name, node, item)
@@ -153,9 +153,9 @@ class Side:
             text = item["metadata"]["annotations"][DEVICES.name]
             gpus = sum(1 << int(index) for index in text.split(","))
             settled = now - SETTLED - 2 * self._lag(now)
-            known = sum(1 << gpu for gpu in members(free) if self._freed.get((node, gpu), 0.0) < settled)
+            known = sum(1 << gpu for gpu in gpus_in_mask(free) if self._freed.get((node, gpu), 0.0) < settled)
         else:
-            gpus = sum(1 << gpu for gpu in self._rng.sample(members(free), job.gpus))
+            gpus = sum(1 << gpu for gpu in self._rng.sample(gpus_in_mask(free), job.gpus))
             known = free
         if gpus & ~free:
             raise RuntimeError(f"{name} got GPUs of {node} that others have")
@@ -225,7 +225,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=300.0, help="in which all jobs arrive")
     parser.add_argument("--seed", type=int, default=1, help="of the stream")
     options = parser.parse_args()
-    documents, _ = load_yaml(library.place(MACHINE), library.read(MACHINE))
+    documents, _ = load_yaml(library.display_path(MACHINE), library.read(MACHINE))
     resource = validate_document(documents[0])
     assert isinstance(resource, MachineType)
     facts = machine_facts(resource.spec)

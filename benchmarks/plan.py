@@ -20,12 +20,12 @@ from typing import Any
 import orjson
 from rich.table import Table
 
-from avactl.change.plan.cluster_state import configured, declared, machines
+from avactl.change.plan.cluster_state import configured_objects, declared_machines, declared_state
 from avactl.change.plan.planner import make_plan
 from avactl.change.plan.rollout import place_all
 from avactl.change.plan.simulator import World
-from avactl.change.plan.snapshot.loader import read, strip, write
-from avactl.change.plan.workloads import surroundings, workloads
+from avactl.change.plan.snapshot.loader import read, strip_objects, write
+from avactl.change.plan.workloads import find_surroundings, find_workloads
 from avactl.compiler import Compilation, compile_tree
 from avactl.spec.repository.git_tree import GitTree
 from avactl.spec.repository.tree import DirTree
@@ -87,7 +87,7 @@ def snapshot(base: Compilation) -> bytes:
     if not base.ok:
         raise RuntimeError(base.diagnostics[0])
     manifests = [manifest for manifest in base.manifests if manifest.cluster == CLUSTER]
-    world = World(declared(base.program, manifests, CLUSTER))
+    world = World(declared_state(base.program, manifests, CLUSTER))
     claims: list[dict[str, Any]] = []
     for manifest in manifests:
         if manifest.kind == "PersistentVolumeClaim":
@@ -96,13 +96,17 @@ def snapshot(base: Compilation) -> bytes:
             metadata = {**manifest.body["metadata"], "uid": f"{manifest.namespace}/{manifest.name}"}
             claims.append({"metadata": metadata, "spec": spec, "status": {"phase": "Bound"}})
     place_all(
-        world, workloads(manifests, CLUSTER).values(), surroundings(manifests, CLUSTER), "2026-01-01T00:00:00Z", "live"
+        world,
+        find_workloads(manifests, CLUSTER).values(),
+        find_surroundings(manifests, CLUSTER),
+        "2026-01-01T00:00:00Z",
+        "live",
     )
     policy = next(manifest.body for manifest in manifests if manifest.name == "avactl-policy")
-    objects = {**configured(manifests, CLUSTER), **machines(base.program, CLUSTER)}
+    objects = {**configured_objects(manifests, CLUSTER), **declared_machines(base.program, CLUSTER)}
     objects |= {"pods": list(world.items.values()), "persistentvolumeclaims": claims}
     objects["persistentvolumes"] = [{"metadata": {"name": "volume", "uid": "volume"}, "spec": {}}]
-    return write(orjson.loads(policy["data"]["policy.json"]), strip(objects), "2026-01-02T00:00:00Z")
+    return write(orjson.loads(policy["data"]["policy.json"]), strip_objects(objects), "2026-01-02T00:00:00Z")
 
 
 def main() -> None:

@@ -19,9 +19,9 @@ def _fail(*args: Any) -> list[Any]:
 
 @pytest.mark.parametrize("step", ["check", "check_all", "lower"])
 def test_a_defect_is_told_at_the_spec(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    kind, changed = registry.kind, {step: _fail}
+    kind, changed = registry.get_kind, {step: _fail}
     broken = replace(kind("Quota"), **cast(Any, changed))
-    monkeypatch.setattr(registry, "kind", lambda name: broken if name == "Quota" else kind(name))
+    monkeypatch.setattr(registry, "get_kind", lambda name: broken if name == "Quota" else kind(name))
     monkeypatch.delenv("AVACTL_DEBUG")
     result = compile_tree(MemoryTree(BASE))
     (problem,) = result.diagnostics

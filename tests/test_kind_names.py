@@ -16,18 +16,18 @@ from tests.test_layout import ROOT, tracked
 
 WORKLOADS = frozenset(registry.workload_kinds())
 """Kinds that only their own package names. The others are concepts that kinds are defined by, such as Team."""
-PACKAGES = {registry.kind(name).lower.__module__.rpartition(".")[0]: name for name in registry.names()}
-MODELS = {registry.kind(name).model.__module__.replace(".", "/") + ".py": name for name in registry.names()}
+PACKAGES = {registry.get_kind(name).lower.__module__.rpartition(".")[0]: name for name in registry.kind_names()}
+MODELS = {registry.get_kind(name).model.__module__.replace(".", "/") + ".py": name for name in registry.kind_names()}
 """Module with the document of each kind."""
 LABELS = {name_label(name): name for name in WORKLOADS}
 _WORKLOAD = re.compile(rf"\b({'|'.join(sorted(WORKLOADS))})\b").findall
 
 ALLOWED = {
     # The registry itself, and the classes for `from avactl.kinds import TrainingJob`.
-    "avactl/program/registry.py": frozenset(registry.names()),
-    "avactl/kinds/__init__.py": frozenset(registry.names()),
+    "avactl/program/registry.py": frozenset(registry.kind_names()),
+    "avactl/kinds/__init__.py": frozenset(registry.kind_names()),
     # The concepts that other kinds are defined by; `Program` and the reference types are how all others ask for them.
-    "avactl/program/program.py": frozenset(registry.names()) - WORKLOADS - {"KubernetesObjects"},
+    "avactl/program/program.py": frozenset(registry.kind_names()) - WORKLOADS - {"KubernetesObjects"},
     "avactl/spec/schema/values.py": {"Cluster", "MachineType", "NodePool", "Team", "CacheTier"},
     # The shipped machine types answer references of node pools, before there is a `Program`.
     "avactl/compiler/resolve.py": {"MachineType"},
@@ -100,9 +100,9 @@ def _mentions(path: str, source: str) -> Iterator[Mention]:
             module = node.module or ""
             found = _imported([module, *(f"{module}.{alias.name}" for alias in node.names)])
             if module == "avactl.kinds":
-                found |= {alias.name for alias in node.names if alias.name in registry.names()}
+                found |= {alias.name for alias in node.names if alias.name in registry.kind_names()}
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
-            found = set(_WORKLOAD(node.value)) | ({node.value} & set(registry.names()))
+            found = set(_WORKLOAD(node.value)) | ({node.value} & set(registry.kind_names()))
             found |= {LABELS[node.value]} if node.value in LABELS else set()
         for kind in found - {own}:
             # A kind is defined by concepts (its team, its cluster), never by another workload.

@@ -15,7 +15,7 @@ from avactl.change.diff import Diff, compare
 from avactl.change.plan.model import Verdict
 from avactl.change.plan.planner import make_plan
 from avactl.compiler import Compilation, compile_tree
-from avactl.compiler.json_schema import schemas
+from avactl.compiler.json_schema import schema_files
 from avactl.diagnostics import Diagnostic
 from avactl.program import registry
 from avactl.program.explain.explain import explain_text
@@ -95,7 +95,7 @@ def test_its_checks_and_slips_are_told() -> None:
 
 
 def test_schema_and_explanation_follow() -> None:
-    schema = json.loads(schemas()["notebook.schema.json"])
+    schema = json.loads(schema_files()["notebook.schema.json"])
     assert schema["$defs"]["NotebookSpec"]["required"] == ["pages"]
     assert "How many pages." in explain_text("Notebook.pages")
     assert "A notebook of a team." in explain_text(None)
@@ -183,7 +183,7 @@ def lower_sweep(item: Item[SweepSpec], program: Program) -> list[Manifest]:
     gpu = pods.GpuRequest(item, program, spec.compute, "trial")
     volumes = pods.Volumes(item, program)
     volumes.datasets(spec.datasets)
-    resources = pods.resources(spec.compute.cpu, spec.compute.memory, gpu.resources())
+    resources = pods.build_resources(spec.compute.cpu, spec.compute.memory, gpu.resources())
     container = {"name": "trial", "image": IMAGE, "resources": resources}
     pod = pods.pod_spec(
         item, program, container, volumes=volumes, gpu=gpu, service_account="default", restartPolicy="Never"
@@ -191,10 +191,12 @@ def lower_sweep(item: Item[SweepSpec], program: Program) -> list[Manifest]:
     body = {
         "parallelism": spec.trials,
         "completions": spec.trials,
-        "template": {"metadata": {"labels": k8s.labels(item, "trial")}, "spec": pod},
+        "template": {"metadata": {"labels": k8s.object_labels(item, "trial")}, "spec": pod},
     }
     return [
-        k8s.manifest(item, item.cluster, "batch/v1", "Job", item.name, namespace=item.ns, component="trial", spec=body)
+        k8s.build_manifest(
+            item, item.cluster, "batch/v1", "Job", item.name, namespace=item.ns, component="trial", spec=body
+        )
     ]
 
 
@@ -369,8 +371,8 @@ def test_workloads_belong_to_teams() -> None:
         Kind(Shared, lower_sweep, workload=WorkloadHooks(Lifecycle.JOB, "sweep", roles))
 
 
-@pytest.mark.parametrize("name", registry.names())
+@pytest.mark.parametrize("name", registry.kind_names())
 def test_the_registry_knows_lifecycles_without_an_import(name: str) -> None:
-    workload = registry.kind(name).workload
-    assert registry.lifecycle(name) == (workload.lifecycle if workload is not None else None)
-    assert (name in registry.written_kinds()) is registry.kind(name).has_written
+    workload = registry.get_kind(name).workload
+    assert registry.get_lifecycle(name) == (workload.lifecycle if workload is not None else None)
+    assert (name in registry.written_kinds()) is registry.get_kind(name).has_written

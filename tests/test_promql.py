@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from avactl.base.promql import confinement_problem, filled
+from avactl.base.promql import confinement_problem, fill_placeholders
 from avactl.kinds.serving.runtime import runtimes
 
 OWN = 'a{namespace="vision"}'
@@ -113,7 +113,7 @@ QUERIES = [query for each in runtimes().values() for query in (each.error_rate, 
 
 @pytest.mark.parametrize("promql", QUERIES)
 def test_the_queries_of_runtimes_are_confined(promql: str) -> None:
-    assert confinement_problem(filled(promql, "vision", "web-x-[a-z0-9]+", 60.0), "vision") is None
+    assert confinement_problem(fill_placeholders(promql, "vision", "web-x-[a-z0-9]+", 60.0), "vision") is None
 
 
 @given(st.text(alphabet=st.sampled_from("ab{}()[]=~!\"'`\\,:+-*/^%<>@. \n\t015msdy#é\r"), max_size=40))

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from avactl.base.quantity import format_quantity, quantity, whole
+from avactl.base.quantity import format_quantity, parse_quantity, whole_units
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ from avactl.base.quantity import format_quantity, quantity, whole
     ],
 )
 def test_notations(text: str | float, value: Fraction) -> None:
-    assert quantity(text) == value
+    assert parse_quantity(text) == value
 
 
 @pytest.mark.parametrize(
@@ -38,11 +38,11 @@ def test_notations(text: str | float, value: Fraction) -> None:
 )
 def test_anything_else_is_refused(text: str | int) -> None:
     with pytest.raises(ValueError, match="not a quantity"):
-        quantity(text)
+        parse_quantity(text)
 
 
 def test_amounts_are_rounded_up_and_written_short() -> None:
-    assert (whole("1n", 1000), whole("-1n", 1000), whole("500m", 1000)) == (1, 0, 500)
+    assert (whole_units("1n", 1000), whole_units("-1n", 1000), whole_units("500m", 1000)) == (1, 0, 500)
     assert [format_quantity(each) for each in (0, 1 << 30, 1536 << 20, 1000, Fraction(1, 3))] == [
         "0",
         "1Gi",

@@ -13,7 +13,7 @@ from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
 from avactl.compiler import compile_tree
-from avactl.compiler.json_schema import ALL, schemas
+from avactl.compiler.json_schema import ALL, schema_files
 from avactl.compiler.layers.merge_pass import merge
 from avactl.compiler.load import load
 from avactl.compiler.validate import validate
@@ -29,7 +29,7 @@ STRUCTURAL = {"unknown-key", "missing-key", "wrong-type", "invalid-value", "unkn
 
 
 def _validator(name: str) -> Any:
-    files = {name: json.loads(text) for name, text in schemas().items()}
+    files = {name: json.loads(text) for name, text in schema_files().items()}
     registry: Any = Registry().with_resources(
         (name, DRAFT202012.create_resource(schema)) for name, schema in files.items()
     )
@@ -42,12 +42,12 @@ OVERLAYS = _validator("overlay.schema.json")
 
 def test_the_written_schemas_are_current() -> None:
     written = {path.name: path.read_text() for path in (ROOT / "schemas").glob("*.json")}
-    assert written == schemas(), "`make schemas` writes them anew"
+    assert written == schema_files(), "`make schemas` writes them anew"
 
 
 def test_every_schema_is_a_schema() -> None:
-    texts = schemas()
-    assert len(texts) > len(registry.names())
+    texts = schema_files()
+    assert len(texts) > len(registry.kind_names())
     for text in texts.values():
         jsonschema.Draft202012Validator.check_schema(json.loads(text))
 
@@ -77,7 +77,7 @@ def test_every_example_compiles(example: str) -> None:
 
 
 def test_settings_of_the_examples_pass() -> None:
-    schema = json.loads(schemas()["config.schema.json"])
+    schema = json.loads(schema_files()["config.schema.json"])
     files = sorted(EXAMPLES.glob("*/avactl.yaml"))
     assert [file.parent.name for file in files] == ["ava", "environments", "import", "platform", "training"]
     for file in files:

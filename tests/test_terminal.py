@@ -11,11 +11,11 @@ import pytest
 import yaml
 
 from avactl.base.svg import Svg
-from avactl.base.terminal import inert, json_output, shortened, visible
+from avactl.base.terminal import inert_text, json_output, shorten_middle, visible_text
 from avactl.base.yaml_output import dump
 from avactl.change.plan.model import Plan
 from avactl.change.plan.output.text import render_text as plan_text
-from avactl.cli.cluster.cluster_session import plain, write
+from avactl.cli.cluster.cluster_session import plain_text, write
 from avactl.diagnostics import Diagnostic, Span
 from avactl.diagnostics.text import render_text
 
@@ -25,13 +25,13 @@ COMMANDS = ("##[error]x", "##vso[task.setvariable]x", "section_start:12:x", "sec
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_are_taken_apart_anywhere(command: str) -> None:
     for text in (command, f"a {command} b", f"####{command}", f"a\n{command}"):
-        shown = inert(text)
+        shown = inert_text(text)
         assert not any(mark in shown for mark in ("##[", "##vso[", "section_start:", "section_end:"))
         assert len(shown) == len(text)
 
 
 def test_commands_at_the_beginning_of_a_line() -> None:
-    assert inert("::error::x\n  \t::stop-commands::y\nurn:a::b ::c::") == (
+    assert inert_text("::error::x\n  \t::stop-commands::y\nurn:a::b ::c::") == (
         ": error::x\n  \t: stop-commands::y\nurn:a::b ::c::"
     )
 
@@ -40,7 +40,7 @@ def test_commands_at_the_beginning_of_a_line() -> None:
 def test_data_for_programs_stays_the_same_data(command: str) -> None:
     data = {"key": [f"{command} {command}", "\\" + command, "é"]}
     for text in (json_output(data), dump(data)):
-        assert inert(text) == text
+        assert inert_text(text) == text
         assert yaml.safe_load(text) == data
     assert json.loads(json_output(data)) == data
     assert json.loads(json_output("\udcff\ud800")) == "??"
@@ -48,10 +48,10 @@ def test_data_for_programs_stays_the_same_data(command: str) -> None:
 
 
 def test_visible() -> None:
-    assert visible("a\x1b[31mb\nc\td\u202e\x07") == "a�[31mb�c d��"
-    assert visible("\ud800 \udc80x") == "? ?x"
-    assert visible("\udcc3\udca9") == "é"
-    assert shortened("a" * 500 + "z", 100) == "a" * 50 + "…" + "a" * 48 + "z"
+    assert visible_text("a\x1b[31mb\nc\td\u202e\x07") == "a�[31mb�c d��"
+    assert visible_text("\ud800 \udc80x") == "? ?x"
+    assert visible_text("\udcc3\udca9") == "é"
+    assert shorten_middle("a" * 500 + "z", 100) == "a" * 50 + "…" + "a" * 48 + "z"
 
 
 def test_a_diagnostic() -> None:
@@ -60,20 +60,20 @@ def test_a_diagnostic() -> None:
         Diagnostic("invalid-value", "`##[error]a`\x1b[2J", Span("x.yaml", line), hint="##vso[a]") for line in (1, 2, 3)
     ]
     shown = render_text(problems, lambda _: text)
-    assert shown == inert(shown)
+    assert shown == inert_text(shown)
     assert "\x1b" not in shown
     assert "# [error]oops" in shown
 
 
 def test_a_plan() -> None:
     shown = plan_text([Plan("::error::a\x1b[2J\n::b ##[c", "\x1b]0;x\x07")])
-    assert shown == inert(shown)
+    assert shown == inert_text(shown)
     assert not {"\x1b", "\x07"} & set(shown)
 
 
 def test_views_of_a_cluster() -> None:
-    assert plain("a\n\x1b[2Jb  [bold]c") == "a [2Jb [bold]c"
-    assert len(plain("x" * 300_000)) == 4096
+    assert plain_text("a\n\x1b[2Jb  [bold]c") == "a [2Jb [bold]c"
+    assert len(plain_text("x" * 300_000)) == 4096
     with patch("sys.stdout", StringIO()) as out:
         write("##[error]x [bold]y", "::error::z")
     assert out.getvalue() == "# [error]x [bold]y\n: error::z\n"

@@ -6,26 +6,26 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from zoneinfo import ZoneInfo
 
-_BOUNDS = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
+_FIELD_BOUNDS = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
 _HORIZON = timedelta(days=8)
 """Runs that were missed while the daemon was away for longer are skipped."""
-_LEAP = timedelta(days=8 * 366)
+_LEAP_HORIZON = timedelta(days=8 * 366)
 """How far back the last time is looked for: a leap day, also around 2100."""
 
 
 def parse_cron(text: str) -> tuple[frozenset[int], ...]:
     """Return the numbers that each field allows. Raises ValueError."""
     fields = text.split()
-    if len(fields) != len(_BOUNDS):
+    if len(fields) != len(_FIELD_BOUNDS):
         raise ValueError(f"`{text}` has {len(fields)} fields; a schedule has 5")
-    return tuple(_field(field, *bounds) for field, bounds in zip(fields, _BOUNDS, strict=True))
+    return tuple(_parse_field(field, *bounds) for field, bounds in zip(fields, _FIELD_BOUNDS, strict=True))
 
 
-def fires(text: str, since: float, until: float) -> bool:
+def fires_between(text: str, since: float, until: float) -> bool:
     """Return True if a schedule in UTC has a minute in (since, until], Unix seconds. Raises ValueError."""
     end = datetime.fromtimestamp(until, UTC).replace(second=0, microsecond=0)
     start = max(datetime.fromtimestamp(since, UTC), end - _HORIZON)
-    return _before(_parsed(text), end, start) is not None
+    return _newest_before(_parse_schedule(text), end, start) is not None
 
 
 def last_due(text: str, zone: str, now: float) -> str:
@@ -43,11 +43,11 @@ def _last_due(text: str, zone: str, minute: int) -> str:
         place = ZoneInfo(zone)
     except (KeyError, OSError):
         raise ValueError(f"unknown time zone `{zone}`") from None
-    fields = _parsed(text)
+    fields = _parse_schedule(text)
     # Without a zone: the times that clocks on the wall show, as the schedule has them.
     moment = datetime.fromtimestamp(minute * 60, place).replace(tzinfo=None, fold=0)
-    earliest = moment - _LEAP
-    while (found := _before(fields, moment, earliest)) is not None:
+    earliest = moment - _LEAP_HORIZON
+    while (found := _newest_before(fields, moment, earliest)) is not None:
         there = found.replace(tzinfo=place).astimezone(UTC)
         if there.astimezone(place).replace(tzinfo=None, fold=0) == found:
             return f"{there:%Y-%m-%dT%H:%MZ}"
@@ -55,7 +55,7 @@ def _last_due(text: str, zone: str, minute: int) -> str:
     return ""
 
 
-def _before(fields: tuple[frozenset[int], ...], moment: datetime, start: datetime) -> datetime | None:
+def _newest_before(fields: tuple[frozenset[int], ...], moment: datetime, start: datetime) -> datetime | None:
     """Return the newest minute of a schedule in (start, moment]."""
     minutes, hours, days, months, weekdays = fields
     either = len(days) < 31 and len(weekdays) < 7
@@ -73,7 +73,7 @@ def _before(fields: tuple[frozenset[int], ...], moment: datetime, start: datetim
     return None
 
 
-def _field(text: str, low: int, high: int) -> frozenset[int]:
+def _parse_field(text: str, low: int, high: int) -> frozenset[int]:
     found: set[int] = set()
     for part in text.split(","):
         span, slash, step = part.partition("/")
@@ -91,5 +91,5 @@ def _field(text: str, low: int, high: int) -> frozenset[int]:
 
 
 @lru_cache(maxsize=1000)
-def _parsed(text: str) -> tuple[frozenset[int], ...]:
+def _parse_schedule(text: str) -> tuple[frozenset[int], ...]:
     return parse_cron(text)

@@ -18,7 +18,7 @@ def cache_directory() -> str:
     return os.path.join(base, "avactl")
 
 
-def _repositories(path: str | Path) -> list[Path]:
+def _enclosing_repositories(path: str | Path) -> list[Path]:
     """Return the repositories that a path is in, by its name: symbolic links are not followed."""
     parents = Path(os.path.abspath(path)).parents
     return [top for top in parents if (top / ".git").exists() or (top / "avactl.yaml").exists()]
@@ -27,7 +27,7 @@ def _repositories(path: str | Path) -> list[Path]:
 def want_no_link(path: str | Path) -> None:
     """Raise OSError if the directory of an output is a symbolic link of a repository: a branch may have made it."""
     directory = Path(os.path.abspath(path)).parent
-    for top in _repositories(path):
+    for top in _enclosing_repositories(path):
         if directory.resolve() != top.resolve() / directory.relative_to(top):
             raise OSError(errno.ELOOP, "its directory is a symbolic link of the repository", str(path))
 
@@ -35,6 +35,6 @@ def want_no_link(path: str | Path) -> None:
 def write_file(path: Path, text: str) -> None:
     """Write a text. A symbolic link of a repository is replaced, not followed. Raises OSError."""
     want_no_link(path)
-    if path.is_symlink() and _repositories(path):
+    if path.is_symlink() and _enclosing_repositories(path):
         path.unlink()
     path.write_text(text, encoding="utf-8")

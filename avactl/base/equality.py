@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 
-def same(one: Any, other: Any) -> bool:
+def is_same(one: Any, other: Any) -> bool:
     """Return whether two plain values are equal, and of equal types at any depth."""
     if one is other:
         return True
@@ -19,9 +19,9 @@ def same(one: Any, other: Any) -> bool:
             return True
     except TypeError:  # such as an integer of more than 64 bits
         pass
-    return canonical(one) == canonical(other)
+    return canonical_json(one) == canonical_json(other)
 
 
-def canonical(value: Any) -> str:
+def canonical_json(value: Any) -> str:
     """Return plain data as JSON with sorted keys: equal texts mean equal data of equal types."""
     return json.dumps(value, sort_keys=True, default=repr)

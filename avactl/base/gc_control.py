@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def paused() -> Iterator[None]:
+def pause_gc() -> Iterator[None]:
     """Pause the collector: a compilation creates no cyclic garbage, and each collection would scan all of it."""
     collecting = gc.isenabled()
     gc.disable()

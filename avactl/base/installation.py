@@ -22,7 +22,7 @@ class Origin(NamedTuple):
     editable: bool = False
 
 
-def origin() -> Origin:
+def installed_from() -> Origin:
     """Return the source of the running avactl."""
     try:
         text = metadata.distribution("avactl").read_text("direct_url.json")
@@ -46,13 +46,13 @@ def install_command(extra: str) -> str:
         metadata.version("avactl")
     except metadata.PackageNotFoundError:  # copied, not installed
         return f"install avactl with its extra `{extra}`"
-    found = origin()
+    found = installed_from()
     if found.editable:
         return f"pip install --editable '{found.url.removeprefix('file://')}[{extra}]'"
-    return f"pip install '{requirement((extra,), found)}'"
+    return f"pip install '{requirement_text((extra,), found)}'"
 
 
-def requirement(extras: tuple[str, ...], source: Origin) -> str:
+def requirement_text(extras: tuple[str, ...], source: Origin) -> str:
     """Return avactl with extras, as a line of a requirements file without hashes."""
     name = f"avactl[{','.join(extras)}]" if extras else "avactl"
     return f"{name} @ {source.url}" if source.url else f"{name}=={metadata.version('avactl')}"

@@ -16,7 +16,7 @@ import yaml
 from avactl.base.errors import HintedError
 from avactl.base.exit_codes import USAGE
 
-_HELP = "`--kubeconfig FILE` or $KUBECONFIG names one; your cluster's provider has a command that writes it"
+_KUBECONFIG_HINT = "`--kubeconfig FILE` or $KUBECONFIG names one; your cluster's provider has a command that writes it"
 
 
 class AccessError(HintedError):
@@ -51,7 +51,7 @@ class Selection:
     user: Section
 
 
-def locate(kubeconfig: Path | None) -> list[Path]:
+def locate_kubeconfig(kubeconfig: Path | None) -> list[Path]:
     """Return the kubeconfig files: the one given, else those of $KUBECONFIG that exist, else ~/.kube/config.
 
     Raises AccessError if there is none.
@@ -63,7 +63,7 @@ def locate(kubeconfig: Path | None) -> list[Path]:
     found = [path for path in paths if path.exists()]
     if not found:
         missing = " or ".join(map(str, paths)) + (", which $KUBECONFIG names" if named else "")
-        raise AccessError(f"no kubeconfig: there is no file {missing}", _HELP)
+        raise AccessError(f"no kubeconfig: there is no file {missing}", _KUBECONFIG_HINT)
     return found
 
 
@@ -75,7 +75,7 @@ def choose_context(kubeconfig: Path | None, cluster: str, context: str = "") -> 
     if context or not cluster:
         return context
     try:
-        paths = locate(kubeconfig)
+        paths = locate_kubeconfig(kubeconfig)
     except AccessError:
         return ""
     return cluster if cluster in _merge(paths)[0]["contexts"] else ""
@@ -84,7 +84,7 @@ def choose_context(kubeconfig: Path | None, cluster: str, context: str = "") -> 
 def current_context(kubeconfig: Path | None) -> str:
     """Return the name of the current context; empty if there is none, or no kubeconfig. Raises KubeconfigError."""
     try:
-        paths = locate(kubeconfig)
+        paths = locate_kubeconfig(kubeconfig)
     except AccessError:
         return ""
     return _merge(paths)[1]
@@ -101,7 +101,7 @@ def _merge(paths: Sequence[Path]) -> tuple[dict[str, dict[str, Section]], str]:
         data = _read(path)
         current = current or str(data.get("current-context") or "")
         for key, found in sections.items():
-            for name, values in _entries(data.get(key), key.removesuffix("s"), path):
+            for name, values in _section_entries(data.get(key), key.removesuffix("s"), path):
                 found.setdefault(name, Section(name, values, path))
     return sections, current
 
@@ -146,7 +146,7 @@ def _read(path: Path) -> Mapping[str, Any]:
     return data
 
 
-def _entries(entries: Any, key: str, path: Path) -> list[tuple[str, Mapping[str, Any]]]:
+def _section_entries(entries: Any, key: str, path: Path) -> list[tuple[str, Mapping[str, Any]]]:
     if entries is None:
         return []
     try:

@@ -13,18 +13,18 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-_MOST = 4
+_MAX_PROCESSES = 4
 _workers = 1
 
 
-def allow() -> None:
+def allow_processes() -> None:
     """Allow the use of several cores.
 
     For the command line only: a process with other threads must not be forked, because their locks would stay held.
     """
     global _workers
     if sys.platform == "linux":
-        _workers = min(_MOST, len(os.sched_getaffinity(0)))
+        _workers = min(_MAX_PROCESSES, len(os.sched_getaffinity(0)))
 
 
 def in_slices(items: Sequence[T], work: Callable[[Sequence[T]], Any], least: int) -> list[Any]:
@@ -36,12 +36,12 @@ def in_slices(items: Sequence[T], work: Callable[[Sequence[T]], Any], least: int
     count = max(1, min(_workers, len(items) // least))
     cuts = [len(items) * i // count for i in range(count + 1)]
     slices = [items[begin:end] for begin, end in pairwise(cuts)]
-    children = [_start(partial(_packed, work, part)) for part in slices[1:]]
+    children = [_start(partial(_pack_result, work, part)) for part in slices[1:]]
     results = []
     try:
         results.append(work(slices[0]))
         for part, child in zip(slices[1:], list(children), strict=True):
-            data = _finish(*child)
+            data = _wait_for_result(*child)
             children.remove(child)
             results.append(work(part) if data is None else marshal.loads(data))  # noqa: S302 - our own process
     finally:
@@ -52,17 +52,17 @@ def in_slices(items: Sequence[T], work: Callable[[Sequence[T]], Any], least: int
     return results
 
 
-def begin(work: Callable[[], bytes]) -> Callable[[], bytes | None] | None:
+def begin_in_process(work: Callable[[], bytes]) -> Callable[[], bytes | None] | None:
     """Start work in another process; return a function that waits for its result, None if the process failed.
 
     Returns None if there is no other core.
     """
     if _workers < 2:
         return None
-    return partial(_finish, *_start(work))
+    return partial(_wait_for_result, *_start(work))
 
 
-def _packed(work: Callable[[Sequence[T]], Any], part: Sequence[T]) -> bytes:
+def _pack_result(work: Callable[[Sequence[T]], Any], part: Sequence[T]) -> bytes:
     return marshal.dumps(work(part))
 
 
@@ -84,7 +84,7 @@ def _start(work: Callable[[], bytes]) -> tuple[int, int]:
         os._exit(1)  # told by the first process, which does it again
 
 
-def _finish(process: int, out: int) -> bytes | None:
+def _wait_for_result(process: int, out: int) -> bytes | None:
     """The result of a process; None where it failed."""
     with open(out, "rb") as pipe:
         data = pipe.read()

@@ -12,8 +12,8 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 MOST_CHARACTERS = 4000
-_LABEL = "namespace"
-_READING = frozenset({"info"})
+_NAMESPACE_LABEL = "namespace"
+_READING_FUNCTIONS = frozenset({"info"})
 """Functions that read series which no selector names."""
 
 
@@ -25,7 +25,7 @@ class Problem(NamedTuple):
     foreign: bool
 
 
-def filled(promql: str, namespace: str, pods: str, interval: float) -> str:
+def fill_placeholders(promql: str, namespace: str, pods: str, interval: float) -> str:
     """Return a query with its placeholders filled in: `pods`, a regular expression of names; `interval`, in seconds."""
     return (
         promql.replace("{{pods}}", pods)
@@ -41,11 +41,13 @@ def confinement_problem(promql: str, namespace: str) -> Problem | None:
     if problem is not None:
         return problem
     for selector in selectors:
-        if selector.matchers.or_matchers or not any(_names(each, namespace) for each in selector.matchers.matchers):
+        if selector.matchers.or_matchers or not any(
+            _names_namespace(each, namespace) for each in selector.matchers.matchers
+        ):
             shown = selector.prettify()
             return Problem(
                 f"`{shown if len(shown) <= 80 else f'{shown[:77]}…'}` reads metrics of other teams",
-                f'add `{_LABEL}="{{{{{_LABEL}}}}}"` to each selector',
+                f'add `{_NAMESPACE_LABEL}="{{{{{_NAMESPACE_LABEL}}}}}"` to each selector',
                 True,
             )
     return None
@@ -61,12 +63,12 @@ def syntax_problem(promql: str, pattern: str) -> Problem | None:
         return problem
     unknown = re.search(r"\{\{.{0,60}?\}\}", promql)
     if unknown is not None:
-        return _invalid(f"no placeholder is called `{unknown[0]}`", "remove it")
+        return _invalid_problem(f"no placeholder is called `{unknown[0]}`", "remove it")
     literal = (promql_parser.MatchOp.Equal, promql_parser.MatchOp.NotEqual)
     for each in (matcher for selector in selectors for matcher in selector.matchers.matchers):
         if pattern and pattern in each.value and each.op in literal:
-            return _invalid(f"`{each.name}` is compared with a regular expression", f'write `{each.name}=~"…"`')
-    return None if selectors else _invalid("it reads no metric", "select one")
+            return _invalid_problem(f"`{each.name}` is compared with a regular expression", f'write `{each.name}=~"…"`')
+    return None if selectors else _invalid_problem("it reads no metric", "select one")
 
 
 def is_per_pod(promql: str) -> bool:
@@ -92,29 +94,31 @@ def _read(promql: str) -> tuple[Problem | None, list[Any]]:
     import promql_parser
 
     if len(promql) > MOST_CHARACTERS:
-        return _invalid(f"longer than {MOST_CHARACTERS} characters", "shorten it"), []
+        return _invalid_problem(f"longer than {MOST_CHARACTERS} characters", "shorten it"), []
     odd = next((each for each in promql if each == "#" or (not each.isprintable() and each not in "\n\t")), None)
     if odd is not None:
         # The ends of comments and lines are not the same to all parsers.
-        return _invalid(f"the character {odd!r}", "remove it; comments belong in the spec"), []
+        return _invalid_problem(f"the character {odd!r}", "remove it; comments belong in the spec"), []
     try:
-        return None, list(_selectors(promql_parser.parse(promql)))
+        return None, list(_vector_selectors(promql_parser.parse(promql)))
     except (ValueError, OverflowError, NotImplementedError) as error:
-        return _invalid(str(error).splitlines()[0][:200] if str(error) else "not PromQL", "correct it"), []
+        return _invalid_problem(str(error).splitlines()[0][:200] if str(error) else "not PromQL", "correct it"), []
 
 
-def _invalid(why: str, hint: str) -> Problem:
+def _invalid_problem(why: str, hint: str) -> Problem:
     return Problem(f"not a query that avactl can check: {why}", hint, False)
 
 
-def _names(matcher: Any, namespace: str) -> bool:
+def _names_namespace(matcher: Any, namespace: str) -> bool:
     import promql_parser
 
-    same: bool = matcher.name == _LABEL and matcher.op == promql_parser.MatchOp.Equal and matcher.value == namespace
+    same: bool = (
+        matcher.name == _NAMESPACE_LABEL and matcher.op == promql_parser.MatchOp.Equal and matcher.value == namespace
+    )
     return same
 
 
-def _selectors(tree: Any) -> Any:
+def _vector_selectors(tree: Any) -> Any:
     """Yield all selectors of vectors. Raises NotImplementedError for an expression of an unknown type."""
     import promql_parser as p
 
@@ -132,7 +136,7 @@ def _selectors(tree: Any) -> Any:
             case p.UnaryExpr() | p.ParenExpr() | p.SubqueryExpr() as found:
                 rest.append(found.expr)
             case p.Call() as found:
-                if found.func.name in _READING:
+                if found.func.name in _READING_FUNCTIONS:
                     raise NotImplementedError(f"the function `{found.func.name}`, which reads other series")
                 rest += found.args
             case p.NumberLiteral() | p.StringLiteral():

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from xml.sax.saxutils import escape, quoteattr
 
-from avactl.base.terminal import shortened, visible
+from avactl.base.terminal import shorten_middle, visible_text
 
-_LONGEST = 500
+_MAX_TEXT_LENGTH = 500
 """Longest text of a picture, in characters."""
 
 
-def _text(text: str) -> str:
+def _xml_text(text: str) -> str:
     """Remove control characters and lone surrogates, which XML does not allow."""
-    return escape(visible(shortened(text, _LONGEST)))
+    return escape(visible_text(shorten_middle(text, _MAX_TEXT_LENGTH)))
 
 
-def _number(value: float) -> str:
+def _format_number(value: float) -> str:
     return f"{value:.1f}".rstrip("0").rstrip(".")
 
 
@@ -27,7 +27,7 @@ class Svg:
 
     def _add(self, tag: str, content: str | None, **attributes: str | float | None) -> None:
         text = "".join(
-            f" {name.replace('_', '-')}={quoteattr(value if isinstance(value, str) else _number(value))}"
+            f" {name.replace('_', '-')}={quoteattr(value if isinstance(value, str) else _format_number(value))}"
             for name, value in attributes.items()
             if value is not None
         )
@@ -54,7 +54,7 @@ class Svg:
         """Draw a rectangle; `title` is its tooltip."""
         self._add(
             "rect",
-            f"<title>{_text(title)}</title>" if title else None,
+            f"<title>{_xml_text(title)}</title>" if title else None,
             x=x,
             y=y,
             width=max(0, width),
@@ -80,7 +80,7 @@ class Svg:
         """Draw one line of text with its baseline at `y`."""
         self._add(
             "text",
-            _text(content),
+            _xml_text(content),
             x=x,
             y=y,
             font_size=size,
@@ -104,10 +104,10 @@ class Svg:
     ) -> None:
         """Draw a smooth curve from left to right."""
         bend = (x2 - x1) * 0.5
-        points = [_number(v) for v in (x1, y1, x1 + bend, y1, x2 - bend, y2, x2, y2)]
+        points = [_format_number(v) for v in (x1, y1, x1 + bend, y1, x2 - bend, y2, x2, y2)]
         self._add(
             "path",
-            f"<title>{_text(title)}</title>" if title else None,
+            f"<title>{_xml_text(title)}</title>" if title else None,
             d="M{} {}C{} {} {} {} {} {}".format(*points),
             fill="none",
             stroke=stroke,
@@ -123,9 +123,10 @@ class Svg:
             "text{font-family:Inter,'Helvetica Neue',Arial,sans-serif}"
             ".m{font-family:'JetBrains Mono',Menlo,Consolas,monospace}"
         )
-        size = f'width="{_number(width)}" height="{_number(height)}" viewBox="0 0 {_number(width)} {_number(height)}"'
+        across, down = _format_number(width), _format_number(height)
+        size = f'width="{across}" height="{down}" viewBox="0 0 {across} {down}"'
         return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label={quoteattr(visible(title))}>\n'
-            f"<title>{_text(title)}</title>\n<style>{style}</style>\n"
+            f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label={quoteattr(visible_text(title))}>\n'
+            f"<title>{_xml_text(title)}</title>\n<style>{style}</style>\n"
             f'<rect width="100%" height="100%" fill="#f5f7fa"/>\n' + "\n".join(self._parts) + "\n</svg>\n"
         )

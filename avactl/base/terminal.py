@@ -12,29 +12,31 @@ import re
 import sys
 from typing import Any
 
-_COMMAND = re.compile(r"(#(?=#(?:vso)?\[)|^[^\S\n]*:(?=:)|section(?=_(?:start|end):))[#:_]", re.MULTILINE)
+_CI_COMMAND = re.compile(r"(#(?=#(?:vso)?\[)|^[^\S\n]*:(?=:)|section(?=_(?:start|end):))[#:_]", re.MULTILINE)
 
 
-def visible(text: str) -> str:
+def visible_text(text: str) -> str:
     """Return text on one line, with control characters replaced by one column each and tabs by blanks."""
     if text.isascii() and text.isprintable():
         return text
     if not text.isascii():
         # A file's name that is not UTF-8 here, by the locale or on disk, and half of a surrogate pair in an answer.
-        text = text.encode("utf-8", "surrogateescape" if _escaped(text) else "replace").decode("utf-8", "replace")
+        text = text.encode("utf-8", "surrogateescape" if _has_escaped_bytes(text) else "replace").decode(
+            "utf-8", "replace"
+        )
     return "".join(ch if ch.isprintable() else " " if ch == "\t" else "�" for ch in text)
 
 
-def _escaped(text: str) -> bool:
+def _has_escaped_bytes(text: str) -> bool:
     """Return True if all surrogates in a text stand for bytes that are not UTF-8."""
     return all(not "\ud800" <= ch <= "\udfff" or "\udc80" <= ch <= "\udcff" for ch in text)
 
 
-def inert(text: str) -> str:
+def inert_text(text: str) -> str:
     """Return lines of output without commands for CI systems; every character stays in its column."""
     if "##" not in text and "::" not in text and "section_" not in text:
         return text
-    return _COMMAND.sub(r"\1 ", text)
+    return _CI_COMMAND.sub(r"\1 ", text)
 
 
 def json_output(data: Any) -> str:
@@ -48,7 +50,9 @@ def json_output(data: Any) -> str:
         text = orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
     except orjson.JSONEncodeError:  # the name of a file that is not UTF-8
         text = json.dumps(data, indent=2, ensure_ascii=False) + "\n"
-        text = text.encode("utf-8", "surrogateescape" if _escaped(text) else "replace").decode("utf-8", "replace")
+        text = text.encode("utf-8", "surrogateescape" if _has_escaped_bytes(text) else "replace").decode(
+            "utf-8", "replace"
+        )
     return _inert_json(text)
 
 
@@ -63,17 +67,17 @@ def json_line(data: Any) -> bytes:
 
 
 def _inert_json(text: str) -> str:
-    if inert(text) == text:
+    if inert_text(text) == text:
         return text
-    return _COMMAND.sub(lambda found: f"{found[1]}\\u{ord(found[0][-1]):04x}", text)
+    return _CI_COMMAND.sub(lambda found: f"{found[1]}\\u{ord(found[0][-1]):04x}", text)
 
 
-def plural(count: int, one: str, many: str = "") -> str:
+def count_text(count: int, one: str, many: str = "") -> str:
     """Format a count: `1 pod`, `1,281,167 objects`."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
-def amount(value: float) -> str:
+def amount_text(value: float) -> str:
     """Format a number with three digits: `1.23 k`, `45.6`."""
     for size, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
         if value >= size:
@@ -81,7 +85,7 @@ def amount(value: float) -> str:
     return f"{value:.3g}"
 
 
-def duration(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     """Format a duration in its largest unit: `12 min`."""
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= size:
@@ -89,12 +93,12 @@ def duration(seconds: float) -> str:
     return f"{max(0, seconds):.0f} s"
 
 
-def shortened(text: str, most: int = 400) -> str:
+def shorten_middle(text: str, most: int = 400) -> str:
     """Truncate a text in the middle, keeping its beginning and end."""
     return text if len(text) <= most else f"{text[: most // 2]}…{text[1 - most // 2 :]}"
 
 
-def colour(stream: object = None) -> bool:
+def use_colour(stream: object = None) -> bool:
     """Return True if output to a stream, by default standard output, should be coloured.
 
     That is the case for terminals, unless NO_COLOR is set (no-color.org).

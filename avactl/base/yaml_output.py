@@ -13,15 +13,15 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from avactl.base.terminal import inert
+from avactl.base.terminal import inert_text
 
 Emit = Callable[[str], None]
 
-_FIRST = ("apiVersion", "kind", "metadata")
+_FIRST_KEYS = ("apiVersion", "kind", "metadata")
 
 # Plain: words that begin with a letter, `/`, `_` or `$`, separated by single spaces, with `:` and `#` only where they
 # neither end a key nor begin a comment; quantities and durations; command-line options.
-_PLAIN = re.compile(
+_IS_PLAIN = re.compile(
     r"[A-Za-z_/$](?:[A-Za-z0-9_./@+=~,;()*<>|$%^&?!'\"\\\-]|[:#](?=[^\s\[\]{},])| (?=[^ #:]))*"
     r"|[0-9]{1,12}(?:\.[0-9]{1,3})?(?:m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi|Ei|s|ms|h|d)"
     r"|--?[A-Za-z][A-Za-z0-9_./@+=\-]*(?: [A-Za-z0-9_./@+=\-]+)*",
@@ -32,17 +32,17 @@ _NOT_TEXT = frozenset(
     for word in ("y", "n", "yes", "no", "on", "off", "true", "false", "null", "nan", "inf", "infinity")
     for spelling in (word, word.capitalize(), word.upper())
 )
-_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r", "\0": "\\0"}
+_ESCAPE_SEQUENCES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r", "\0": "\\0"}
 
 _LONGEST_KEY = 128
 """Longest implicit key; a longer one is written with `? `. YAML allows up to 1024 characters."""
-_CACHED = 64 * 1024
+_MAX_CACHED_BYTES = 64 * 1024
 """Maximum number of cached texts and their maximum length in characters: manifests share a few thousand texts."""
 _LONGEST_CACHED = 200
 
 
-def _escape(char: str) -> str:
-    short = _ESCAPES.get(char)
+def _escape_character(char: str) -> str:
+    short = _ESCAPE_SEQUENCES.get(char)
     # Python's printable characters are printable in YAML too; unusual white space is escaped to be visible.
     if short is not None or char.isprintable():
         return short or char
@@ -52,22 +52,22 @@ def _escape(char: str) -> str:
 
 def _split(text: str) -> str:
     """Escape a text, and in each command for CI systems the first character that `inert` replaces."""
-    pairs = zip(text, inert(text), strict=True)
-    return "".join(_escape(char) if char == shown else f"\\x{ord(char):02x}" for char, shown in pairs)
+    pairs = zip(text, inert_text(text), strict=True)
+    return "".join(_escape_character(char) if char == shown else f"\\x{ord(char):02x}" for char, shown in pairs)
 
 
-def quote(text: str) -> str:
+def quote_scalar(text: str) -> str:
     """Return text as a one-line scalar: plain if safe, else quoted. Escapes take commands for CI systems apart."""
-    if inert(text) != text:
+    if inert_text(text) != text:
         return f'"{_split(text)}"'
-    if _PLAIN(text) and text not in _NOT_TEXT:
+    if _IS_PLAIN(text) and text not in _NOT_TEXT:
         return text
     if text.isprintable():
         if '"' not in text and "\\" not in text:
             return f'"{text}"'
         if "'" not in text:
             return f"'{text}'"
-    return f'"{"".join(map(_escape, text))}"'
+    return f'"{"".join(map(_escape_character, text))}"'
 
 
 def _is_block(text: str) -> bool:
@@ -75,16 +75,16 @@ def _is_block(text: str) -> bool:
     start of the first non-empty line, which determines the block's indentation."""
     start = text.lstrip("\n")[:1]
     printable = text.replace("\n", "").replace("\t", "").isprintable()
-    return start not in ("", " ", "\t") and printable and inert(text) == text
+    return start not in ("", " ", "\t") and printable and inert_text(text) == text
 
 
 class _Cache(dict[str, str]):
     """Texts in written form."""
 
     def __missing__(self, text: str) -> str:
-        written = quote(text)
+        written = quote_scalar(text)
         if len(text) <= _LONGEST_CACHED:
-            if len(self) >= _CACHED:
+            if len(self) >= _MAX_CACHED_BYTES:
                 self.clear()
             self[text] = written
         return written
@@ -94,11 +94,11 @@ class _Keys(dict[str, str]):
     """Keys in written form, with the colon."""
 
     def __missing__(self, key: str) -> str:
-        written = quote(key)
+        written = quote_scalar(key)
         if len(written) > _LONGEST_KEY:
             return ""
         written += ":"
-        if len(self) >= _CACHED:
+        if len(self) >= _MAX_CACHED_BYTES:
             self.clear()
         self[key] = written
         return written
@@ -108,7 +108,7 @@ _texts = _Cache()
 _keys = _Keys()
 
 
-def _number(value: Any) -> str:
+def _format_number(value: Any) -> str:
     if value is None:
         return "null"
     if value is True:
@@ -127,10 +127,10 @@ def _number(value: Any) -> str:
     raise TypeError(f"{type(value).__name__} is not plain data")
 
 
-def _block(emit: Emit, text: str, newline: str) -> None:
+def _write_block(emit: Emit, text: str, newline: str) -> None:
     """Write multi-line text as a literal block if possible, else quoted."""
     if not _is_block(text):
-        emit(" " + quote(text))
+        emit(" " + quote_scalar(text))
         return
     body = text.rstrip("\n")
     more = len(text) - len(body)
@@ -141,11 +141,11 @@ def _block(emit: Emit, text: str, newline: str) -> None:
         emit("\n" * (more - 1))
 
 
-def _mapping(emit: Emit, mapping: Mapping[str, Any], newline: str, keys: Iterable[str], lead: str) -> None:
+def _write_mapping(emit: Emit, mapping: Mapping[str, Any], newline: str, keys: Iterable[str], lead: str) -> None:
     """Write a non-empty mapping. `lead` precedes the first entry, `newline` before the others."""
     for key in keys:
         value = mapping[key]
-        written = _keys[key] or f"? {quote(key)}{newline}:"
+        written = _keys[key] or f"? {quote_scalar(key)}{newline}:"
         kind = type(value)
         if kind is str and "\n" not in value:  # nine of ten
             emit(f"{lead}{written} {_texts[value]}")
@@ -154,22 +154,22 @@ def _mapping(emit: Emit, mapping: Mapping[str, Any], newline: str, keys: Iterabl
             if kind is dict:
                 if value:
                     inner = newline + "  "
-                    _mapping(emit, value, inner, sorted(value), inner)
+                    _write_mapping(emit, value, inner, sorted(value), inner)
                 else:
                     emit(" {}")
             elif kind is list:
                 if value:
-                    _sequence(emit, value, newline)
+                    _write_sequence(emit, value, newline)
                 else:
                     emit(" []")
             elif kind is str:
-                _block(emit, value, newline + "  ")
+                _write_block(emit, value, newline + "  ")
             else:
-                emit(" " + _number(value))
+                emit(" " + _format_number(value))
         lead = newline
 
 
-def _sequence(emit: Emit, values: list[Any], newline: str) -> None:
+def _write_sequence(emit: Emit, values: list[Any], newline: str) -> None:
     """Write a non-empty list, its dashes below the parent's first column."""
     inner = newline + "  "
     for value in values:
@@ -177,22 +177,22 @@ def _sequence(emit: Emit, values: list[Any], newline: str) -> None:
         if kind is str:
             if "\n" in value:
                 emit(newline + "-")
-                _block(emit, value, inner)
+                _write_block(emit, value, inner)
             else:
                 emit(f"{newline}- {_texts[value]}")
         elif kind is dict:
             if value:
-                _mapping(emit, value, inner, sorted(value), newline + "- ")
+                _write_mapping(emit, value, inner, sorted(value), newline + "- ")
             else:
                 emit(newline + "- {}")
         elif kind is list:
             emit(newline + "-")
             if value:
-                _sequence(emit, value, inner)
+                _write_sequence(emit, value, inner)
             else:
                 emit(" []")
         else:
-            emit(f"{newline}- {_number(value)}")
+            emit(f"{newline}- {_format_number(value)}")
 
 
 def dump(value: Mapping[str, Any]) -> str:
@@ -204,7 +204,7 @@ def dump(value: Mapping[str, Any]) -> str:
     if not value:
         return "{}\n"
     parts: list[str] = []
-    keys = [key for key in _FIRST if key in value] + sorted(key for key in value if key not in _FIRST)
-    _mapping(parts.append, value, "\n", keys, "")
+    keys = [key for key in _FIRST_KEYS if key in value] + sorted(key for key in value if key not in _FIRST_KEYS)
+    _write_mapping(parts.append, value, "\n", keys, "")
     parts.append("\n")
     return "".join(parts)

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from avactl.cli.common import EXIT_CODES, hinted
-from avactl.diagnostics.suggest import closest
+from avactl.cli.common import EXIT_CODES, exit_on_hinted_error
+from avactl.diagnostics.suggest import closest_word
 
 
 class Command(NamedTuple):
@@ -84,13 +84,13 @@ class _Lazy(TyperGroup):
         name = args[0]
         if name in COMMANDS:
             return name, load_command(name), args[1:]
-        near = closest(name, COMMANDS)
+        near = closest_word(name, COMMANDS)
         if near is not None and not name.startswith("-"):
             ctx.fail(f"Unknown command `{name}`. Did you mean `{near}`?")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        with hinted():
+        with exit_on_hinted_error():
             return super().invoke(ctx)
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 from avactl.base.directories import write_file
 from avactl.base.errors import HintedError
 from avactl.base.exit_codes import MISSING, PROBLEMS, USAGE
-from avactl.base.terminal import colour, inert, visible
+from avactl.base.terminal import inert_text, use_colour, visible_text
 from avactl.forges import FORGES
 from avactl.hardware import library
 from avactl.spec.repository.checkout import COMMIT, SOURCE_VARIABLE, WORK_TREE, CommitTree, open_tree
@@ -66,13 +66,13 @@ else:
     Format = StrEnum("Format", [TEXT, "json", "sarif", *_REPORTS])
 
 
-def fail(message: str, code: int, hint: str = "") -> NoReturn:
+def exit_with(message: str, code: int, hint: str = "") -> NoReturn:
     """Print one line to standard error and exit with the code."""
-    from avactl.diagnostics.redaction import redact  # mistyped input may contain a credential, and logs are kept
+    from avactl.diagnostics.redaction import redact_text  # mistyped input may contain a credential, and logs are kept
 
-    message, hint = ("\n        ".join(map(visible, redact(text).split("\n"))) for text in (message, hint))
-    red, off = ("\x1b[1;31m", "\x1b[0m") if colour(sys.stderr) else ("", "")
-    print(inert(f"{red}avactl:{off} {message}" + (f"\n        {hint}" if hint else "")), file=sys.stderr)
+    message, hint = ("\n        ".join(map(visible_text, redact_text(text).split("\n"))) for text in (message, hint))
+    red, off = ("\x1b[1;31m", "\x1b[0m") if use_colour(sys.stderr) else ("", "")
+    print(inert_text(f"{red}avactl:{off} {message}" + (f"\n        {hint}" if hint else "")), file=sys.stderr)
     sys.exit(code)
 
 
@@ -85,27 +85,27 @@ def exit_at_once(code: int) -> NoReturn:
 
 
 @contextmanager
-def hinted() -> Iterator[None]:
+def exit_on_hinted_error() -> Iterator[None]:
     """End the command if an error with a remedy is raised: print it, and exit with its code."""
     try:
         yield
     except HintedError as error:
-        fail(str(error), error.exit_code, error.hint)
+        exit_with(str(error), error.exit_code, error.hint)
 
 
 @contextmanager
-def accessing(path: object, code: int, hint: str = "") -> Iterator[None]:
+def exit_on_os_error(path: object, code: int, hint: str = "") -> Iterator[None]:
     """End the command if the operating system denies access to a path."""
     try:
         yield
     except OSError as error:
-        fail(f"{path}: {(error.strerror or str(error)).lower()}", code, hint)
+        exit_with(f"{path}: {(error.strerror or str(error)).lower()}", code, hint)
 
 
 def want_path(path: Path, revision: str | None = None) -> None:
     """Exit with USAGE if a path is not in the work tree, unless a revision is read instead."""
     if revision is None and not path.exists():
-        fail(f"{path}: no such file or directory", USAGE)
+        exit_with(f"{path}: no such file or directory", USAGE)
 
 
 def write_text(out: str, text: str, told: str) -> None:
@@ -113,7 +113,7 @@ def write_text(out: str, text: str, told: str) -> None:
     if out == "-":
         sys.stdout.write(text)
         return
-    with accessing(out, MISSING):
+    with exit_on_os_error(out, MISSING):
         write_file(Path(out), text)
     print(f"{out}: {told}")
 
@@ -128,7 +128,7 @@ def replace_file(file: Path, data: bytes) -> None:
         aside.replace(target)
     except OSError as error:
         aside.unlink(missing_ok=True)
-        fail(f"{file}: {error.strerror}", MISSING)
+        exit_with(f"{file}: {error.strerror}", MISSING)
 
 
 SOURCE = "Compile `commit`, the commit checked out, or `work-tree`. Default: in CI the commit."
@@ -137,7 +137,7 @@ SOURCE = "Compile `commit`, the commit checked out, or `work-tree`. Default: in 
 def choose_source(name: str) -> str:
     """Compile the commit or the work tree from here on; "" keeps the choice. Exits with USAGE for another name."""
     if name not in ("", COMMIT, WORK_TREE):
-        fail(f"--source {name}: unknown", USAGE, f"`{COMMIT}` or `{WORK_TREE}`")
+        exit_with(f"--source {name}: unknown", USAGE, f"`{COMMIT}` or `{WORK_TREE}`")
     if name:
         os.environ[SOURCE_VARIABLE] = name
     return name
@@ -155,10 +155,10 @@ def open_repository(paths: Sequence[Path]) -> tuple[DirTree | CommitTree, list[s
     roots = [find_root(path) for path in paths]
     if len({root.resolve() for root in roots}) > 1:
         names = ", ".join(str(root) for root in roots)
-        fail(f"the paths belong to several repositories ({names})", USAGE, "run the command once for each")
+        exit_with(f"the paths belong to several repositories ({names})", USAGE, "run the command once for each")
     root = roots[0]
-    inside = [_place(path).relative_to(root.resolve()).as_posix() for path in paths]
-    with hinted():
+    inside = [_absolute_path(path).relative_to(root.resolve()).as_posix() for path in paths]
+    with exit_on_hinted_error():
         if (root / "avactl.yaml").is_file():
             return open_tree(root), [path for path in inside if path != "."]
         return open_tree(root, None if "." in inside else inside), []
@@ -170,18 +170,20 @@ def _want_readable(path: Path) -> None:
         about = path.stat()
     except OSError as error:
         if error.errno == errno.ENOENT and path.is_symlink():
-            fail(f"{path}: broken symbolic link", USAGE)
-        fail(f"{path}: {(error.strerror or str(error)).lower()}", USAGE)
+            exit_with(f"{path}: broken symbolic link", USAGE)
+        exit_with(f"{path}: {(error.strerror or str(error)).lower()}", USAGE)
     if not stat.S_ISREG(about.st_mode) and not stat.S_ISDIR(about.st_mode):
-        fail(f"{path}: neither a file nor a directory", USAGE, "name a spec file, or the directory of a repository")
+        exit_with(
+            f"{path}: neither a file nor a directory", USAGE, "name a spec file, or the directory of a repository"
+        )
 
 
-def _place(path: Path) -> Path:
+def _absolute_path(path: Path) -> Path:
     """Return the absolute path; a file that is a symbolic link keeps the location of the link."""
     return path.resolve() if path.is_dir() else path.parent.resolve() / path.name
 
 
-def _prefix(root: Path) -> str:
+def _path_prefix(root: Path) -> str:
     """Prefix that turns a path from the root into one from the current directory."""
     relative = os.path.relpath(root)
     return "" if relative == "." else f"{relative}/"
@@ -196,11 +198,11 @@ def select(compilation: Compiled, asked: Iterable[str]) -> list[Diagnostic]:
     return [
         d
         for d in compilation.diagnostics
-        if covers(wanted, d.span.file) or any(covers(wanted, n.span.file) for n in d.notes)
+        if covers_file(wanted, d.span.file) or any(covers_file(wanted, n.span.file) for n in d.notes)
     ]
 
 
-def covers(paths: Collection[str], file: str) -> bool:
+def covers_file(paths: Collection[str], file: str) -> bool:
     """Return True if a file is one of the paths or below one; without any paths, always."""
     return not paths or any(file == path or file.startswith(f"{path}/") for path in paths)
 
@@ -221,7 +223,7 @@ def render_diagnostics(
 ) -> str:
     """Format the problems, with paths from the current directory. `content`: the files' text, if not on disk."""
     files = content or tree
-    prefix = _prefix(tree.root)
+    prefix = _path_prefix(tree.root)
 
     def placed(span: Span) -> Span:
         if not prefix or library.is_place(span.file):
@@ -251,10 +253,10 @@ def render_diagnostics(
     return render_text(shown, source, coloured)
 
 
-def report(compilation: Compiled, tree: DirTree | CommitTree) -> None:
+def report_problems(compilation: Compiled, tree: DirTree | CommitTree) -> None:
     """Print the problems to standard error; exit with PROBLEMS if there are errors."""
     if compilation.diagnostics:
-        text = render_diagnostics(compilation.diagnostics, tree, TEXT, colour(sys.stderr))
+        text = render_diagnostics(compilation.diagnostics, tree, TEXT, use_colour(sys.stderr))
         sys.stderr.write(text + ("\n" if compilation.ok else ""))
     if not compilation.ok:
         sys.exit(PROBLEMS)

@@ -11,7 +11,7 @@ from avactl.cli.common import ENVIRONMENT, SOURCE, choose_environment, choose_so
 from avactl.spec.repository.tree import DirTree, find_root
 
 
-def _complete(incomplete: str) -> list[str]:
+def _complete_environment(incomplete: str) -> list[str]:
     from avactl.compiler.config import load_config
 
     config, _ = load_config(DirTree(find_root(Path())))
@@ -25,7 +25,7 @@ EnvironmentOption = Annotated[
         metavar="NAME",
         help=ENVIRONMENT,
         callback=choose_environment,
-        autocompletion=_complete,
+        autocompletion=_complete_environment,
         show_default=False,
     ),
 ]

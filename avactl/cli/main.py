@@ -9,7 +9,7 @@ import sys
 from avactl.base import parallel
 from avactl.base.exit_codes import MISSING
 from avactl.cli.app import app
-from avactl.cli.common import exit_at_once, fail
+from avactl.cli.common import exit_at_once, exit_with
 from avactl.cli.short_run import prepare_short_run
 
 _SHORT_RUNS = ("validate", "render")
@@ -35,7 +35,7 @@ def _no_output(error: OSError) -> None:
     gone = error.errno == errno.ENOENT and error.filename is None
     what = "the current directory was deleted" if gone else f"{error.filename or 'output'}: {error.strerror or error}"
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left in the buffer is not tried again
-    fail(what, MISSING)
+    exit_with(what, MISSING)
 
 
 def main() -> None:
@@ -43,7 +43,7 @@ def main() -> None:
     _same_everywhere()
     is_short = len(sys.argv) > 1 and sys.argv[1] in _SHORT_RUNS
     if is_short:
-        parallel.allow()
+        parallel.allow_processes()
         prepare_short_run()
     try:
         try:
@@ -66,7 +66,7 @@ def main() -> None:
         if isinstance(error, OSError):
             _no_output(error)
         message = f"internal error: {type(error).__name__}: {error}"
-        fail(message, MISSING, "this is a bug in avactl; AVACTL_DEBUG=1 shows the traceback")
+        exit_with(message, MISSING, "this is a bug in avactl; AVACTL_DEBUG=1 shows the traceback")
 
 
 if __name__ == "__main__":

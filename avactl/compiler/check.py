@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from avactl.compiler.internal_error import defect
-from avactl.compiler.lint.slips import slips
-from avactl.compiler.lint.unmade import unmade
+from avactl.compiler.internal_error import defect_diagnostic
+from avactl.compiler.lint.slips import likely_typos
+from avactl.compiler.lint.unmade import dangling_references
 from avactl.compiler.pass_state import State
 from avactl.diagnostics import Diagnostic, Note
 from avactl.program import registry
@@ -21,20 +21,20 @@ def check(state: State) -> State:
     if program is None:
         return state
     problems: list[Diagnostic] = []
-    for name in registry.names():
+    for name in registry.kind_names():
         items = program.of(name)
         if not items:
             continue
-        kind = registry.kind(name)
+        kind = registry.get_kind(name)
         for item in items:
             try:
                 problems += problems_of(item, program)
             except Exception as error:
-                problems.append(defect(item, error))
+                problems.append(defect_diagnostic(item, error))
         try:
             problems += kind.check_all(program)
         except Exception as error:
-            problems.append(defect(items[0], error))
+            problems.append(defect_diagnostic(items[0], error))
     return replace(state, diagnostics=state.diagnostics + tuple(problems))
 
 
@@ -43,21 +43,21 @@ def problems_of(item: Item, program: Program) -> Iterator[Diagnostic]:
 
     Problems of values from other files (defaults, templates, overlays) have a note that names the spec.
     """
-    for problem in _found(item, program):
+    for problem in _run_checks(item, program):
         own = item.doc.file in (problem.span.file, *(note.span.file for note in problem.notes))
         if own or not _from_layer(item, problem.span.file):
             yield problem
         else:
             note = Note(item.span("metadata", "name"), f"of {item}")
-            yield replace(problem, notes=(*problem.notes, note), hint=_hint(item, problem))
+            yield replace(problem, notes=(*problem.notes, note), hint=_inherited_hint(item, problem))
 
 
-_REMOVE = re.compile(r"remove (?:the key|`(\w+)`)").match
+_REMOVE_HINT = re.compile(r"remove (?:the key|`(\w+)`)").match
 
 
-def _hint(item: Item, problem: Diagnostic) -> str:
+def _inherited_hint(item: Item, problem: Diagnostic) -> str:
     """Return the remedy for a value that a spec inherits: others need it, so the spec goes without it by `null`."""
-    found = _REMOVE(problem.hint)
+    found = _REMOVE_HINT(problem.hint)
     layers = getattr(item.doc.locator, "layers", ())
     roles = {layer.role for layer in layers if layer.document.file == problem.span.file}
     if found is None or "overlay" in roles:
@@ -74,11 +74,11 @@ def _from_layer(item: Item, file: str) -> bool:
     return isinstance(locator, LayeredLocator) and any(layer.document.file == file for layer in locator.layers)
 
 
-def _found(item: Item, program: Program) -> Iterator[Diagnostic]:
-    kind = registry.kind(item.kind)
+def _run_checks(item: Item, program: Program) -> Iterator[Diagnostic]:
+    kind = registry.get_kind(item.kind)
     yield from kind.check(item, program)
-    yield from slips(item)
-    yield from unmade(item, program)
+    yield from likely_typos(item)
+    yield from dangling_references(item, program)
     if kind.workload is not None and not kind.workload.checks_capacity:
         from avactl.program.capacity.capacity import role_problems
 

@@ -9,17 +9,17 @@ from typing import Annotated
 from pydantic import Field, ValidationError
 
 from avactl.compiler.errors import to_diagnostics
-from avactl.compiler.lint.remedies import show
-from avactl.compiler.selection import CONFIG_FILE, Paths, missing, policy_files
+from avactl.compiler.lint.remedies import describe_value
+from avactl.compiler.selection import CONFIG_FILE, Paths, policy_files, unmatched_includes
 from avactl.diagnostics import Diagnostic, Span
-from avactl.diagnostics.suggest import closest, did_you_mean, one_of
+from avactl.diagnostics.suggest import closest_word, did_you_mean, one_of
 from avactl.policy.owners import Owner, Owners
 from avactl.policy.settings import Ready, Rules
 from avactl.spec.documents.yaml import MAX_BYTES, load_yaml, too_large
 from avactl.spec.repository.tree import Tree
 from avactl.spec.repository.tree_files import OWN_REPOSITORY
 from avactl.spec.schema.base import Model
-from avactl.spec.schema.values import Duration, Name, RelPath, seconds
+from avactl.spec.schema.values import Duration, Name, RelPath, duration_seconds
 
 MAX_ENVIRONMENTS = 32
 """Maximum number of environments of a repository; `validate` compiles all of them."""
@@ -65,7 +65,7 @@ class Config(Model):
     policies: Ready = Field(default_factory=Ready, description="Built-in policies to enable.")
 
 
-def unreadable(path: str, error: OSError) -> Diagnostic:
+def unreadable_problem(path: str, error: OSError) -> Diagnostic:
     """Return the diagnostic for an existing file that cannot be read."""
     hint = "replace it with a regular, readable file"
     if isinstance(error, PermissionError):
@@ -75,27 +75,27 @@ def unreadable(path: str, error: OSError) -> Diagnostic:
     return Diagnostic("file-unreadable", f"cannot be read: {error.strerror or error}", Span(path), hint=hint)
 
 
-def unmatched(tree: Tree, config: Config, paths: Collection[str]) -> list[Diagnostic]:
+def unmatched_paths(tree: Tree, config: Config, paths: Collection[str]) -> list[Diagnostic]:
     """Return a problem for each path in avactl.yaml that the repository does not have."""
     lists: list[tuple[tuple[str, ...], list[str]]] = [(("include",), config.include)]
     for name, environment in config.environments.items():
         lists.append((("environments", name, "include"), environment.include))
         lists.append((("environments", name, "overlays"), environment.overlays))
-    found = [(key, index, names[index]) for key, names in lists for index in missing(names, paths)]
+    found = [(key, index, names[index]) for key, names in lists for index in unmatched_includes(names, paths)]
     if not found or set(tree.skipped.values()) - {OWN_REPOSITORY}:
         return []
     documents, _ = load_yaml(CONFIG_FILE, tree.read(CONFIG_FILE))
     there = {part for path in paths for part in (path, path.rpartition("/")[0])} - {"", CONFIG_FILE}
     problems = []
     for key, index, name in found:
-        near = closest(name, there)
+        near = closest_word(name, there)
         hint = f"did you mean `{near}`?" if near else "correct the path, which is relative to avactl.yaml, or remove it"
         message = f"{'.'.join(key)}[{index}]: `{name}` does not exist"
         problems.append(Diagnostic("missing-reference", message, documents[0].span(*key, index), hint=hint))
     return problems
 
 
-def selected(config: Config, environment: str) -> Paths:
+def environment_paths(config: Config, environment: str) -> Paths:
     """Return the patterns of the files of an environment, or of a repository without environments."""
     every = config.environments
     if environment not in every:
@@ -143,13 +143,13 @@ def load_config(tree: Tree) -> tuple[Config, list[Diagnostic]]:
     except FileNotFoundError:
         return Config(), []
     except OSError as error:
-        return Config(), [unreadable(CONFIG_FILE, error)]
+        return Config(), [unreadable_problem(CONFIG_FILE, error)]
     documents, problems = load_yaml(CONFIG_FILE, data)
     if not documents:
         return Config(), [p for p in problems if p.code != "empty-file"]
     document = documents[0]
     if not isinstance(document.value, dict):
-        message = f"avactl.yaml: expected a mapping, got {show(document.value)}"
+        message = f"avactl.yaml: expected a mapping, got {describe_value(document.value)}"
         problem = Diagnostic("wrong-type", message, document.span(), hint="begin with `include: [.]`")
         return Config(), [*problems, problem]
     if len(documents) > 1:
@@ -171,7 +171,7 @@ def rules_of(config: Config, paths: Collection[str]) -> Rules | None:
     files = tuple(policy_files(config.exclude, paths))
     if not files and not config.policies.model_fields_set:
         return None
-    return Rules(config.policies, files, config.python.allow, float(seconds(config.python.timeout)))
+    return Rules(config.policies, files, config.python.allow, float(duration_seconds(config.python.timeout)))
 
 
 def owners_of(tree: Tree) -> Owners:

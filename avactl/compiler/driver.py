@@ -9,18 +9,18 @@ from pathlib import Path
 
 from avactl.base import gc_control as collector
 from avactl.compiler.check import check
-from avactl.compiler.config import base_in_environment, load_config, owners_of, rules_of, selected
+from avactl.compiler.config import base_in_environment, environment_paths, load_config, owners_of, rules_of
 from avactl.compiler.layers.merge_pass import merge
 from avactl.compiler.load import load
 from avactl.compiler.lower import lower
 from avactl.compiler.normalise import normalise
 from avactl.compiler.pass_state import State
-from avactl.compiler.policies.evaluation import enforce, judge
+from avactl.compiler.policies.evaluation import enforce, judge_specs
 from avactl.compiler.resolve import resolve
-from avactl.compiler.selection import PROJECT_DIRECTORY, selects
+from avactl.compiler.selection import PROJECT_DIRECTORY, is_selected
 from avactl.compiler.validate import validate
 from avactl.diagnostics import CompileError, Diagnostic, Span, sort_diagnostics
-from avactl.diagnostics.redaction import redacted
+from avactl.diagnostics.redaction import redact_diagnostic
 from avactl.policy.owners import Owners
 from avactl.program.manifest import Manifest
 from avactl.program.program import Program
@@ -76,7 +76,7 @@ def compile_change(
 
 def compile(resources: Iterable[Resource]) -> Compilation:
     """Compile typed specs of a Python program. Raises CompileError with every problem."""
-    documents = tuple(_document(index, resource) for index, resource in enumerate(resources))
+    documents = tuple(_document_of(index, resource) for index, resource in enumerate(resources))
     state = State(MemoryTree({}), documents=documents)
     result = run_passes(state, PASSES[1:])
     if not result.ok:
@@ -84,7 +84,7 @@ def compile(resources: Iterable[Resource]) -> Compilation:
     return result
 
 
-def _document(index: int, resource: Resource) -> Document:
+def _document_of(index: int, resource: Resource) -> Document:
     """Return a typed spec as a document whose problems are located at the arguments of its constructor call."""
     place = resource.made_at
     if place is None or not Path(place.file).is_file():  # parsed, or typed into an interpreter
@@ -100,25 +100,25 @@ def _program_text(file: str) -> str:
 
 def run_passes(state: State, passes: Iterable[Callable[[State], State]]) -> Compilation:
     """Run further passes on a state and return the result."""
-    with collector.paused():
+    with collector.pause_gc():
         for run in passes:
             state = run(state)
     if isinstance(state.tree, CommitTree):
         state = replace(state, diagnostics=(*state.diagnostics, *checkout_problems(state.tree)))
     program = state.program or Program((), lambda path: None)
-    found = sort_diagnostics(redacted(d) for d in without_repeats(state.diagnostics))
+    found = sort_diagnostics(redact_diagnostic(d) for d in without_repeats(state.diagnostics))
     return Compilation(state.tree, program, state.manifests, tuple(found))
 
 
 def checkout_problems(tree: CommitTree) -> list[Diagnostic]:
     """Return an error for each file of a compile that the checkout has not as the commit has it."""
     config, _ = load_config(tree)
-    wanted = selected(config, tree.environment)
+    wanted = environment_paths(config, tree.environment)
     for path in tree.paths():
         if path.startswith(f"{PROJECT_DIRECTORY}/"):  # its settings are read from the checkout
             tree.read(path)
     found = dict.fromkeys(tree.differing, "differs from")
-    found |= {path: "is not in" for path in tree.uncommitted if selects(wanted, config.exclude, path)}
+    found |= {path: "is not in" for path in tree.uncommitted if is_selected(wanted, config.exclude, path)}
     hint = (
         "commit it, or remove what changes it: a step of the pipeline, or `working-tree-encoding`, `ident`, `eol` or "
         "`filter` in .gitattributes; `--source work-tree` compiles the checkout"
@@ -138,5 +138,7 @@ def policies_of(compilation: Compilation, tip: Tree | None = None) -> tuple[Diag
     rules = rules_of(load_config(tree)[0], tree.paths())
     if rules is None:
         return ()
-    found = judge(rules, tree, compilation.program.items, compilation.manifests)
-    return tuple(sort_diagnostics(redacted(problem) for item, problem in found if item is not None or tip is None))
+    found = judge_specs(rules, tree, compilation.program.items, compilation.manifests)
+    return tuple(
+        sort_diagnostics(redact_diagnostic(problem) for item, problem in found if item is not None or tip is None)
+    )

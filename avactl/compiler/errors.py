@@ -7,21 +7,21 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from avactl.base.terminal import shortened
+from avactl.base.terminal import shorten_middle
 from avactl.compiler.lint import forms, remedies
-from avactl.compiler.lint.remedies import show, shown
+from avactl.compiler.lint.remedies import describe_value, shorten_and_redact
 from avactl.diagnostics import Diagnostic, Span
 from avactl.diagnostics.secrets import holds_secret, looks_secret
-from avactl.diagnostics.suggest import closest, did_you_mean, one_of
+from avactl.diagnostics.suggest import closest_word, did_you_mean, one_of
 from avactl.program.explain import introspect, kubernetes_keys
 from avactl.spec.documents.document import Document, Path
-from avactl.spec.documents.yaml import written
+from avactl.spec.documents.yaml import written_scalar
 from avactl.spec.schema.base import SecretKey
 
 MAX_PROBLEMS = 100
 """Maximum number of problems reported per spec. More usually have one cause, and a good report of each takes time."""
 
-_EXPECTED = {
+_EXPECTED_TYPES = {
     **dict.fromkeys(("string_type", "string_sub_type"), "a string"),
     **dict.fromkeys(("int_type", "int_from_float", "int_parsing"), "an integer"),
     "int_parsing_size": "a smaller number",
@@ -37,7 +37,7 @@ _EXPECTED = {
 
 _LAYER_KEYS = ("extends", "template")
 """Keys of a document that the models do not have."""
-_ECHOED = 24
+_MAX_ECHOED = 24
 """Minimum number of characters of a value shown in messages."""
 
 
@@ -55,7 +55,7 @@ def _walk(value: Any, loc: Iterable[str | int]) -> tuple[Path, Any, int]:
     return tuple(path), value, skipped
 
 
-def dotted(path: Path) -> str:
+def format_path(path: Path) -> str:
     """Format a path: `spec.datasets[0].name`."""
     text = ""
     for step in path:
@@ -75,8 +75,8 @@ def to_diagnostics(model: type[BaseModel], doc: Document, error: ValidationError
         groups.setdefault(group, []).append((skipped, entry))
     found: list[Diagnostic] = []
     deepest = {path[:i] for path in groups for i in range(len(path))}
-    misspelt = _misspelt(groups)
-    outside = [path[0] for path in groups if len(path) == 1 and path[0] in _keys(model, ("spec",))]
+    misspelt = _misspelt_keys(groups)
+    outside = [path[0] for path in groups if len(path) == 1 and path[0] in _known_keys(model, ("spec",))]
     if ("spec",) in groups and groups["spec",][0][1]["type"] == "missing" and outside:
         found.append(_without_spec(doc, [str(key) for key in outside]))
         misspelt |= {("spec",), *((key,) for key in outside)}
@@ -90,7 +90,7 @@ def to_diagnostics(model: type[BaseModel], doc: Document, error: ValidationError
         is_union = any(skipped for skipped, _ in entries)
         if is_union and path in deepest:
             continue  # another branch of the union matched more of the value: report that one
-        found.append(_one(model, doc, path, [entry for _, entry in entries]))
+        found.append(_make_diagnostic(model, doc, path, [entry for _, entry in entries]))
     return found
 
 
@@ -100,7 +100,7 @@ def _without_spec(doc: Document, keys: list[str]) -> Diagnostic:
     return Diagnostic("unknown-key", message, doc.span(keys[0], key=True), hint=hint)
 
 
-def _misspelt(groups: dict[Path, list[tuple[int, Any]]]) -> set[Path]:
+def _misspelt_keys(groups: dict[Path, list[tuple[int, Any]]]) -> set[Path]:
     """Return missing keys that are probably misspelt as a neighbouring unknown key."""
     missing: dict[Path, set[str]] = {}
     unknown: dict[Path, list[str]] = {}
@@ -111,10 +111,10 @@ def _misspelt(groups: dict[Path, list[tuple[int, Any]]]) -> set[Path]:
         elif kind == "extra_forbidden":
             unknown.setdefault(path[:-1], []).append(str(path[-1]))
     words = ((parent, word) for parent in missing for word in unknown.get(parent, ())[:MAX_PROBLEMS])
-    return {(*parent, meant) for parent, word in words if (meant := _meant(word, missing[parent])) is not None}
+    return {(*parent, meant) for parent, word in words if (meant := _likely_key(word, missing[parent])) is not None}
 
 
-_SYNONYMS = {
+_KEY_SYNONYMS = {
     **dict.fromkeys(("branch", "commit", "revision", "tag"), "ref"),
     **dict.fromkeys(("repo", "repository", "uri"), "url"),
     **dict.fromkeys(("secretKeyRef", "secretRef", "valueFrom"), "secret"),
@@ -130,13 +130,13 @@ _SYNONYMS = {
 """Other tools' names for avactl's keys. They apply if avactl's key is valid there and the word itself is not."""
 
 
-def _meant(word: str, known: Collection[str]) -> str | None:
+def _likely_key(word: str, known: Collection[str]) -> str | None:
     """Return the key that was probably meant."""
-    synonym = _SYNONYMS.get(word)
-    return synonym if synonym in known else closest(word, known)
+    synonym = _KEY_SYNONYMS.get(word)
+    return synonym if synonym in known else closest_word(word, known)
 
 
-def _one(model: type[BaseModel], doc: Document, path: Path, entries: list[Any]) -> Diagnostic:
+def _make_diagnostic(model: type[BaseModel], doc: Document, path: Path, entries: list[Any]) -> Diagnostic:
     first = entries[0]
     kind = first["type"]
     if kind == "extra_forbidden":
@@ -145,62 +145,64 @@ def _one(model: type[BaseModel], doc: Document, path: Path, entries: list[Any]) 
         return _missing_key(model, doc, path)
     value = doc.get(*path) if path else doc.value
     # An empty value has no place of its own.
-    span = doc.span(*path, key=value is None and bool(path) and not written(doc, *path))
-    name = dotted(path)
+    span = doc.span(*path, key=value is None and bool(path) and not written_scalar(doc, *path))
+    name = format_path(path)
     context = first.get("ctx") or {}
     if kind in ("invalid_value", "unsafe_path"):
-        if isinstance(value, str) and looks_secret(value) and value[:_ECHOED] in first["msg"]:
-            return _covered(name, span)
+        if isinstance(value, str) and looks_secret(value) and value[:_MAX_ECHOED] in first["msg"]:
+            return _redacted_diagnostic(name, span)
         code = "unsafe-path" if kind == "unsafe_path" else "invalid-value"
         if first["loc"][-1] == "[key]":
-            name, span = dotted(path[:-1]), doc.span(*path, key=True)
-        hint = remedies.of_text(value) or shortened(str(context.get("hint", "")))
-        message, hint = f"{name}: {shortened(first['msg'])}", hint
+            name, span = format_path(path[:-1]), doc.span(*path, key=True)
+        hint = remedies.of_text(value) or shorten_middle(str(context.get("hint", "")))
+        message, hint = f"{name}: {shorten_middle(first['msg'])}", hint
         fix = str(context.get("fix", ""))
         if hint == "quote it":
-            hint = remedies.quoted(value, written(doc, *path))
+            hint = remedies.quote_remedy(value, written_scalar(doc, *path))
             fix = remedies.fix_of(hint)
         return Diagnostic(code, message, span, hint=hint, fix=fix)
     at_key = any(entry["loc"][-1] == "[key]" for entry in entries)
     if path and not at_key and holds_secret(value, str(path[-1])):
         direct = any(found is SecretKey for found in introspect.models_at(model, path))
-        return _covered(name, span, "{name: …, key: …}" if direct else "{secret: {name: …, key: …}}")
-    if all(entry["type"] in _EXPECTED for entry in entries):
-        words = dict.fromkeys(_EXPECTED[entry["type"]] for entry in entries)
+        return _redacted_diagnostic(name, span, "{name: …, key: …}" if direct else "{secret: {name: …, key: …}}")
+    if all(entry["type"] in _EXPECTED_TYPES for entry in entries):
+        words = dict.fromkeys(_EXPECTED_TYPES[entry["type"]] for entry in entries)
         if "a number" in words:
             words.pop("an integer", None)
         expected = " or ".join(words)
         types = {entry["type"] for entry in entries}
-        hint = remedies.of_type(model, types, value, path, written(doc, *path)) or _explained(model, path)
+        hint = remedies.of_type(model, types, value, path, written_scalar(doc, *path)) or _explain_hint(model, path)
         fix = remedies.fix_of(hint)
-        return Diagnostic("wrong-type", f"{name}: expected {expected}, got {show(value)}", span, hint=hint, fix=fix)
-    entry = next((entry for entry in entries if entry["type"] not in _EXPECTED), first)
+        return Diagnostic(
+            "wrong-type", f"{name}: expected {expected}, got {describe_value(value)}", span, hint=hint, fix=fix
+        )
+    entry = next((entry for entry in entries if entry["type"] not in _EXPECTED_TYPES), first)
     if entry["loc"][-1] == "[key]":
         message, hint = _value_message(entry, path[-1])
-        return Diagnostic("invalid-value", f"{dotted(path[:-1])}: {message}", doc.span(*path, key=True), hint=hint)
+        return Diagnostic("invalid-value", f"{format_path(path[:-1])}: {message}", doc.span(*path, key=True), hint=hint)
     message, hint = _value_message(entry, value)
-    return Diagnostic("invalid-value", f"{name}: {message}", span, hint=hint or _explained(model, path))
+    return Diagnostic("invalid-value", f"{name}: {message}", span, hint=hint or _explain_hint(model, path))
 
 
-def _explained(model: type[BaseModel], path: Path) -> str:
+def _explain_hint(model: type[BaseModel], path: Path) -> str:
     """Point to the field's `avactl explain` topic, the remedy if there is no better one."""
     kind = getattr(model, "KIND", "")
     if not kind:
-        return f"its keys: {one_of(known)}" if (known := _keys(model, path)) else ""
+        return f"its keys: {one_of(known)}" if (known := _known_keys(model, path)) else ""
     keys: list[str] = []
     for depth, step in enumerate(path):
         if isinstance(step, str):
-            if step not in _keys(model, path[:depth]):
+            if step not in _known_keys(model, path[:depth]):
                 break  # a user-defined key, such as the name of a variable
             keys.append(step)
     return f"`avactl explain {'.'.join((kind, *keys))}` shows the accepted values" if keys else ""
 
 
-def _keys(model: type[BaseModel], path: Path) -> list[str]:
+def _known_keys(model: type[BaseModel], path: Path) -> list[str]:
     return sorted({name for found in introspect.models_at(model, path) for name in introspect.fields_by_key(found)})
 
 
-def _covered(name: str, span: Span, reference: str = "{secret: {name: …, key: …}}") -> Diagnostic:
+def _redacted_diagnostic(name: str, span: Span, reference: str = "{secret: {name: …, key: …}}") -> Diagnostic:
     """Return the diagnostic for an invalid value that must not be shown."""
     message = f"{name}: the value is invalid and looks like a credential"
     hint = f"reference a Secret: `{reference}`"
@@ -213,61 +215,61 @@ def _value_message(entry: Any, value: Any) -> tuple[str, str]:
         case "literal_error" | "enum":
             words = [word.strip("'") for word in str(context.get("expected", "")).replace(" or ", ", ").split(", ")]
             meant = kubernetes_keys.VALUES.get(str(value).lower())
-            near = meant if meant in words else closest(str(value), words)
+            near = meant if meant in words else closest_word(str(value), words)
             hint = f"did you mean `{near}`?" if near else ""
-            return f"expected {one_of(words)}, got {show(value)}", hint
+            return f"expected {one_of(words)}, got {describe_value(value)}", hint
         case "greater_than_equal":
-            return f"{show(value)} is below {context['ge']}", f"write {context['ge']} or more"
+            return f"{describe_value(value)} is below {context['ge']}", f"write {context['ge']} or more"
         case "greater_than":
-            return f"{show(value)} is not above {context['gt']}", f"write more than {context['gt']}"
+            return f"{describe_value(value)} is not above {context['gt']}", f"write more than {context['gt']}"
         case "less_than_equal":
-            return f"{show(value)} is above {context['le']}", f"write {context['le']} or less"
+            return f"{describe_value(value)} is above {context['le']}", f"write {context['le']} or less"
         case "string_pattern_mismatch":
-            meant = forms.fitting(str(context["pattern"]), value)
-            hint = f"write `{shown(meant)}`" if meant else "see `avactl explain`"
-            return f"{show(value)} does not match the pattern {context['pattern']}", hint
+            meant = forms.fitting_text(str(context["pattern"]), value)
+            hint = f"write `{shorten_and_redact(meant)}`" if meant else "see `avactl explain`"
+            return f"{describe_value(value)} does not match the pattern {context['pattern']}", hint
         case "string_too_short" | "too_short":
-            return f"{show(value)} is too short", f"the minimum length is {context['min_length']}"
+            return f"{describe_value(value)} is too short", f"the minimum length is {context['min_length']}"
         case "string_too_long" | "too_long":
-            return f"{show(value)} is too long", f"the maximum length is {context['max_length']}"
+            return f"{describe_value(value)} is too long", f"the maximum length is {context['max_length']}"
         case "invalid_value":
             return str(entry["msg"]), str(context.get("hint", ""))
         case _:
-            return f"{entry['msg']}, got {show(value)}", "see `avactl explain`"
+            return f"{entry['msg']}, got {describe_value(value)}", "see `avactl explain`"
 
 
 def _unknown_key(model: type[BaseModel], doc: Document, path: Path) -> Diagnostic:
     key = str(path[-1])
     parents = introspect.models_at(model, path[:-1])
-    known = _keys(model, path[:-1])
-    near = _meant(key, known)
-    if hint := kubernetes_keys.hint(getattr(model, "KIND", ""), path):
+    known = _known_keys(model, path[:-1])
+    near = _likely_key(key, known)
+    if hint := kubernetes_keys.hint_for_key(getattr(model, "KIND", ""), path):
         pass
     elif near is not None:
         hint = f"did you mean `{near}`?"
-    elif len(path) > 1 and key in (*_keys(model, ()), *_LAYER_KEYS):
+    elif len(path) > 1 and key in (*_known_keys(model, ()), *_LAYER_KEYS):
         hint = "write it at the top of the document, beside `spec`"
     else:
         elsewhere = next((p for parent in parents for p in introspect.paths_of_key(parent, key)), None)
         if elsewhere is None and len(path) > 1:
             elsewhere_up = next(iter(introspect.paths_of_key(model, key)), None)
-            hint = _belongs(elsewhere_up[:-1], key) if elsewhere_up else ""
+            hint = _owner_hint(elsewhere_up[:-1], key) if elsewhere_up else ""
         else:
-            hint = _belongs((*path[:-1], *elsewhere[:-1]), key) if elsewhere else ""
+            hint = _owner_hint((*path[:-1], *elsewhere[:-1]), key) if elsewhere else ""
         hint = hint or did_you_mean(key, known, "known keys")
     top = "a spec" if "metadata" in model.model_fields else doc.file
-    where = f"`{dotted(path[:-1])}` has no key `{key}`" if len(path) > 1 else f"{top} has no key `{key}`"
-    return Diagnostic("unknown-key", shortened(where), doc.span(*path, key=True), hint=hint)
+    where = f"`{format_path(path[:-1])}` has no key `{key}`" if len(path) > 1 else f"{top} has no key `{key}`"
+    return Diagnostic("unknown-key", shorten_middle(where), doc.span(*path, key=True), hint=hint)
 
 
-def _belongs(parent: Path, key: str) -> str:
-    return f"it belongs to `{dotted(parent)}`: write `{parent[-1]}: {{{key}: …}}`"
+def _owner_hint(parent: Path, key: str) -> str:
+    return f"it belongs to `{format_path(parent)}`: write `{parent[-1]}: {{{key}: …}}`"
 
 
 def _missing_key(model: type[BaseModel], doc: Document, path: Path) -> Diagnostic:
     key = str(path[-1])
     parent = path[:-1]
-    where = f"`{dotted(parent)}`" if parent else "the spec"
+    where = f"`{format_path(parent)}`" if parent else "the spec"
     description = ""
     for parent_model in introspect.models_at(model, parent):
         field = introspect.fields_by_key(parent_model).get(key)

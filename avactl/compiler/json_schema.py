@@ -9,7 +9,7 @@ import orjson
 from avactl.compiler.config import Config
 from avactl.compiler.layers.partial_schema import (
     defaults_schema,
-    inheriting,
+    inheriting_schema,
     overlay_schema,
     partial_name,
     partial_schema,
@@ -30,7 +30,7 @@ def file_name(kind: str) -> str:
 
 def kind_schema(name: str) -> dict[str, Any]:
     """Return the schema of one kind's documents."""
-    model = registry.kind(name).model
+    model = registry.get_kind(name).model
     schema = model.model_json_schema(by_alias=True)
     properties = schema["properties"]
     properties["apiVersion"] = {"const": API_VERSION, "description": "API version of the spec."}
@@ -63,17 +63,17 @@ def _metadata_rule(scope: str) -> dict[str, Any]:
     return {"properties": {"objectName": {"type": "null"}}}
 
 
-def schemas() -> dict[str, str]:
+def schema_files() -> dict[str, str]:
     """Return all schema files by name: of each kind, whole and in part, of all kinds, of overlays, defaults and
     `avactl.yaml`, and of JSON Schema policies."""
     found = {}
-    for name in registry.names():
+    for name in registry.kind_names():
         whole = kind_schema(name)
-        found[file_name(name)] = inheriting(whole, name) if name in registry.workload_kinds() else whole
+        found[file_name(name)] = inheriting_schema(whole, name) if name in registry.workload_kinds() else whole
         found[partial_name(name)] = partial_schema(name, whole)
     for name, schema in (("defaults.schema.json", defaults_schema()), ("overlay.schema.json", overlay_schema())):
         found[name] = {"$schema": DIALECT, "$id": name, **schema}
-    names = [*registry.names(), DEFAULTS]
+    names = [*registry.kind_names(), DEFAULTS]
     conditions = {name: {"properties": {"kind": {"const": name}}, "required": ["kind"]} for name in names}
     found[ALL] = {
         "$schema": DIALECT,

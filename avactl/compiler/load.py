@@ -5,16 +5,24 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from avactl.compiler.config import Config, load_config, rules_of, selected, unknown_environment, unmatched, unreadable
+from avactl.compiler.config import (
+    Config,
+    environment_paths,
+    load_config,
+    rules_of,
+    unknown_environment,
+    unmatched_paths,
+    unreadable_problem,
+)
 from avactl.compiler.pass_state import State
-from avactl.compiler.selection import Paths, overlay_files, selects, spec_files
+from avactl.compiler.selection import Paths, is_selected, overlay_files, spec_files
 from avactl.diagnostics import Diagnostic, Span
 from avactl.spec.documents.credentials import credentials_in
 from avactl.spec.documents.document import Document
 from avactl.spec.documents.yaml import MAX_BYTES, load_yaml, too_large
 from avactl.spec.repository.tree import Tree
 from avactl.spec.repository.tree_files import NOWHERE, ODD_NAME, OWN_REPOSITORY
-from avactl.spec.schema.values import seconds
+from avactl.spec.schema.values import duration_seconds
 
 
 def load(state: State) -> State:
@@ -25,13 +33,13 @@ def load(state: State) -> State:
     if unknown is not None:
         return replace(state, documents=(), diagnostics=(*state.diagnostics, *problems, unknown))
     paths = tree.paths()
-    wanted = selected(config, tree.environment)
+    wanted = environment_paths(config, tree.environment)
     files = spec_files(wanted.include, wanted.exclude, paths)
     if any(problem.severity == "error" for problem in problems):
         files = [path for path in files if not path.endswith(".py")]  # it is unknown whether they are allowed
-    problems += unmatched(tree, config, paths)
+    problems += unmatched_paths(tree, config, paths)
     documents: list[Document] = list(state.documents)
-    problems += _skipped(tree, wanted, config.exclude)
+    problems += _skipped_problems(tree, wanted, config.exclude)
     for path in files:
         found, new = _load_python(tree, path, config) if path.endswith(".py") else load_file(tree, path)
         documents += found
@@ -54,17 +62,17 @@ def load(state: State) -> State:
     )
 
 
-def _skipped(tree: Tree, wanted: Paths, exclude: Collection[str]) -> list[Diagnostic]:
+def _skipped_problems(tree: Tree, wanted: Paths, exclude: Collection[str]) -> list[Diagnostic]:
     """Return the problems of paths that may contain specs, overlays or policies but were not read."""
     found = []
     for path, why in sorted(tree.skipped.items()):
         if why in (NOWHERE, ODD_NAME):
-            if selects(wanted, exclude, path):
+            if is_selected(wanted, exclude, path):
                 remedy = "replace the link with the file" if why == NOWHERE else "rename it"
                 hint = f"{remedy}, or list it under `exclude` in avactl.yaml"
                 text = f"this {why}" if why == NOWHERE else f"it is not read: {why}"
                 found.append(Diagnostic("unsafe-path", text, Span(path), hint=hint))
-        elif not selects(wanted, exclude, f"{path}/.yaml") and path != ".":
+        elif not is_selected(wanted, exclude, f"{path}/.yaml") and path != ".":
             continue
         elif why == OWN_REPOSITORY:
             hint = "list it under `exclude` in avactl.yaml; specs belong in the repository itself"
@@ -89,7 +97,7 @@ def load_file(tree: Tree, path: str) -> tuple[list[Document], list[Diagnostic]]:
         size = tree.size(path)
         return load_yaml(path, tree.read(path)) if size <= MAX_BYTES else ([], [too_large(path, size)])
     except OSError as error:
-        return [], [unreadable(path, error)]
+        return [], [unreadable_problem(path, error)]
 
 
 def _load_python(tree: Tree, path: str, config: Config) -> tuple[list[Document], list[Diagnostic]]:
@@ -99,5 +107,5 @@ def _load_python(tree: Tree, path: str, config: Config) -> tuple[list[Document],
         return [], [Diagnostic("python-not-allowed", message, Span(path), hint=hint)]
     from avactl.spec.python_files.load import load_python  # only for repositories that use it
 
-    documents, problems = load_python(tree, path, float(seconds(config.python.timeout)))
+    documents, problems = load_python(tree, path, float(duration_seconds(config.python.timeout)))
     return documents, [*problems, *credentials_in(documents)]

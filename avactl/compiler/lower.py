@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from pydantic import ValidationError
 
-from avactl.compiler.internal_error import defect
+from avactl.compiler.internal_error import defect_diagnostic
 from avactl.compiler.pass_state import State
 from avactl.contracts.document import DocumentError, explain
 from avactl.diagnostics import Diagnostic
@@ -18,10 +18,10 @@ from avactl.program.refused import RefusedError
 
 def objects_of(item: Item, program: Program) -> list[Manifest]:
     """Return the objects of one spec with its patches. Raises RefusedError for objects that are not allowed."""
-    return patched(item, program, registry.kind(item.kind).lower(item, program))
+    return apply_patches(item, program, registry.get_kind(item.kind).lower(item, program))
 
 
-def patched(item: Item, program: Program, found: list[Manifest]) -> list[Manifest]:
+def apply_patches(item: Item, program: Program, found: list[Manifest]) -> list[Manifest]:
     """Apply the patches of a spec to its objects. Raises RefusedError for those that are not allowed."""
     if not item.resource.patches:
         return found
@@ -44,7 +44,7 @@ def lower(state: State) -> State:
         return state
     manifests: list[Manifest] = []
     problems: list[Diagnostic] = []
-    for name in registry.names():
+    for name in registry.kind_names():
         items = program.of(name)
         if items:
             for item in items:
@@ -55,7 +55,7 @@ def lower(state: State) -> State:
                 except RefusedError as refused:
                     problems += refused.problems
                 except Exception as error:
-                    problems.append(defect(item, error))
+                    problems.append(defect_diagnostic(item, error))
     if problems:
         return replace(state, diagnostics=state.diagnostics + tuple(problems))
     return replace(state, manifests=tuple(manifests))

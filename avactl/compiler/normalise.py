@@ -9,7 +9,7 @@ from avactl.base.object_identity import ObjectId
 from avactl.compiler.pass_state import State
 from avactl.contracts.names import ROLLOUT, TEMPLATE_DIGEST
 from avactl.diagnostics import Diagnostic, Note
-from avactl.program.lowering.k8s import digest
+from avactl.program.lowering.k8s import short_digest
 from avactl.program.manifest import Manifest
 from avactl.program.program import Program
 from avactl.spec.schema.reconcile_modes import PULUMI
@@ -71,7 +71,7 @@ def normalise(state: State) -> State:
     for manifest in state.manifests:
         other = claimed.setdefault(manifest.id, manifest)
         if other is not manifest:
-            problems.append(_conflict(manifest, other))
+            problems.append(_conflict_problem(manifest, other))
         elif len(manifest.name) > longest_name(manifest):
             problems.append(_too_long(manifest))
     problems += _taken_by_groups(claimed)
@@ -79,7 +79,7 @@ def normalise(state: State) -> State:
         return replace(state, manifests=(), diagnostics=state.diagnostics + tuple(problems))
     ordered = sorted(state.manifests, key=apply_key)
     for manifest in ordered:
-        mark(manifest, state.program)
+        engine_annotations(manifest, state.program)
     return replace(state, manifests=tuple(ordered))
 
 
@@ -96,7 +96,7 @@ def longest_name(manifest: Manifest) -> int:
     return 253
 
 
-def _conflict(manifest: Manifest, other: Manifest) -> Diagnostic:
+def _conflict_problem(manifest: Manifest, other: Manifest) -> Diagnostic:
     span, message = manifest.item.span("metadata", "name"), f"{manifest.item} compiles to {manifest.id}"
     if manifest.item is other.item:
         hint = "give the parts of the spec different names"
@@ -106,7 +106,7 @@ def _conflict(manifest: Manifest, other: Manifest) -> Diagnostic:
     return Diagnostic("object-conflict", message, span, hint="rename one of them", notes=notes)
 
 
-_GROUPS = {
+_GROUP_POD_NAMES = {
     "LeaderWorkerSet": r"{}-\d+",
     "DisaggregatedSet": r"{}-[0-9a-f]{{8}}-(prefill|decode)(-\d+|-prv)?",
 }
@@ -121,9 +121,9 @@ def _taken_by_groups(claimed: dict[ObjectId, Manifest]) -> list[Diagnostic]:
     """
     found = []
     for manifest in claimed.values():
-        if manifest.kind not in _GROUPS:
+        if manifest.kind not in _GROUP_POD_NAMES:
             continue
-        numbered = re.compile(_GROUPS[manifest.kind].format(re.escape(manifest.name))).fullmatch
+        numbered = re.compile(_GROUP_POD_NAMES[manifest.kind].format(re.escape(manifest.name))).fullmatch
         for other in claimed.values():
             same = (other.cluster, other.namespace) == (manifest.cluster, manifest.namespace)
             if not same or other.kind not in ("StatefulSet", "Service", "LeaderWorkerSet"):
@@ -158,7 +158,7 @@ _PULUMI_WAITS: dict[str, dict[str, str]] = {
 only declares the desired state; a job that queues for GPUs must not block it."""
 
 
-def mark(manifest: Manifest, program: Program) -> None:
+def engine_annotations(manifest: Manifest, program: Program) -> None:
     """Return the annotations that tell the cluster's engine what to keep, what not to wait for, and which Jobs to
     recreate on change."""
     mode = program.cluster_spec(manifest.cluster).reconcile.mode
@@ -167,7 +167,7 @@ def mark(manifest: Manifest, program: Program) -> None:
         notes["avactl.dev/holds-data"] = "true"
     if ROLLOUT in manifest.body["metadata"].get("annotations", {}):
         # With the patches of the spec, which are applied after its lowering.
-        notes[TEMPLATE_DIGEST] = digest(manifest.body["spec"]["template"], 16)
+        notes[TEMPLATE_DIGEST] = short_digest(manifest.body["spec"]["template"], 16)
     waits = _PULUMI_WAITS.get(manifest.kind, {}) if mode in PULUMI else {}
     if mode == "flux":
         if manifest.holds_data or manifest.patch:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache, partial
 
-from avactl.compiler.lower import patched
+from avactl.compiler.lower import apply_patches
 from avactl.compiler.pass_state import State
 from avactl.compiler.validate import validate_document
 from avactl.diagnostics import CompileError, Diagnostic, Note
@@ -24,24 +24,24 @@ from avactl.spec.schema.base import Resource
 def resolve(state: State) -> State:
     """Return the program: all specs whose references could be resolved."""
     problems: list[Diagnostic] = []
-    items = _unique(state, problems)
+    items = _unique_items(state, problems)
     items += _shipped_machines(items)
     program = Program(items, partial(read_input, state.tree))
     program.environment = state.tree.environment
     program.broken = state.broken
     names = {(item.kind, item.spec_name) for item in items}
     good = [item for item in program.items if references_answered(item, names, state.broken, problems)]
-    good = [item for item in good if place(item, program, problems)]
+    good = [item for item in good if place_item(item, program, problems)]
     if len(good) < len(items):
-        good = _standing(good)
+        good = _resolved_items(good)
     resolved = Program(good, program.read_file)
     resolved.environment = state.tree.environment
-    resolved.with_patches = patched
+    resolved.with_patches = apply_patches
     resolved.broken = state.broken | names - {(item.kind, item.spec_name) for item in good}
     return replace(state, program=resolved, diagnostics=state.diagnostics + tuple(problems))
 
 
-def _unique(state: State, problems: list[Diagnostic]) -> list[Item]:
+def _unique_items(state: State, problems: list[Diagnostic]) -> list[Item]:
     """Return one item per name; the first of several specs with the same name wins."""
     by_key: dict[tuple[str, str, str], Item] = {}
     for doc, resource in state.resources:
@@ -58,13 +58,13 @@ def _shipped_machines(items: list[Item]) -> list[Item]:
     """Return the library machine types that pools reference and no spec declares."""
     wanted = {item.spec.machine_type for item in items if isinstance(item.spec, NodePoolSpec)}
     wanted -= {item.name for item in items if item.kind == "MachineType"}
-    return [Item(*shipped(name)) for name in sorted(wanted.intersection(library.names()))]
+    return [Item(*shipped_machine_type(name)) for name in sorted(wanted.intersection(library.shipped_names()))]
 
 
 @cache
-def shipped(name: str) -> tuple[Document, Resource]:
+def shipped_machine_type(name: str) -> tuple[Document, Resource]:
     """Return a machine type of the library. A test ensures that all of them are valid."""
-    documents, _ = load_yaml(library.place(name), library.read(name))
+    documents, _ = load_yaml(library.display_path(name), library.read(name))
     (read,) = documents
     document = ShippedDocument(read.file, read.index, read.value, read.locator)
     resource = validate_document(document)
@@ -86,7 +86,7 @@ def references_answered(
             continue
         known = {name for kind, name in names if kind == reference.kind}
         if reference.kind == "MachineType":
-            known.update(library.names())
+            known.update(library.shipped_names())
         near = did_you_mean(reference.name, known, f"{reference.kind}s")
         hint = near if known else f"declare it: `kind: {reference.kind}`"
         message = f"unknown {reference.kind} `{reference.name}`"
@@ -94,7 +94,7 @@ def references_answered(
     return answered
 
 
-def _standing(good: list[Item]) -> list[Item]:
+def _resolved_items(good: list[Item]) -> list[Item]:
     """Items whose references all resolved, transitively."""
     while True:
         there = {(item.kind, item.spec_name) for item in good}
@@ -105,7 +105,7 @@ def _standing(good: list[Item]) -> list[Item]:
         good = left
 
 
-def place(item: Item, program: Program, problems: list[Diagnostic]) -> bool:
+def place_item(item: Item, program: Program, problems: list[Diagnostic]) -> bool:
     """Determine the clusters and the namespace of an item."""
     every = tuple(cluster.name for cluster in program.clusters())
     placed = item.resource.placed_on(every)
@@ -131,10 +131,10 @@ def place(item: Item, program: Program, problems: list[Diagnostic]) -> bool:
         hint = f"add `cluster: {item.clusters[0]}` under `spec`"
         problems.append(Diagnostic("ambiguous-reference", message, item.span("spec", key=True), hint=hint))
         return False
-    return team is None or _namespace(item, team, problems)
+    return team is None or _resolve_namespace(item, team, problems)
 
 
-def _namespace(item: Item, team: Item[TeamSpec], problems: list[Diagnostic]) -> bool:
+def _resolve_namespace(item: Item, team: Item[TeamSpec], problems: list[Diagnostic]) -> bool:
     offered = [namespace.name for namespace in team.spec.namespaces or []] or [team.name]
     own = item.resource.metadata.namespace
     if own is not None and own not in offered:

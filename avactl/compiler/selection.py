@@ -39,7 +39,7 @@ class Paths(NamedTuple):
     overlays: list[str]
 
 
-def covered(patterns: Iterable[str], paths: Iterable[str]) -> list[str]:
+def covered_paths(patterns: Iterable[str], paths: Iterable[str]) -> list[str]:
     """Return the paths that one of the patterns of `include` or `exclude` covers."""
     return list(filter(_Patterns(patterns).cover, paths))
 
@@ -79,7 +79,7 @@ def policy_files(exclude: Iterable[str], paths: Iterable[str]) -> list[str]:
     return [path for path in found if unwanted is not None and not unwanted.cover(path)]
 
 
-def selects(wanted: Paths, exclude: Collection[str], path: str) -> bool:
+def is_selected(wanted: Paths, exclude: Collection[str], path: str) -> bool:
     """Return True if a file of this path would be a spec, an overlay or a policy."""
     return bool(
         spec_files(wanted.include, wanted.exclude, [path])
@@ -92,7 +92,7 @@ is_policy = re.compile(rb"\bpolicy\s*\(|^\s*@\s*(?:\w+\.)*policy\b", re.MULTILIN
 """Return True if a Python file declares policies; otherwise it is a helper module."""
 
 
-def missing(include: Sequence[str], paths: Collection[str]) -> list[int]:
+def unmatched_includes(include: Sequence[str], paths: Collection[str]) -> list[int]:
     """Return the indexes of `include` entries that match nothing."""
     plain = [pattern not in (".", "./", "") and not any(char in pattern for char in "*?[") for pattern in include]
     return [

@@ -9,19 +9,19 @@ from typing import Any
 from pydantic import ValidationError
 
 from avactl.compiler.errors import to_diagnostics
-from avactl.compiler.lint.remedies import show
+from avactl.compiler.lint.remedies import describe_value
 from avactl.compiler.pass_state import State
 from avactl.diagnostics import Diagnostic
-from avactl.diagnostics.suggest import closest, did_you_mean
+from avactl.diagnostics.suggest import closest_word, did_you_mean
 from avactl.program import registry
 from avactl.program.explain import kubernetes_keys
 from avactl.spec.documents.document import Document
 from avactl.spec.documents.yaml import MAX_BYTES
 from avactl.spec.schema.base import API_VERSION, GROUP, Resource
 
-_TOP = ("apiVersion", "kind", "metadata", "spec", "patches", "extends", "template")
+_TOP_LEVEL_KEYS = ("apiVersion", "kind", "metadata", "spec", "patches", "extends", "template")
 
-_SETTINGS = ("avactl.yml", "avactl.json", ".avactl.yaml", ".avactl.yml")
+_MISNAMED_SETTINGS = ("avactl.yml", "avactl.json", ".avactl.yaml", ".avactl.yml")
 """Names that settings of a repository do not have."""
 
 MAX_WRONG = 1000
@@ -32,7 +32,7 @@ def validate(state: State) -> State:
     """Return the typed resources of all specs; invalid documents leave diagnostics."""
     found: list[tuple[Document, Resource]] = []
     problems: list[Diagnostic] = []
-    broken = _unread(state)
+    broken = _unparsable_specs(state)
     wrong: dict[str, int] = {}
     for doc in state.documents:
         if wrong.get(doc.file, 0) >= MAX_WRONG:
@@ -43,13 +43,13 @@ def validate(state: State) -> State:
             if wrong[doc.file] == MAX_WRONG:
                 result = [*result, _too_many(doc)]
             problems += result
-            broken |= _declared(doc.get("kind"), doc.get("metadata", "name"))
+            broken |= _probably_declared(doc.get("kind"), doc.get("metadata", "name"))
         else:
             found.append((doc, result))
             if state.owners:
-                from avactl.policy.owners import problem  # most repositories have no `owners`
+                from avactl.policy.owners import ownership_problem  # most repositories have no `owners`
 
-                problems += filter(None, [problem(state.owners, doc, result)])
+                problems += filter(None, [ownership_problem(state.owners, doc, result)])
     diagnostics = state.diagnostics + tuple(problems)
     return replace(state, resources=tuple(found), broken=state.broken | broken, diagnostics=diagnostics)
 
@@ -60,19 +60,19 @@ def _too_many(doc: Document) -> Diagnostic:
     return Diagnostic("not-a-spec", message, doc.span(), hint=hint)
 
 
-def _declared(kind: Any, name: Any) -> set[tuple[str, str]]:
+def _probably_declared(kind: Any, name: Any) -> set[tuple[str, str]]:
     """Return the spec that an invalid document probably declares, so that references to it are not reported too."""
-    near = closest(kind, registry.names()) if isinstance(kind, str) else None
-    kinds = registry.names() if near is None else [near]
+    near = closest_word(kind, registry.kind_names()) if isinstance(kind, str) else None
+    kinds = registry.kind_names() if near is None else [near]
     names = {name, name.lower()} if isinstance(name, str) else {""}
     return {(kind, name) for kind in kinds for name in names}
 
 
-_KINDS = re.compile(r"\b([A-Z][A-Za-z]+)\b").findall
-_NAMES = re.compile(r"""\bname["']?\s*[:=]\s*["']?([a-z0-9][-a-z0-9]*)""").findall
+_FIND_KINDS = re.compile(r"\b([A-Z][A-Za-z]+)\b").findall
+_FIND_NAMES = re.compile(r"""\bname["']?\s*[:=]\s*["']?([a-z0-9][-a-z0-9]*)""").findall
 
 
-def _unread(state: State) -> set[tuple[str, str]]:
+def _unparsable_specs(state: State) -> set[tuple[str, str]]:
     """Return the specs that unparsable files appear to declare."""
     found: set[tuple[str, str]] = set()
     for path in sorted({d.span.file for d in state.diagnostics if d.severity == "error"}):
@@ -80,18 +80,18 @@ def _unread(state: State) -> set[tuple[str, str]]:
             text = state.tree.read(path).decode("utf-8", "replace") if state.tree.size(path) <= MAX_BYTES else ""
         except OSError:
             continue
-        kinds = set(_KINDS(text)).intersection(registry.names())
-        names = set(_NAMES(text))
+        kinds = set(_FIND_KINDS(text)).intersection(registry.kind_names())
+        names = set(_FIND_NAMES(text))
         found |= {(kind, name) for kind in kinds for name in names}
     return found
 
 
 def validate_document(doc: Document) -> Resource | list[Diagnostic]:
     """Return the typed resource of one document, or its problems."""
-    problem = _envelope(doc)
+    problem = _check_envelope(doc)
     if problem is not None:
         return [problem]
-    model = registry.kind(doc.value["kind"]).model
+    model = registry.get_kind(doc.value["kind"]).model
     try:
         resource = model.model_validate(doc.value, by_alias=True, by_name=False)
     except ValidationError as error:
@@ -117,16 +117,16 @@ def validate_document(doc: Document) -> Resource | list[Diagnostic]:
     return resource
 
 
-def _envelope(doc: Document) -> Diagnostic | None:
+def _check_envelope(doc: Document) -> Diagnostic | None:
     """Check the four top-level keys, before the kind's own model applies."""
     value: Any = doc.value
     if not isinstance(value, dict):
         hint = "start with `apiVersion: avactl.dev/v1` and `kind: …`"
-        return Diagnostic("not-a-spec", f"a spec must be a mapping, got {show(value)}", doc.span(), hint=hint)
+        return Diagnostic("not-a-spec", f"a spec must be a mapping, got {describe_value(value)}", doc.span(), hint=hint)
     version, kind = value.get("apiVersion"), value.get("kind")
     if kind is None or version is None:
         missing = "kind" if kind is None else "apiVersion"
-        typo = closest(missing, [key for key in value if key not in _TOP])
+        typo = closest_word(missing, [key for key in value if key not in _TOP_LEVEL_KEYS])
         if missing not in value and typo is not None:
             hint = f"did you mean `{missing}`?"
             return Diagnostic("unknown-key", f"a spec has no key `{typo}`", doc.span(typo, key=True), hint=hint)
@@ -135,19 +135,23 @@ def _envelope(doc: Document) -> Diagnostic | None:
             return Diagnostic("not-a-spec", f"`{missing}` has no value", doc.span(missing, key=True), hint=hint)
         if version is None and kind is None:
             hint = f"start with `apiVersion: {API_VERSION}` and `kind: …`"
-        if version != API_VERSION and kind not in registry.names():
+        if version != API_VERSION and kind not in registry.kind_names():
             hint += "; list files that are not specs under `exclude` in avactl.yaml"
-        if doc.file in _SETTINGS:
+        if doc.file in _MISNAMED_SETTINGS:
             hint = "rename it to avactl.yaml, if it has the settings of the repository"
         what = "neither `apiVersion` nor `kind`" if version is None and kind is None else f"no `{missing}`"
         return Diagnostic("not-a-spec", f"the document has {what}", doc.span(), hint=hint)
     if version != API_VERSION:
         return _other_version(doc, version, kind)
-    if not isinstance(kind, str) or kind not in registry.names():
-        hint = did_you_mean(str(kind), registry.names(), "known kinds")
+    if not isinstance(kind, str) or kind not in registry.kind_names():
+        hint = did_you_mean(str(kind), registry.kind_names(), "known kinds")
         if (own := kubernetes_keys.KINDS.get(str(kind))) is not None:
             hint = f"write `kind: {own}`: `avactl explain {own}` shows its keys"
-        message = f"unknown kind `{kind}`" if isinstance(kind, str) else f"kind: expected a string, got {show(kind)}"
+        message = (
+            f"unknown kind `{kind}`"
+            if isinstance(kind, str)
+            else f"kind: expected a string, got {describe_value(kind)}"
+        )
         return Diagnostic("unknown-kind", message, doc.span("kind"), hint=hint)
     return None
 
@@ -157,8 +161,8 @@ def _other_version(doc: Document, version: Any, kind: Any) -> Diagnostic:
     if text == GROUP or text.startswith(f"{GROUP}/"):
         message = f"`{text}` is not a supported apiVersion"
         return Diagnostic("unknown-api-version", message, doc.span("apiVersion"), hint=hint)
-    if closest(text, [API_VERSION]) is not None or kind in registry.names():
-        message = f"apiVersion: expected `{API_VERSION}`, got {show(version)}"
+    if closest_word(text, [API_VERSION]) is not None or kind in registry.kind_names():
+        message = f"apiVersion: expected `{API_VERSION}`, got {describe_value(version)}"
         return Diagnostic("unknown-api-version", message, doc.span("apiVersion"), hint=hint)
     message = f"this is a Kubernetes {kind}, not an avactl spec"
     own = kubernetes_keys.KINDS.get(str(kind))

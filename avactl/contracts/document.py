@@ -27,7 +27,7 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
-from avactl.base.terminal import shortened, visible
+from avactl.base.terminal import shorten_middle, visible_text
 
 MAX_COUNT = 10**15
 """Largest count of anything."""
@@ -163,7 +163,7 @@ def explain(error: ValidationError) -> str:
         words = f"is not one of {context['expected']}"
     else:
         words = _WORDS.get(first["type"], words[0].lower() + words[1:]).format(**context)
-    return visible(shortened(f"{f'`{shortened(place, 200)}`' if place else 'it'} {words}", _MAX_ERROR))
+    return visible_text(shorten_middle(f"{f'`{shorten_middle(place, 200)}`' if place else 'it'} {words}", _MAX_ERROR))
 
 
 def _path(location: Iterable[int | str]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from avactl.datasets.manifest import Entry, Reader, summed
+from avactl.datasets.manifest import Entry, Reader, read_valid
 from avactl.datasets.ordering import valid_in_order
 from avactl.datasets.progress import Progress
 from avactl.datasets.selection import label_text
@@ -135,7 +135,7 @@ def compare(old: Path, new: Path, progress: Progress) -> Comparison:
     sides = []
     for path in (old, new):
         progress.start(f"reading {path.name}:")
-        sides.append(summed(path, progress.counted))
+        sides.append(read_valid(path, progress.counted))
     left, right = (side.directory for side in sides)
     if left.startswith(right) or right.startswith(left):
         left = right = min(left, right, key=len)

@@ -8,19 +8,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from avactl.base.terminal import plural
-from avactl.datasets.manifest import Entry, lines, parse, summed
+from avactl.base.terminal import count_text
+from avactl.datasets.manifest import Entry, numbered_lines, parse_line, read_valid
 from avactl.datasets.progress import Progress
 from avactl.datasets.selection import Chooses, label_text
 from avactl.datasets.sources import is_manifest
 from avactl.datasets.stores.opening import open_store
-from avactl.datasets.text import shown, size_text
+from avactl.datasets.text import display_name, size_text
 
 MAX_VALUES = 20
 """Values of a label that are counted one by one; all further ones are counted together."""
 MAX_LABELS = 100
 """Labels that are counted: a manifest could have other ones on each line."""
-_REST = "\0"
+_REST_KEY = "\0"
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Sums:
                 self.uncounted = True
                 continue
             values, text = self.labels.setdefault(name, Counter()), label_text(value)
-            values[text if text in values or len(values) < MAX_VALUES else _REST] += 1
+            values[text if text in values or len(values) < MAX_VALUES else _REST_KEY] += 1
 
 
 @dataclass
@@ -77,9 +77,9 @@ class Listing:
                 yield found.key, Entry(self.directory + found.key, found.size, "", "", found.etag, {}, number)
             return
         path = Path(self.source)
-        self.directory = summed(path, progress.counted).directory
-        for number, line in lines(path):
-            if isinstance(entry := parse(line, number), Entry):
+        self.directory = read_valid(path, progress.counted).directory
+        for number, line in numbered_lines(path):
+            if isinstance(entry := parse_line(line, number), Entry):
                 yield entry.url[len(self.directory) :], entry
 
 
@@ -87,11 +87,11 @@ def sums_text(listing: Listing) -> Iterator[str]:
     """Yield the lines that sum up a list."""
     sums = listing.sums
     unknown = f" ({sums.without_size:,} without a size)" if sums.without_size else ""
-    place = shown(listing.directory.rstrip("/")) or shown(listing.source)
-    yield f"{plural(sums.objects, 'object')}, {size_text(sums.bytes)}{unknown} in {place}"
+    place = display_name(listing.directory.rstrip("/")) or display_name(listing.source)
+    yield f"{count_text(sums.objects, 'object')}, {size_text(sums.bytes)}{unknown} in {place}"
     for name, values in sorted(sums.labels.items()):
-        rest = values.get(_REST, 0)
-        told = [f"{shown(value)} {count:,}" for value, count in values.most_common() if value != _REST]
-        yield f"{shown(name)}: {', '.join(told)}" + (f", {rest:,} with other values" if rest else "")
+        rest = values.get(_REST_KEY, 0)
+        told = [f"{display_name(value)} {count:,}" for value, count in values.most_common() if value != _REST_KEY]
+        yield f"{display_name(name)}: {', '.join(told)}" + (f", {rest:,} with other values" if rest else "")
     if sums.uncounted:
         yield f"more than {MAX_LABELS} labels: only the first {MAX_LABELS} are counted"

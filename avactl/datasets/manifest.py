@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 import orjson
 
 from avactl.base.object_urls import shared_directory
-from avactl.base.terminal import json_line, shortened, visible
+from avactl.base.terminal import json_line, shorten_middle, visible_text
 from avactl.datasets.errors import ArgumentError, DatasetError
 from avactl.datasets.stores.locations import url_problem
 
 MAX_LINE = 64 * 1024
 """Longest line in bytes."""
 FORM = 'write each line as `{"url": "s3://bucket/path", "size": 1024, "labels": {"class": "cat"}}`'
-_DIGESTS = {"sha256": re.compile("[0-9a-f]{64}").fullmatch, "md5": re.compile("[0-9a-f]{32}").fullmatch}
+_IS_DIGEST = {"sha256": re.compile("[0-9a-f]{64}").fullmatch, "md5": re.compile("[0-9a-f]{32}").fullmatch}
 
 
 class Entry(NamedTuple):
@@ -47,7 +47,7 @@ class Problem(NamedTuple):
     hint: str = FORM
 
 
-def lines(path: Path) -> Iterator[tuple[int, bytes]]:
+def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield the lines with their numbers, without empty ones; of longer ones only the first MAX_LINE + 1 bytes.
 
     Raises ArgumentError.
@@ -66,7 +66,7 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
         raise ArgumentError(f"{path}: {(error.strerror or str(error)).lower()}") from None
 
 
-def parse(line: bytes, number: int) -> Entry | Problem:
+def parse_line(line: bytes, number: int) -> Entry | Problem:
     """Parse one line."""
     if len(line) > MAX_LINE:
         return Problem(number, 1, 0, f"line {number} is longer than {MAX_LINE >> 10} KiB")
@@ -80,28 +80,28 @@ def parse(line: bytes, number: int) -> Entry | Problem:
     if not isinstance(url, str):
         return Problem(number, 1, 0, f"line {number} has no `url`")
     if problem := url_problem(url):
-        return _problem(line, number, "url", url, f"the `url` of line {number} {problem}")
+        return _value_problem(line, number, "url", url, f"the `url` of line {number} {problem}")
     size = data.get("size")
     if size is not None and (type(size) is not int or size < 0):
-        return _problem(line, number, "size", size, f"the `size` of line {number} is not a number of bytes")
+        return _value_problem(line, number, "size", size, f"the `size` of line {number} is not a number of bytes")
     labels = data.get("labels")
     if labels is None:
         labels = {}
     elif not isinstance(labels, dict):
-        return _problem(line, number, "labels", labels, f"the `labels` of line {number} are not a JSON object")
+        return _value_problem(line, number, "labels", labels, f"the `labels` of line {number} are not a JSON object")
     sha256, md5 = data.get("sha256", ""), data.get("md5", "")
-    for (name, fits), value in zip(_DIGESTS.items(), (sha256, md5), strict=True):
+    for (name, fits), value in zip(_IS_DIGEST.items(), (sha256, md5), strict=True):
         if value != "" and not (isinstance(value, str) and fits(value)):
             digits = 64 if name == "sha256" else 32
             message = f"the `{name}` of line {number} is not {digits} lowercase hex digits"
-            return _problem(line, number, name, value, message)
+            return _value_problem(line, number, name, value, message)
     etag = data.get("etag", "")
     if not isinstance(etag, str):
-        return _problem(line, number, "etag", etag, f"the `etag` of line {number} is not a text")
+        return _value_problem(line, number, "etag", etag, f"the `etag` of line {number} is not a text")
     return Entry(url, size, sha256, md5, etag, labels, number)
 
 
-def _problem(line: bytes, number: int, key: str, value: Any, message: str) -> Problem:
+def _value_problem(line: bytes, number: int, key: str, value: Any, message: str) -> Problem:
     """Build the problem of a value, at its place in the line."""
     text = line.decode("utf-8", "replace")
     written = value if isinstance(value, str) else orjson.dumps(value).decode()
@@ -109,11 +109,11 @@ def _problem(line: bytes, number: int, key: str, value: Any, message: str) -> Pr
     column = text.find(written, after + len(key) + 2) + 1
     end = column + len(written) if column and len(written) <= 200 else 0
     if isinstance(value, str) and value:
-        message += f": `{visible(shortened(value, 80))}`"
+        message += f": `{visible_text(shorten_middle(value, 80))}`"
     return Problem(number, column or after + 1 or 1, end, message)
 
 
-def dump(entry: Entry) -> bytes:
+def dump_entry(entry: Entry) -> bytes:
     """Format an entry as a line."""
     data: dict[str, Any] = {"url": entry.url}
     if entry.size is not None:
@@ -139,8 +139,8 @@ class Reader:
     def entries(self) -> Iterator[Entry | Problem]:
         """Yield the entries, and the problems of other lines."""
         last, directory, within = "", "", self.within
-        for number, line in lines(self.path):
-            entry = parse(line, number)
+        for number, line in numbered_lines(self.path):
+            entry = parse_line(line, number)
             if isinstance(entry, Problem):
                 yield entry
                 continue
@@ -152,7 +152,7 @@ class Reader:
                 shared = shared_directory(directory or url.rpartition("/")[0] + "/", url)
                 if not shared or (within and not url.startswith(within)):
                     hint = "remove it, or correct `--prefix`" if within else "write one manifest per bucket"
-                    yield _problem(line, number, "url", url, f"the object of line {number} {outside}")._replace(
+                    yield _value_problem(line, number, "url", url, f"the object of line {number} {outside}")._replace(
                         hint=hint
                     )
                     continue
@@ -168,17 +168,17 @@ class Reader:
             yield entry
 
 
-def summed(path: Path, progress: Callable[[Iterable[Entry | Problem]], Iterable[Entry | Problem]]) -> Reader:
+def read_valid(path: Path, progress: Callable[[Iterable[Entry | Problem]], Iterable[Entry | Problem]]) -> Reader:
     """Read a manifest that must be valid; `progress` counts its lines. Raises DatasetError at the first bad line."""
     reader = Reader(path)
     for entry in progress(reader.entries()):
         if isinstance(entry, Problem):
-            raise invalid(path, entry)
+            raise invalid_manifest(path, entry)
     if not reader.objects:
         raise DatasetError(f"{path} lists no objects", FORM)
     return reader
 
 
-def invalid(path: Path, problem: Problem) -> DatasetError:
+def invalid_manifest(path: Path, problem: Problem) -> DatasetError:
     """Build the error of a command that needs a valid manifest."""
     return DatasetError(f"{path}: {problem.message}", f"`avactl dataset verify {path}` lists all problems")

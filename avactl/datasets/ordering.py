@@ -8,14 +8,14 @@ from heapq import merge
 from pathlib import Path
 from typing import BinaryIO
 
-from avactl.datasets.manifest import Entry, Problem, Reader, invalid, lines, parse
-from avactl.datasets.text import shown
+from avactl.datasets.manifest import Entry, Problem, Reader, invalid_manifest, numbered_lines, parse_line
+from avactl.datasets.text import display_name
 
 _BATCH_BYTES, _BATCH_LINES = 16 * 1024 * 1024, 50_000
 """Size of a sorted run: what is sorted in memory."""
-_RUNS = 128
+_MAX_RUNS = 128
 """Runs that are merged at once: each is an open file."""
-_BUFFER = 64 * 1024
+_BUFFER_BYTES = 64 * 1024
 
 Keyed = tuple[bytes, int, bytes]
 """URL, number and text of a line. UTF-8 bytes sort as the texts do."""
@@ -27,18 +27,18 @@ def in_order(reader: Reader) -> Iterator[Entry | Problem]:
     `reader` has read the manifest before.
     """
     if reader.sorted:
-        for number, line in lines(reader.path):
-            if isinstance(entry := parse(line, number), Entry):
+        for number, line in numbered_lines(reader.path):
+            if isinstance(entry := parse_line(line, number), Entry):
                 yield entry
         return
     last, first = b"", 0
-    for url, number, line in sort_lines(_keyed(reader.path)):
+    for url, number, line in sort_lines(_keyed_lines(reader.path)):
         if url == last:
-            message = f"line {number} lists the same object as line {first}: {shown(url.decode())}"
+            message = f"line {number} lists the same object as line {first}: {display_name(url.decode())}"
             yield Problem(number, 1, 0, message, "remove one of them")
             continue
         last, first = url, number
-        if isinstance(entry := parse(line, number), Entry):
+        if isinstance(entry := parse_line(line, number), Entry):
             yield entry
 
 
@@ -46,13 +46,13 @@ def valid_in_order(reader: Reader) -> Iterator[Entry]:
     """Yield the entries in the order of their URLs. Raises DatasetError for a duplicate."""
     for entry in in_order(reader):
         if isinstance(entry, Problem):
-            raise invalid(reader.path, entry)
+            raise invalid_manifest(reader.path, entry)
         yield entry
 
 
-def _keyed(path: Path) -> Iterator[Keyed]:
-    for number, line in lines(path):
-        entry = parse(line, number)
+def _keyed_lines(path: Path) -> Iterator[Keyed]:
+    for number, line in numbered_lines(path):
+        entry = parse_line(line, number)
         if isinstance(entry, Entry):
             yield entry.url.encode(), number, line.strip()
 
@@ -66,7 +66,7 @@ def sort_lines(items: Iterable[Keyed]) -> Iterator[Keyed]:
 
         def spill(sorted_items: Iterable[Keyed]) -> None:
             nonlocal count
-            file = Path(folder, str(count)).open("w+b", buffering=_BUFFER)  # noqa: SIM115 - closed below
+            file = Path(folder, str(count)).open("w+b", buffering=_BUFFER_BYTES)  # noqa: SIM115 - closed below
             count += 1
             file.writelines(b"%b\0%d\0%b\n" % item for item in sorted_items)
             file.seek(0)
@@ -79,7 +79,7 @@ def sort_lines(items: Iterable[Keyed]) -> Iterator[Keyed]:
                 if size > _BATCH_BYTES or len(batch) >= _BATCH_LINES:
                     spill(sorted(batch))
                     batch, size = [], 0
-                if len(runs) == _RUNS:
+                if len(runs) == _MAX_RUNS:
                     old, runs = runs, []
                     spill(merge(*map(_read, old)))
                     for file in old:

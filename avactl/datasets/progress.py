@@ -7,16 +7,16 @@ from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
-from avactl.base.terminal import plural
+from avactl.base.terminal import count_text
 from avactl.datasets.text import size_text
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
 T = TypeVar("T")
-_EVERY = 15.0
+_REPORT_INTERVAL_S = 15.0
 """Seconds between two plain lines."""
-_STEP = 10_000
+_COUNT_STEP = 10_000
 """Items between two updates."""
 
 
@@ -64,14 +64,14 @@ class Progress:
             self._bytes += size
             if self._bar is not None:
                 self._bar.update(self._task, completed=self._count, description=self._text())
-            elif not self._silent and monotonic() - self._told > _EVERY:
+            elif not self._silent and monotonic() - self._told > _REPORT_INTERVAL_S:
                 self._told = monotonic()
                 self._stream.write(self._text() + "\n")
                 self._stream.flush()
 
     def _text(self) -> str:
         seconds = max(monotonic() - self._began, 1e-3)
-        text = f"{self._what} {plural(self._count, self._noun)}"
+        text = f"{self._what} {count_text(self._count, self._noun)}"
         if self._bytes:
             text += f", {size_text(self._bytes)}"
         return f"{text}, {self._count / seconds:,.0f}/s"
@@ -80,7 +80,7 @@ class Progress:
         """Yield the items, and count them in steps."""
         number = 0
         for number, item in enumerate(items, 1):
-            if number % _STEP == 0:
-                self.add(_STEP)
+            if number % _COUNT_STEP == 0:
+                self.add(_COUNT_STEP)
             yield item
-        self.add(number % _STEP)
+        self.add(number % _COUNT_STEP)

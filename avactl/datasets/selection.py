@@ -16,13 +16,13 @@ Chooses = Callable[[str], bool]
 
 def choose(match: Sequence[str], exclude: Sequence[str]) -> Chooses:
     """Return the choice of paths by globs, as of fnmatch; a glob without `/` applies to the name of the file."""
-    chosen, dropped = _globs(match), _globs(exclude)
+    chosen, dropped = _compile_globs(match), _compile_globs(exclude)
     if chosen is None and dropped is None:
         return lambda path: True
     return lambda path: (chosen is None or chosen(path)) and not (dropped is not None and dropped(path))
 
 
-def _globs(globs: Sequence[str]) -> Chooses | None:
+def _compile_globs(globs: Sequence[str]) -> Chooses | None:
     if not globs:
         return None
     found = (translate(f"/{glob}" if "/" in glob else f"*/{glob}") for glob in globs)

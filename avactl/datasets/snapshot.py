@@ -11,7 +11,7 @@ from typing import BinaryIO, NamedTuple
 from avactl.base.directories import want_no_link
 from avactl.datasets.concurrent import in_threads
 from avactl.datasets.errors import ArgumentError, DatasetError, StoreError
-from avactl.datasets.manifest import Entry, dump
+from avactl.datasets.manifest import Entry, dump_entry
 from avactl.datasets.progress import Progress
 from avactl.datasets.selection import Chooses
 from avactl.datasets.stores.locations import Location, parse_location
@@ -43,7 +43,7 @@ class Written(NamedTuple):
     """Of the manifest."""
 
 
-def snapshot(store: Store, options: Options, progress: Progress) -> Iterator[Entry]:
+def snapshot_entries(store: Store, options: Options, progress: Progress) -> Iterator[Entry]:
     """Yield an entry for each object of a store. Raises DatasetError, StoreError."""
     directory = f"{options.url or store.location.url}/"
     progress.start("reading" if options.checksum else "listing")
@@ -99,7 +99,7 @@ def _write(file: BinaryIO, entries: Iterable[Entry]) -> Written:
     objects = size = blanks = 0
     digest = hashlib.sha256()
     for entry in entries:
-        line = dump(entry)
+        line = dump_entry(entry)
         digest.update(line)
         file.write(line)
         objects += 1

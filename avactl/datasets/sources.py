@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from avactl.datasets.errors import DatasetError
-from avactl.datasets.manifest import MAX_LINE, Entry, Reader, parse, summed
+from avactl.datasets.manifest import MAX_LINE, Entry, Reader, parse_line, read_valid
 from avactl.datasets.ordering import valid_in_order
 from avactl.datasets.progress import Progress
 from avactl.datasets.stores.locations import parse_location
@@ -34,7 +34,7 @@ def is_remote(text: str) -> bool:
     """Return True for the URL of an object store, and for a manifest of one."""
     if is_manifest(text):
         with Path(text).open("rb") as file:
-            entry = parse(file.readline(MAX_LINE), 1)
+            entry = parse_line(file.readline(MAX_LINE), 1)
         return isinstance(entry, Entry) and not entry.url.startswith("file:")
     return parse_location(text).scheme != "file"
 
@@ -45,14 +45,14 @@ def open_source(text: str, endpoint: str, follow: bool, progress: Progress) -> S
         store = open_store(text, endpoint, follow)
         return Source(store, lambda: ((found, "") for found in store.objects()), None)
     progress.start("reading")
-    reader = summed(Path(text), progress.counted)
+    reader = read_valid(Path(text), progress.counted)
     if reader.without_size:
         raise DatasetError(f"{text}: {reader.without_size:,} lines have no `size`", "take a snapshot with avactl")
     store = open_store(parse_location(reader.directory), endpoint, follow)
-    return Source(store, lambda: _listed(reader), reader.objects)
+    return Source(store, lambda: _listed_objects(reader), reader.objects)
 
 
-def _listed(reader: Reader) -> Iterator[tuple[Found, str]]:
+def _listed_objects(reader: Reader) -> Iterator[tuple[Found, str]]:
     for entry in valid_in_order(reader):
         yield as_found(entry, reader.directory), entry.sha256
 

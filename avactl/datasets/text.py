@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from avactl.base.terminal import inert, shortened, visible
+from avactl.base.terminal import inert_text, shorten_middle, visible_text
 
 
 def size_text(size: int | None) -> str:
@@ -19,12 +19,14 @@ def size_text(size: int | None) -> str:
     return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"
 
 
-def shown(name: str) -> str:
+def display_name(name: str) -> str:
     """Return a name that fits on one line of a terminal."""
-    return inert(visible(shortened(name, 300)))
+    return inert_text(visible_text(shorten_middle(name, 300)))
 
 
-def listed(path: str, size: int | None, labels: Mapping[str, object]) -> str:
+def object_line(path: str, size: int | None, labels: Mapping[str, object]) -> str:
     """Format an object as a line of a list."""
     notes = "  ".join(f"{name}={value}" for name, value in labels.items())
-    return inert(f"{size_text(size):>10}  {visible(path)}{'  ' + visible(notes) if notes else ''}") + "\n"
+    return (
+        inert_text(f"{size_text(size):>10}  {visible_text(path)}{'  ' + visible_text(notes) if notes else ''}") + "\n"
+    )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from avactl.base.terminal import plural
+from avactl.base.terminal import count_text
 from avactl.datasets.concurrent import in_threads
 from avactl.datasets.errors import ChangedError
 from avactl.datasets.manifest import FORM, Entry, Problem, Reader
@@ -19,13 +19,13 @@ from avactl.datasets.snapshot import THREADS, content_digest
 from avactl.datasets.stores.locations import parse_location
 from avactl.datasets.stores.opening import open_store
 from avactl.datasets.stores.store import Found, Store
-from avactl.datasets.text import shown, size_text
+from avactl.datasets.text import display_name, size_text
 from avactl.diagnostics import Diagnostic, Span
 from avactl.diagnostics.machine import json_data
 
 MAX_PROBLEMS = 100
 """Problems that are kept; further ones are counted."""
-_IMMUTABLE = "a version cannot change: restore the object, or declare a new version with a new snapshot"
+_IMMUTABLE_HINT = "a version cannot change: restore the object, or declare a new version with a new snapshot"
 _IS_MD5 = re.compile("[0-9a-f]{32}").fullmatch
 
 
@@ -69,7 +69,7 @@ class Report:
             self.problems.append(problem)
 
 
-def verify(path: Path, options: Options, progress: Progress) -> Report:
+def verify_manifest(path: Path, options: Options, progress: Progress) -> Report:
     """Check a manifest, and compare it with a store on request. Raises StoreError, ArgumentError."""
     report = Report(str(path))
     prefix = parse_location(options.prefix).url if options.prefix else ""
@@ -83,7 +83,7 @@ def verify(path: Path, options: Options, progress: Progress) -> Report:
         report.add(_bad_line(path, Problem(1, 1, 0, "the manifest lists no objects", FORM)))
     compares = options.store or options.content or options.at
     if reader.objects and compares:
-        _compare(report, reader, options, prefix, progress)
+        _compare_with_store(report, reader, options, prefix, progress)
     elif not reader.sorted:
         progress.start("looking for duplicates")
         for entry in progress.counted(in_order(reader)):
@@ -105,7 +105,7 @@ class _Pair(NamedTuple):
     found: Found
 
 
-def _compare(report: Report, reader: Reader, options: Options, prefix: str, progress: Progress) -> None:
+def _compare_with_store(report: Report, reader: Reader, options: Options, prefix: str, progress: Progress) -> None:
     directory = f"{prefix}/" if prefix else reader.directory
     location = parse_location(options.at or directory)
     store = open_store(location, options.endpoint, options.follow)
@@ -115,9 +115,9 @@ def _compare(report: Report, reader: Reader, options: Options, prefix: str, prog
 
     def check(pair: _Pair) -> tuple[_Pair, str, bool]:
         """Return how an object differs, and whether its content was compared."""
-        return pair, *_difference(store, pair, options.content, copy)
+        return pair, *_object_difference(store, pair, options.content, copy)
 
-    pairs = _pairs(report, reader, directory, store)
+    pairs = _join_with_store(report, reader, directory, store)
     checked = in_threads(check, pairs, THREADS, 4 * THREADS) if options.content else map(check, pairs)
     for number, (pair, difference, compared) in enumerate(checked, 1):
         if options.content:
@@ -127,11 +127,11 @@ def _compare(report: Report, reader: Reader, options: Options, prefix: str, prog
         elif number % 1000 == 0:
             progress.add(1000)
         if difference:
-            message = f"{shown(pair.found.key)} {difference}"
-            report.add(Diagnostic("object-changed", message, _place(reader, pair.entry), hint=_IMMUTABLE))
+            message = f"{display_name(pair.found.key)} {difference}"
+            report.add(Diagnostic("object-changed", message, _entry_span(reader, pair.entry), hint=_IMMUTABLE_HINT))
 
 
-def _pairs(report: Report, reader: Reader, directory: str, store: Store) -> Iterator[_Pair]:
+def _join_with_store(report: Report, reader: Reader, directory: str, store: Store) -> Iterator[_Pair]:
     """Join the manifest with the store's list, both in order; report what only one of them has."""
     objects = store.objects()
     found = next(objects, None)
@@ -143,31 +143,31 @@ def _pairs(report: Report, reader: Reader, directory: str, store: Store) -> Iter
             continue  # reported as a bad line
         key = entry.url[len(directory) :]
         while found is not None and found.key < key:
-            _unlisted(report, reader, found)
+            _report_unlisted(report, reader, found)
             found = next(objects, None)
         if found is None or found.key != key:
-            message = f"{shown(key)} is not in {store.location}"
+            message = f"{display_name(key)} is not in {store.location}"
             hint = "restore the object, or declare a new version with a new snapshot"
-            report.add(Diagnostic("object-missing", message, _place(reader, entry), hint=hint))
+            report.add(Diagnostic("object-missing", message, _entry_span(reader, entry), hint=hint))
             continue
         yield _Pair(entry, found)
         found = next(objects, None)
     while found is not None:
-        _unlisted(report, reader, found)
+        _report_unlisted(report, reader, found)
         found = next(objects, None)
 
 
-def _unlisted(report: Report, reader: Reader, found: Found) -> None:
-    message = f"{shown(found.key)} is in {report.location}, and not in the manifest"
+def _report_unlisted(report: Report, reader: Reader, found: Found) -> None:
+    message = f"{display_name(found.key)} is in {report.location}, and not in the manifest"
     hint = "remove the object, or declare a new version with a new snapshot"
     report.add(Diagnostic("object-unlisted", message, Span(str(reader.path)), hint=hint))
 
 
-def _place(reader: Reader, entry: Entry) -> Span:
+def _entry_span(reader: Reader, entry: Entry) -> Span:
     return Span(str(reader.path), entry.line)
 
 
-def _difference(store: Store, pair: _Pair, content: bool, copy: bool) -> tuple[str, bool]:
+def _object_difference(store: Store, pair: _Pair, content: bool, copy: bool) -> tuple[str, bool]:
     entry, found = pair
     if entry.size is not None and entry.size != found.size:
         return f"has {entry.size:,} bytes in the manifest, and {found.size:,} in {store.location}", False
@@ -190,31 +190,31 @@ def _difference(store: Store, pair: _Pair, content: bool, copy: bool) -> tuple[s
 
 # -- output --------------------------------------------------------------------------------------------------------
 
-_NOUNS = {"manifest-line": "bad line", "object-missing": "missing", "object-changed": "changed"}
-_NOUNS["object-unlisted"] = "not in the manifest"
+_CODE_NOUNS = {"manifest-line": "bad line", "object-missing": "missing", "object-changed": "changed"}
+_CODE_NOUNS["object-unlisted"] = "not in the manifest"
 
 
-def sums(report: Report) -> Iterator[str]:
+def summary_lines(report: Report) -> Iterator[str]:
     """Yield the lines that sum up a check."""
-    facts = [plural(report.objects, "object"), size_text(report.bytes)]
+    facts = [count_text(report.objects, "object"), size_text(report.bytes)]
     if report.without_size:
         facts.append(f"{report.without_size:,} without a size")
     yield f"{report.manifest}: {', '.join(facts)}"
     if report.location:
         content = f", content of {report.hashed:,} too" if report.hashed else ""
         agree = report.objects - sum(report.counts[code] for code in ("object-missing", "object-changed"))
-        yield f"{report.location}: {plural(agree, 'object')} agree{'s' if agree == 1 else ''}{content}"
+        yield f"{report.location}: {count_text(agree, 'object')} agree{'s' if agree == 1 else ''}{content}"
     if report.unchecked:
         told = "only sizes were compared; `snapshot --checksum` records checksums"
-        yield f"{plural(report.unchecked, 'object')} without a checksum: {told}"
+        yield f"{count_text(report.unchecked, 'object')} without a checksum: {told}"
     found = []
-    for code, noun in _NOUNS.items():
+    for code, noun in _CODE_NOUNS.items():
         if count := report.counts[code]:
-            found.append(plural(count, noun) if code == "manifest-line" else f"{count:,} {noun}")
+            found.append(count_text(count, noun) if code == "manifest-line" else f"{count:,} {noun}")
     yield ", ".join(found) or "ok"
 
 
-def data(report: Report) -> dict[str, Any]:
+def report_data(report: Report) -> dict[str, Any]:
     """Return a report as JSON data."""
     return {
         "manifest": report.manifest,

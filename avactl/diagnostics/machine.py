@@ -25,25 +25,25 @@ def json_data(diagnostics: Sequence[Diagnostic]) -> list[dict[str, Any]]:
     """Return the list of `render_json` as data."""
     entries: list[dict[str, Any]] = []
     for d in diagnostics:
-        entry = {"code": d.code, "severity": d.severity, **_place(d.span), "message": d.message, "hint": d.hint}
+        entry = {"code": d.code, "severity": d.severity, **_place_data(d.span), "message": d.message, "hint": d.hint}
         if d.rule:
             entry["rule"] = d.rule
         if d.notes:
-            entry["notes"] = [{**_place(note.span), "message": note.text} for note in d.notes]
+            entry["notes"] = [{**_place_data(note.span), "message": note.text} for note in d.notes]
         entries.append(entry)
     return entries
 
 
-def _place(span: Span) -> dict[str, Any]:
+def _place_data(span: Span) -> dict[str, Any]:
     return {"file": file_text(span.file), "line": span.line, "column": span.column}
 
 
-def _meaning(id: str) -> str:
+def _code_meaning(id: str) -> str:
     code, _, rule = id.partition("/")
     return f"{CODES.get(code, code)}" + (f" Its name is {rule}." if rule else "")
 
 
-def _location(span: Span) -> dict[str, Any]:
+def _location_data(span: Span) -> dict[str, Any]:
     region: dict[str, Any] = {"startLine": span.line, "startColumn": span.column}
     if span.end_column:
         region["endColumn"] = span.end_column
@@ -62,14 +62,14 @@ def render_sarif(diagnostics: Sequence[Diagnostic]) -> str:
             "ruleIndex": used.index(d.id),
             "level": d.severity,
             "message": {"text": text},
-            "locations": [_location(d.span)],
+            "locations": [_location_data(d.span)],
         }
         if d.notes:
             result["relatedLocations"] = [
-                {"id": i, **_location(n.span), "message": {"text": n.text}} for i, n in enumerate(d.notes)
+                {"id": i, **_location_data(n.span), "message": {"text": n.text}} for i, n in enumerate(d.notes)
             ]
         results.append(result)
-    rules = [{"id": id, "shortDescription": {"text": _meaning(id)}} for id in used]
+    rules = [{"id": id, "shortDescription": {"text": _code_meaning(id)}} for id in used]
     tool = {"driver": {"name": "avactl", "rules": rules}}
     run = {"tool": tool, "columnKind": "unicodeCodePoints", "results": results}
     return json_output({"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0", "runs": [run]})

@@ -5,31 +5,31 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from avactl.base.terminal import shortened
+from avactl.base.terminal import shorten_middle
 from avactl.diagnostics.model import Diagnostic
-from avactl.diagnostics.secrets import NAME, NAMES_OF_SECRETS, is_random, looks_secret, shapes
+from avactl.diagnostics.secrets import NAME, NAMES_OF_SECRETS, credential_shapes, is_random, looks_secret
 
 MASK = "***"
 
 # The name is bounded and anchored at a word's start, so that matching stays linear in long text.
-_ASSIGNED = re.compile(r"""(?<!\w)([A-Za-z_][\w.-]{0,255}+)(["']?\s*[:=]\s*)("[^"]*"|'[^']*'|[^\s,;{}\[\]"']+)""")
+_ASSIGNED_VALUE = re.compile(r"""(?<!\w)([A-Za-z_][\w.-]{0,255}+)(["']?\s*[:=]\s*)("[^"]*"|'[^']*'|[^\s,;{}\[\]"']+)""")
 
 
 _IN_BRACKETS = re.compile(
     r"""(?<!\w)([A-Za-z_][\w.-]{0,255}+)(["']?\s{0,9}[:=]\s{0,9})([\[{][^][{}\n]*+)(?=[]}\n]|\Z)"""
 )
 """A list or a mapping as a value."""
-_ENTRY = re.compile(
+_NAMED_ENTRY = re.compile(
     r"""(?<!\w)(name["']?\s{0,9}:\s{0,9}["']?)([A-Za-z_][\w.-]{0,255}+)(["']?\s{0,9},\s{0,9}["']?value["']?\s{0,9}:\s{0,9})"""
     r"""("[^"]*"|'[^']*'|[^\s,;{}\[\]"']+)"""
 )
 """An environment variable in Kubernetes' form: `{name: TOKEN, value: …}`."""
-_OPTION = re.compile(r"""(?<!\S)--([A-Za-z][\w.-]{0,255}+)( {1,9})([^\s,;{}\[\]"'=-][^\s,;{}\[\]"']*)""")
+_OPTION_VALUE = re.compile(r"""(?<!\S)--([A-Za-z][\w.-]{0,255}+)( {1,9})([^\s,;{}\[\]"'=-][^\s,;{}\[\]"']*)""")
 _WORD = re.compile(r"[^\s,;:={}\[\]\"'()`]+")
 _LONG_WORD = re.compile(r"(?<![0-9A-Za-z+/=_-])[0-9A-Za-z+/=_-]{32,}")
 
 
-def redact(text: str) -> str:
+def redact_text(text: str) -> str:
     """Mask each credential in a text; every other character stays in its column."""
 
     def cover(match: re.Match[str]) -> str:
@@ -59,27 +59,29 @@ def redact(text: str) -> str:
         if looks_secret(value, match[1]):
             return f"{match[1]}{match[2]}{'*' * len(match[3])}"
         if match[3][0] in "\"'":  # which holds no such quote, so that this goes no deeper than there are quotes
-            return f"{match[1]}{match[2]}{match[3][0]}{_ASSIGNED.sub(cover_assigned, match[3][1:-1])}{match[3][0]}"
+            return (
+                f"{match[1]}{match[2]}{match[3][0]}{_ASSIGNED_VALUE.sub(cover_assigned, match[3][1:-1])}{match[3][0]}"
+            )
         return match[0]
 
-    text = _LONG_WORD.sub(cover_random, shapes().sub(cover, text))
-    text = _ENTRY.sub(cover_entry, _IN_BRACKETS.sub(cover_words, text))
-    return _ASSIGNED.sub(cover_assigned, _OPTION.sub(cover_option, text))
+    text = _LONG_WORD.sub(cover_random, credential_shapes().sub(cover, text))
+    text = _NAMED_ENTRY.sub(cover_entry, _IN_BRACKETS.sub(cover_words, text))
+    return _ASSIGNED_VALUE.sub(cover_assigned, _OPTION_VALUE.sub(cover_option, text))
 
 
-_LONGEST = 2000
+_MAX_TEXT_LENGTH = 2000
 """Longest text of a diagnostic, in characters."""
 
 
-def redacted(diagnostic: Diagnostic) -> Diagnostic:
+def redact_diagnostic(diagnostic: Diagnostic) -> Diagnostic:
     """Return the diagnostic with credentials masked and texts truncated."""
     d = diagnostic
-    if max(len(d.message), len(d.label), len(d.hint)) > _LONGEST:
-        message, label, hint = (shortened(text, _LONGEST) for text in (d.message, d.label, d.hint))
+    if max(len(d.message), len(d.label), len(d.hint)) > _MAX_TEXT_LENGTH:
+        message, label, hint = (shorten_middle(text, _MAX_TEXT_LENGTH) for text in (d.message, d.label, d.hint))
         d = replace(d, message=message, label=label, hint=hint)
     texts = (d.message, d.label, d.hint, *(note.text for note in d.notes))
-    if not any(shapes().search(text) for text in texts):
+    if not any(credential_shapes().search(text) for text in texts):
         return d
-    notes = tuple(note._replace(text=shapes().sub(MASK, note.text)) for note in d.notes)
-    message, label, hint = (shapes().sub(MASK, text) for text in (d.message, d.label, d.hint))
+    notes = tuple(note._replace(text=credential_shapes().sub(MASK, note.text)) for note in d.notes)
+    message, label, hint = (credential_shapes().sub(MASK, text) for text in (d.message, d.label, d.hint))
     return replace(d, message=message, label=label, hint=hint, notes=notes)

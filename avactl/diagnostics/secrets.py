@@ -10,7 +10,7 @@ from operator import ne
 
 
 @cache
-def shapes() -> re.Pattern[str]:
+def credential_shapes() -> re.Pattern[str]:
     """Return the pattern of all credentials that are known by their shape. Compiled on demand: that takes long."""
     return re.compile(
         "|".join(
@@ -36,21 +36,23 @@ def shapes() -> re.Pattern[str]:
     )
 
 
-_MARKS = ("IA", "AI", "ya29.", "pat-", "sk-", "pi-", "xox", "eyJ", "PRIVATE KEY-----")
+_SHAPE_MARKS = ("IA", "AI", "ya29.", "pat-", "sk-", "pi-", "xox", "eyJ", "PRIVATE KEY-----")
 _MARKS_BEFORE_LINE = ("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "_pat_", "hf_", "npm_")
 """Each shape except the last contains one of these substrings. Kept few, and with `_` only where necessary."""
 _IN_URL = re.compile(r"://[^\s/:@\"'*]*:[^\s/@\"'$]+@").search
 
-_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+").findall
-_SURE = re.compile("password|passwd|passphrase|secrets?|credentials?|pwd|apikey").fullmatch
+_NAME_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+").findall
+_CREDENTIAL_WORDS = re.compile("password|passwd|passphrase|secrets?|credentials?|pwd|apikey").fullmatch
 _KEY_OF = re.compile("api|access|secret|private|encryption|signing|auth|master|account|storage|ssh|deploy").fullmatch
-_VOCABULARY = re.compile("pad|eos|bos|unk|mask|sep|cls|stop|start|end|special|image|video|audio|text").fullmatch
-_PLAIN = re.compile(r"(?i)true|false|yes|no|on|off|none|null|auto|default|[0-9]{1,3}|[<\[{|].*[>\]}|]|\*+").fullmatch
-_LONG = re.compile(r"[0-9A-Za-z+/=_-]{32,}").fullmatch
-_ALNUM = re.compile(r"[0-9A-Za-z]+").findall
+_VOCABULARY_WORDS = re.compile("pad|eos|bos|unk|mask|sep|cls|stop|start|end|special|image|video|audio|text").fullmatch
+_PLAIN_VALUES = re.compile(
+    r"(?i)true|false|yes|no|on|off|none|null|auto|default|[0-9]{1,3}|[<\[{|].*[>\]}|]|\*+"
+).fullmatch
+_IS_LONG_TOKEN = re.compile(r"[0-9A-Za-z+/=_-]{32,}").fullmatch
+_ALNUM_RUNS = re.compile(r"[0-9A-Za-z]+").findall
 
 
-def _entropy(text: str) -> float:
+def _shannon_entropy(text: str) -> float:
     """Return the Shannon entropy in bits per character."""
     counts = Counter(text).values()
     return -sum(n / len(text) * math.log2(n / len(text)) for n in counts)
@@ -62,35 +64,39 @@ _CLASSES = bytes(1 if c.isdigit() else 2 if c.islower() else 3 if c.isupper() el
 
 def is_random(value: str) -> bool:
     """Return whether a value is long random text, such as a base64 key. Hex is not, because digests look the same."""
-    if not _LONG(value) or value.startswith("/"):
+    if not _IS_LONG_TOKEN(value) or value.startswith("/"):
         return False
     classes = value.encode().translate(_CLASSES)
     changes = sum(map(ne, classes, classes[1:]))
-    longest = max(map(len, _ALNUM(value)), default=0)
-    return {1, 2, 3} <= set(classes) and longest >= 12 and changes >= 0.35 * len(value) and _entropy(value) >= 4.2
+    longest = max(map(len, _ALNUM_RUNS(value)), default=0)
+    return (
+        {1, 2, 3} <= set(classes) and longest >= 12 and changes >= 0.35 * len(value) and _shannon_entropy(value) >= 4.2
+    )
 
 
-def _named(name: str, value: str) -> bool:
+def _is_named_credential(name: str, value: str) -> bool:
     """Return whether a variable's name indicates a credential and the value could be one."""
-    words = [word.lower() for word in _WORDS(name) if not word.isdigit()]
-    if not words or _PLAIN(value) or name in ("PWD", "OLDPWD"):
+    words = [word.lower() for word in _NAME_WORDS(name) if not word.isdigit()]
+    if not words or _PLAIN_VALUES(value) or name in ("PWD", "OLDPWD"):
         return False
     if words[-1] == "id" and words[-3:-1] == ["access", "key"]:
         return True
     if "webhook" in words and "://" in value:
         return True  # whoever has the URL may post
     last, before = words[-1], words[-2] if len(words) > 1 else ""
-    if _SURE(last):
+    if _CREDENTIAL_WORDS(last):
         # The name of a Secret or file is not a credential: `/etc/x`, `./x`.
         return not value.startswith(("/", "./", "~/"))
     if value.startswith(("/", "./", "~/")):
         return False
     if last == "token":
-        return not _VOCABULARY(before) and len(value) >= 6
+        return not _VOCABULARY_WORDS(before) and len(value) >= 6
     if last in ("key", "pat", "auth"):
         if last == "key" and _KEY_OF(before):
             return len(value) >= 6
-        return len(value) >= 16 and _entropy(value) >= 3 and any(c.isdigit() for c in value) and "." not in value
+        return (
+            len(value) >= 16 and _shannon_entropy(value) >= 3 and any(c.isdigit() for c in value) and "." not in value
+        )
     return False
 
 
@@ -105,19 +111,19 @@ def looks_secret(value: str, name: str = "") -> bool:
         return False
     if has_shape(value):
         return True
-    return text == value.strip() and (is_random(text) or (bool(name) and _named(name, text)))
+    return text == value.strip() and (is_random(text) or (bool(name) and _is_named_credential(name, text)))
 
 
 def has_shape(text: str) -> bool:
     """Return whether a text contains the shape of a credential. Fast for negatives: ten thousand files are scanned."""
-    for mark in _MARKS:
+    for mark in _SHAPE_MARKS:
         if mark in text:
-            return shapes().search(text) is not None
+            return credential_shapes().search(text) is not None
     if "_" in text:
         for mark in _MARKS_BEFORE_LINE:
             if mark in text:
-                return shapes().search(text) is not None
-    return _IN_URL(text) is not None and shapes().search(text) is not None
+                return credential_shapes().search(text) is not None
+    return _IN_URL(text) is not None and credential_shapes().search(text) is not None
 
 
 NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?").fullmatch

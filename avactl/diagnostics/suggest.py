@@ -7,24 +7,24 @@ import re
 from collections.abc import Iterable
 
 
-def _fold(word: str) -> str:
+def _fold_word(word: str) -> str:
     return re.sub(r"[^a-z0-9]", "", word.lower())
 
 
-def closest(word: str, known: Iterable[str]) -> str | None:
+def closest_word(word: str, known: Iterable[str]) -> str | None:
     """Return the closest known word, ignoring case, `_` and `-`; None if nothing is close."""
     candidates = list(known)
-    folded = _fold(word)
+    folded = _fold_word(word)
     for candidate in candidates:
-        if _fold(candidate) == folded:
+        if _fold_word(candidate) == folded:
             return candidate
-    by_fold = {_fold(candidate): candidate for candidate in candidates}
+    by_fold = {_fold_word(candidate): candidate for candidate in candidates}
     near = difflib.get_close_matches(folded, by_fold, n=1, cutoff=0.6)
     if near:
         return by_fold[near[0]]
     if len(folded) < 3:
         return None
-    starts = [c for c in candidates if _fold(c).startswith(folded) or folded.startswith(_fold(c))]
+    starts = [c for c in candidates if _fold_word(c).startswith(folded) or folded.startswith(_fold_word(c))]
     return starts[0] if len(starts) == 1 else None
 
 
@@ -41,16 +41,16 @@ def one_of(words: Iterable[str], limit: int = 12) -> str:
 def did_you_mean(word: str, known: Iterable[str], what: str = "known") -> str:
     """Return the hint for an unknown word: the closest known word, else the list."""
     candidates = sorted(known)
-    near = closest(word, candidates)
+    near = closest_word(word, candidates)
     if near is not None:
         return f"did you mean `{near}`?"
     return f"{what}: {one_of(candidates)}" if candidates else "no values are defined"
 
 
-_SUGGESTED = re.compile(r"did you mean `([^`]+)`\?").fullmatch
+_SUGGESTION = re.compile(r"did you mean `([^`]+)`\?").fullmatch
 
 
-def suggested(hint: str) -> str:
+def suggested_word(hint: str) -> str:
     """Return the word that a hint of `did_you_mean` suggests; "" for other hints."""
-    match = _SUGGESTED(hint)
+    match = _SUGGESTION(hint)
     return match[1] if match else ""

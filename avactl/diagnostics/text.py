@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import NamedTuple
 from unicodedata import combining, east_asian_width
 
-from avactl.base.terminal import inert, visible
+from avactl.base.terminal import inert_text, visible_text
 from avactl.diagnostics.model import Diagnostic, Span
-from avactl.diagnostics.redaction import MASK, redact
+from avactl.diagnostics.redaction import MASK, redact_text
 
 SourceText = Callable[[str], str | None]
 """Returns the text of a file by path; None if it does not exist."""
@@ -18,9 +18,15 @@ SourceText = Callable[[str], str | None]
 CAP = 200
 """Maximum number of problems printed; the rest are counted."""
 
-_COLOURS = {"error": "\x1b[1;31m", "warning": "\x1b[1;33m", "bold": "\x1b[1m", "blue": "\x1b[1;34m", "off": "\x1b[0m"}
-_WIDTH = 160
-_AROUND = 8192
+_ANSI_COLOURS = {
+    "error": "\x1b[1;31m",
+    "warning": "\x1b[1;33m",
+    "bold": "\x1b[1m",
+    "blue": "\x1b[1;34m",
+    "off": "\x1b[0m",
+}
+_MAX_LINE_WIDTH = 160
+_CHARACTERS_AROUND = 8192
 """Characters around a truncated line that are scanned for credentials."""
 
 
@@ -29,32 +35,34 @@ class _Style:
         self.colour = colour
 
     def __call__(self, name: str, text: str) -> str:
-        return f"{_COLOURS[name]}{text}{_COLOURS['off']}" if self.colour else text
+        return f"{_ANSI_COLOURS[name]}{text}{_ANSI_COLOURS['off']}" if self.colour else text
 
 
-def _line(source: str | None, span: Span) -> str | None:
+def _source_line(source: str | None, span: Span) -> str | None:
     if source is None:
         return None
     lines = source.split("\n", span.line)
     return lines[span.line - 1].rstrip("\r") if 0 < span.line <= len(lines) else None
 
 
-def _window(line: str, span: Span, secret: bool) -> tuple[str, int]:
+def _visible_window(line: str, span: Span, secret: bool) -> tuple[str, int]:
     """Return the visible part of a line, truncated around the caret, and the caret's column in it (from 0)."""
     column = span.column - 1
-    start = max(0, min(column - _WIDTH // 2, len(line) - _WIDTH)) if len(line) > _WIDTH else 0
-    end = start + _WIDTH
+    start = (
+        max(0, min(column - _MAX_LINE_WIDTH // 2, len(line) - _MAX_LINE_WIDTH)) if len(line) > _MAX_LINE_WIDTH else 0
+    )
+    end = start + _MAX_LINE_WIDTH
     # Scan beyond the visible part: a credential may begin before the cut.
-    far = max(0, start - _AROUND)
+    far = max(0, start - _CHARACTERS_AROUND)
     if secret:
-        line = line[:far] + redact(line[far:column]) + MASK
+        line = line[:far] + redact_text(line[far:column]) + MASK
     else:
-        line = line[:far] + redact(line[far : end + _AROUND]) + line[end + _AROUND :]
+        line = line[:far] + redact_text(line[far : end + _CHARACTERS_AROUND]) + line[end + _CHARACTERS_AROUND :]
     before, after = ("…" if start else ""), ("…" if end < len(line) else "")
-    return f"{before}{visible(line[start:end])}{after}", column - start + len(before)
+    return f"{before}{visible_text(line[start:end])}{after}", column - start + len(before)
 
 
-def _columns(text: str) -> int:
+def _text_columns(text: str) -> int:
     """Return the terminal width of a text: East Asian characters take two columns, combining marks none."""
     if text.isascii():
         return len(text)
@@ -65,28 +73,30 @@ def render_one(diagnostic: Diagnostic, source: SourceText, colour: bool = False)
     """Return one problem as several lines of text, without a trailing newline."""
     style = _Style(colour)
     d = diagnostic
-    out = [f"{style(d.severity, f'{d.severity}[{d.id}]')}{style('bold', ': ' + visible(d.message))}"]
-    out.append(f"{style('blue', '  -->')} {visible(str(d.span))}")
-    line = _line(source(d.span.file), d.span)
+    out = [f"{style(d.severity, f'{d.severity}[{d.id}]')}{style('bold', ': ' + visible_text(d.message))}"]
+    out.append(f"{style('blue', '  -->')} {visible_text(str(d.span))}")
+    line = _source_line(source(d.span.file), d.span)
     pad = " " * len(str(d.span.line))
     if line is not None:
-        shown, column = _window(line, d.span, d.secret)
+        shown, column = _visible_window(line, d.span, d.secret)
         width = min(d.span.end_column - d.span.column, len(shown) - column) if d.span.end_column else 1
-        caret = "^" * max(1, _columns(shown[column : column + max(1, width)]))
-        label = f" {visible(d.label)}" if d.label else ""
+        caret = "^" * max(1, _text_columns(shown[column : column + max(1, width)]))
+        label = f" {visible_text(d.label)}" if d.label else ""
         out.append(f"{style('blue', f'{d.span.line} |')} {shown}".rstrip())
-        out.append(f"{style('blue', f'{pad} |')} {' ' * _columns(shown[:column])}{style(d.severity, caret + label)}")
+        out.append(
+            f"{style('blue', f'{pad} |')} {' ' * _text_columns(shown[:column])}{style(d.severity, caret + label)}"
+        )
     for note in d.notes:
-        place = visible(str(note.span))
-        out.append(f"{style('blue', f'{pad} =')} {style('bold', 'note')}: {visible(note.text)} ({place})")
+        place = visible_text(str(note.span))
+        out.append(f"{style('blue', f'{pad} =')} {style('bold', 'note')}: {visible_text(note.text)} ({place})")
     if d.hint:
-        out.append(f"{style('blue', f'{pad} =')} {style('bold', 'help')}: {visible(d.hint)}")
-    return inert("\n".join(out))
+        out.append(f"{style('blue', f'{pad} =')} {style('bold', 'help')}: {visible_text(d.hint)}")
+    return inert_text("\n".join(out))
 
 
-_GROUPED = 4
+_MIN_GROUP_SIZE = 4
 """Minimum number of equal problems of one file that are printed as one."""
-_PLACES = 6
+_MAX_PLACES = 6
 """Maximum number of further lines named for a group."""
 _DIGITS = re.compile("[0-9]+").sub
 
@@ -96,7 +106,7 @@ class _Group(NamedTuple):
     others: list[Diagnostic]
 
 
-def _groups(diagnostics: Sequence[Diagnostic]) -> list[_Group]:
+def _group_problems(diagnostics: Sequence[Diagnostic]) -> list[_Group]:
     """Collect the problems that a loop, a template or a copied mistake repeats.
 
     They have one code and remedy, and differ at most in numbers: at one place, or in one file.
@@ -111,7 +121,7 @@ def _groups(diagnostics: Sequence[Diagnostic]) -> list[_Group]:
         if equal is None:
             continue  # in an earlier group
         one_place = len({each.span for each in equal}) == 1
-        if len(equal) >= (2 if one_place else _GROUPED):
+        if len(equal) >= (2 if one_place else _MIN_GROUP_SIZE):
             del same[key]
             found.append(_Group(equal[0], equal[1:]))
         else:
@@ -119,11 +129,13 @@ def _groups(diagnostics: Sequence[Diagnostic]) -> list[_Group]:
     return found
 
 
-def _repeated(group: _Group) -> str:
+def _repetition_text(group: _Group) -> str:
     """Return where else the problem of a group is: the numbers of the lines; "" if it is at the same place."""
     lines = sorted({d.span.line for d in group.others} - {group.first.span.line})
-    more = f" and {len(lines) - _PLACES} more" if len(lines) > _PLACES else ""
-    return f"also in line{'s' if len(lines) > 1 else ''} {', '.join(map(str, lines[:_PLACES]))}{more}" if lines else ""
+    more = f" and {len(lines) - _MAX_PLACES} more" if len(lines) > _MAX_PLACES else ""
+    return (
+        f"also in line{'s' if len(lines) > 1 else ''} {', '.join(map(str, lines[:_MAX_PLACES]))}{more}" if lines else ""
+    )
 
 
 def _render_group(group: _Group, source: SourceText, colour: bool) -> str:
@@ -132,22 +144,22 @@ def _render_group(group: _Group, source: SourceText, colour: bool) -> str:
     text = render_one(replace(group.first, message=f"{group.first.message} (×{1 + len(group.others)})"), source, colour)
     pad = " " * len(str(group.first.span.line))
     style = _Style(colour)
-    places = _repeated(group)
+    places = _repetition_text(group)
     note = f"\n{style('blue', f'{pad} =')} {style('bold', 'note')}: {places}" if places else ""
     return text + note
 
 
 def render_text(diagnostics: Sequence[Diagnostic], source: SourceText, colour: bool = False, cap: int = CAP) -> str:
     """Return all problems, separated by empty lines, with a count at the end."""
-    groups = _groups(diagnostics)
+    groups = _group_problems(diagnostics)
     parts = [_render_group(group, source, colour) for group in groups[:cap]]
     if len(groups) > cap:
         parts.append(f"… and {sum(1 + len(group.others) for group in groups[cap:])} more")
-    parts.append(summary(diagnostics))
+    parts.append(summary_text(diagnostics))
     return "\n\n".join(parts) + "\n"
 
 
-def summary(diagnostics: Iterable[Diagnostic]) -> str:
+def summary_text(diagnostics: Iterable[Diagnostic]) -> str:
     """Return e.g. `2 errors, 1 warning`."""
     counts = {"error": 0, "warning": 0}
     for d in diagnostics:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
-from avactl.base.terminal import shortened
+from avactl.base.terminal import shorten_middle
 from avactl.forges.rest import Api, ForgeError, GoneError, parse_json, raise_for_status
 
 _MAX_TITLE = 250
@@ -59,7 +59,7 @@ class Proposals(ABC):
         more = len(text) - _MAX_TEXT
         text = text if more <= 0 else f"{text[:_MAX_TEXT]}\n\n… {more:,} more characters"
         action = f"opening a pull request for {branch}"
-        body = self._new(branch, base, shortened(title, _MAX_TITLE), text)
+        body = self._new(branch, base, shorten_middle(title, _MAX_TITLE), text)
         # Repeated after an unclear response: the forges allow one for a branch.
         response = self._api.send("POST", self._path, action=action, json=body)
         if response.status_code == self.EXISTS:

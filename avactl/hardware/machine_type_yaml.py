@@ -6,21 +6,21 @@ import textwrap
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from avactl.base.yaml_output import quote
+from avactl.base.yaml_output import quote_scalar
 
-_WIDTH = 116
+_MAX_LINE_WIDTH = 116
 
 
-def _flow(value: Any) -> str:
+def _flow_style(value: Any) -> str:
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {_flow(entry)}" for key, entry in value.items()) + "}"
+        return "{" + ", ".join(f"{key}: {_flow_style(entry)}" for key, entry in value.items()) + "}"
     if isinstance(value, list):
-        return "[" + ", ".join(_flow(entry) for entry in value) + "]"
+        return "[" + ", ".join(_flow_style(entry) for entry in value) + "]"
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
         # In a flow collection a comma ends a plain scalar.
-        written = quote(value)
+        written = quote_scalar(value)
         return f'"{value}"' if written == value and any(char in value for char in ",[]{}") else written
     return str(value)
 
@@ -31,12 +31,12 @@ def machine_type_yaml(name: str, spec: Mapping[str, Any], comments: Iterable[str
     for comment in comments:
         lines += textwrap.wrap(
             "".join(char if char.isprintable() else " " for char in comment),
-            _WIDTH,
+            _MAX_LINE_WIDTH,
             initial_indent="# ",
             subsequent_indent="#   " if comment.startswith("- ") else "# ",
             break_on_hyphens=False,
         ) or ["#"]
-    lines += ["apiVersion: avactl.dev/v1", "kind: MachineType", f"metadata: {{name: {_flow(name)}}}", "spec:"]
+    lines += ["apiVersion: avactl.dev/v1", "kind: MachineType", f"metadata: {{name: {_flow_style(name)}}}", "spec:"]
     for key, value in spec.items():
         notes = [
             f"{path.rpartition('.')[2] + ': ' if path != key else ''}{why}"
@@ -47,10 +47,10 @@ def machine_type_yaml(name: str, spec: Mapping[str, Any], comments: Iterable[str
         lines += [f"  # {each}" for each in notes if not note]
         if isinstance(value, list):
             lines.append(f"  {key}:{note}")
-            lines += [f"    - {_flow(entry)}" for entry in value]
+            lines += [f"    - {_flow_style(entry)}" for entry in value]
         elif key == "nvlink" and value.get("pairs"):
             lines += [f"  {key}:{note}", f"    generation: {value['generation']}", "    pairs:"]
-            lines += [f"      - {_flow(entry)}" for entry in value["pairs"]]
+            lines += [f"      - {_flow_style(entry)}" for entry in value["pairs"]]
         else:
-            lines.append(f"  {key}: {_flow(value)}{note}")
+            lines.append(f"  {key}: {_flow_style(value)}{note}")
     return "\n".join(lines) + "\n"

@@ -91,30 +91,30 @@ class _Groups:
 def find(matrix: Matrix, nvlink_generation: int | None = None) -> Found:
     """Derive the hardware. `nvlink_generation` is that of the GPU model, if known."""
     remarks = list(matrix.remarks)
-    sockets = _sockets(matrix, remarks)
-    switches = _switches(matrix, sockets)
+    sockets = _find_sockets(matrix, remarks)
+    switches = _group_by_switch(matrix, sockets)
     nic_sockets = _nic_sockets(matrix, sockets, remarks)
     found_switches, nics = _place_nics(matrix, sockets, switches, nic_sockets)
-    nvlink, ways = _nvlink(matrix, nvlink_generation, remarks), _ways(matrix, sockets, switches)
+    nvlink, ways = _find_nvlink(matrix, nvlink_generation, remarks), _possible_levels(matrix, sockets, switches)
     count = max(*sockets, *nic_sockets, 0) + 1
-    return Found(len(matrix.gpus), count, found_switches, nics, nvlink, _cpus(matrix), ways, tuple(remarks))
+    return Found(len(matrix.gpus), count, found_switches, nics, nvlink, _count_cpus(matrix), ways, tuple(remarks))
 
 
 # -- sockets ---------------------------------------------------------------------------------------------------------
 
 
-def _numbers(text: str | None) -> list[int]:
+def _parse_numbers(text: str | None) -> list[int]:
     """Return the numbers in a CPU or node list as written: `0-19,40-59` → 0, 19, 40, 59."""
     return [int(part) for part in (text or "").replace("-", ",").split(",") if part.isdecimal()]
 
 
-def _cpus(matrix: Matrix) -> int | None:
+def _count_cpus(matrix: Matrix) -> int | None:
     """Return the number of CPUs; None if some GPU lacks the column, because a container may restrict the others."""
-    highest = [max(_numbers(affinity.cpus), default=-1) for affinity in matrix.affinities]
+    highest = [max(_parse_numbers(affinity.cpus), default=-1) for affinity in matrix.affinities]
     return max(highest) + 1 if -1 not in highest and 1 <= max(highest) < 10_000 else None
 
 
-def _keys(affinities: tuple[Affinity, ...]) -> list[str | None]:
+def _numa_keys(affinities: tuple[Affinity, ...]) -> list[str | None]:
     """Return the affinity column that best distinguishes NUMA nodes, by GPU; None for a GPU without a value."""
     numa: list[str | None] = [affinity.numa for affinity in affinities]
     cpus: list[str | None] = [affinity.cpus for affinity in affinities]
@@ -127,7 +127,7 @@ def _keys(affinities: tuple[Affinity, ...]) -> list[str | None]:
 
 def _numa_nodes(matrix: Matrix) -> int | None:
     """Return the number of NUMA nodes, from the size of those next to GPUs; None if unknown."""
-    cpus, sizes, numbered = _cpus(matrix), set(), 0
+    cpus, sizes, numbered = _count_cpus(matrix), set(), 0
     for affinity in matrix.affinities:
         if affinity.cpus is None or affinity.numa is None or not affinity.numa.isdecimal():
             return None
@@ -148,10 +148,10 @@ def _numa_nodes(matrix: Matrix) -> int | None:
     return nodes if nodes <= 64 else None
 
 
-def _sockets(matrix: Matrix, remarks: list[str]) -> list[int]:
+def _find_sockets(matrix: Matrix, remarks: list[str]) -> list[int]:
     """Return the socket of each GPU."""
     count = len(matrix.gpus)
-    keys = _keys(matrix.affinities)
+    keys = _numa_keys(matrix.affinities)
     nodes = _numa_nodes(matrix)
     if nodes is not None and nodes > 4 and len(set(keys)) > 1:
         half = nodes // 2
@@ -173,7 +173,7 @@ def _sockets(matrix: Matrix, remarks: list[str]) -> list[int]:
                 doubted.append((i, j))
     for i, j in pairs:
         differ = tells and keys[i] is not None and keys[j] is not None and keys[i] != keys[j]
-        if matrix.pcie_word(i, j) is None and not differ and not _apart(matrix, groups, i, j):
+        if matrix.pcie_word(i, j) is None and not differ and not _are_apart(matrix, groups, i, j):
             groups.join(i, j)
     if doubted and not (nodes is not None and nodes > 4):
         i, j = doubted[0]
@@ -184,10 +184,10 @@ def _sockets(matrix: Matrix, remarks: list[str]) -> list[int]:
     hidden = all(matrix.pcie_word(i, j) is None for i, j in pairs)
     if hidden and pairs and not matrix.nics and not any(keys):
         remarks.append("NVLink hides the PCIe paths, and no affinity or NIC separates GPUs: treated as one socket")
-    return _numbered(matrix, groups, remarks)
+    return _number_sockets(matrix, groups, remarks)
 
 
-def _apart(matrix: Matrix, groups: _Groups, first: int, second: int) -> bool:
+def _are_apart(matrix: Matrix, groups: _Groups, first: int, second: int) -> bool:
     """Return whether a cell, or a NIC near only one of them, reports SYS between the groups of two GPUs."""
     nics = range(len(matrix.gpus), len(matrix.gpus) + len(matrix.nics))
     for i in groups.members(first):
@@ -201,14 +201,14 @@ def _apart(matrix: Matrix, groups: _Groups, first: int, second: int) -> bool:
     return False
 
 
-def _numbered(matrix: Matrix, groups: _Groups, remarks: list[str]) -> list[int]:
+def _number_sockets(matrix: Matrix, groups: _Groups, remarks: list[str]) -> list[int]:
     """Number the sockets in the order of their CPUs, else of their NUMA nodes, else of their GPUs."""
     count = len(matrix.gpus)
     roots = sorted({groups.of(gpu) for gpu in range(count)})
 
     def first(root: int, column: str) -> int:
         texts = [getattr(matrix.affinities[gpu], column) for gpu in groups.members(root)]
-        return min((number for text in texts for number in _numbers(text)), default=-1)
+        return min((number for text in texts for number in _parse_numbers(text)), default=-1)
 
     for column in ("cpus", "numa"):
         order = {root: first(root, column) for root in roots}
@@ -217,7 +217,7 @@ def _numbered(matrix: Matrix, groups: _Groups, remarks: list[str]) -> list[int]:
             break
     if len(roots) > 1 and all(matrix.pcie_word(i, j) == "SYS" for i in range(count) for j in range(i)):
         one = len({a.cpus for a in matrix.affinities}) == 1
-        if one and len(roots) == count and not any(len(_numbers(a.numa)) > 1 for a in matrix.affinities):
+        if one and len(roots) == count and not any(len(_parse_numbers(a.numa)) > 1 for a in matrix.affinities):
             remarks.append("SYS between all GPUs and no distinguishing affinity: each counts as its own socket")
     most, limit = MOST_SOCKETS, f"a machine type has at most {MOST_SOCKETS} sockets"
     ranges = {affinity.numa for affinity in matrix.affinities}
@@ -232,7 +232,7 @@ def _numbered(matrix: Matrix, groups: _Groups, remarks: list[str]) -> list[int]:
 # -- switches and NICs -----------------------------------------------------------------------------------------------
 
 
-def _switches(matrix: Matrix, sockets: list[int]) -> _Groups:
+def _group_by_switch(matrix: Matrix, sockets: list[int]) -> _Groups:
     """Group GPUs by PCIe switch, from cells, and from NICs if NVLink hides the cells."""
     count = len(matrix.gpus)
     groups = _Groups(count)
@@ -298,9 +298,9 @@ def _place_nics(
     return tuple(found), tuple(nics)
 
 
-def _ways(matrix: Matrix, sockets: list[int], switches: _Groups) -> dict[tuple[int, int], Levels]:
+def _possible_levels(matrix: Matrix, sockets: list[int], switches: _Groups) -> dict[tuple[int, int], Levels]:
     """Return the possible PCIe levels by pair of GPUs."""
-    keys = _keys(matrix.affinities)
+    keys = _numa_keys(matrix.affinities)
     tells = len(set(keys) - {None}) > 1
     nics = range(len(matrix.gpus), len(matrix.gpus) + len(matrix.nics))
     ways: dict[tuple[int, int], Levels] = {}
@@ -311,7 +311,7 @@ def _ways(matrix: Matrix, sockets: list[int], switches: _Groups) -> dict[tuple[i
         elif word is not None:
             way = SOCKET if word in _SOCKET else FAR if sockets[i] != sockets[j] else SOCKET | FAR
         elif sockets[i] != sockets[j]:
-            way = FAR if tells or _apart(matrix, _Groups(len(matrix.gpus)), i, j) else ANY
+            way = FAR if tells or _are_apart(matrix, _Groups(len(matrix.gpus)), i, j) else ANY
         else:
             own = any({matrix.word(i, nic), matrix.word(j, nic)} & set(_SWITCH) for nic in nics)
             # A separate switch is visible only through its NIC; otherwise switch and socket are indistinguishable.
@@ -324,7 +324,7 @@ def _ways(matrix: Matrix, sockets: list[int], switches: _Groups) -> dict[tuple[i
 # -- NVLink ----------------------------------------------------------------------------------------------------------
 
 
-def _nvlink(matrix: Matrix, known: int | None, remarks: list[str]) -> FoundNvlink | None:
+def _find_nvlink(matrix: Matrix, known: int | None, remarks: list[str]) -> FoundNvlink | None:
     """Return the NVLinks: through NVSwitch if there are more than a GPU could have to each of the others."""
     count = len(matrix.gpus)
     pairs = {pair: matrix.links(*pair) for pair in combinations(range(count), 2)}
@@ -337,11 +337,11 @@ def _nvlink(matrix: Matrix, known: int | None, remarks: list[str]) -> FoundNvlin
     limit = NVLINK[known].max_links if known else _MOST_DIRECT
     switched = all_to_all and (max(ends) > limit or (known is None and _looks_switched(len(members), most)))
     needed = most if switched else max(ends)
-    generation = known or _guess(needed, most, switched)
+    generation = known or _guess_generation(needed, most, switched)
     if needed > NVLINK[generation].max_links:
         larger = next((n for n, nvlink in NVLINK.items() if nvlink.max_links >= needed), None)
         if larger is None:
-            switched, larger = True, _guess(most, most, True)
+            switched, larger = True, _guess_generation(most, most, True)
             remarks.append(f"NV{most} between some GPUs only, too many for direct links: treated as NVSwitch for all")
         else:
             remarks.append(f"{needed} NVLinks per GPU exceed NVLink {generation}: treated as NVLink {larger}")
@@ -375,7 +375,7 @@ def _looks_switched(count: int, links: int) -> bool:
     return count > 4 or links not in {3: (1, 2, 3, 4, 6, 9), 4: (1, 2, 3, 4, 6)}[count]
 
 
-def _guess(links: int, most: int, switched: bool) -> int:
+def _guess_generation(links: int, most: int, switched: bool) -> int:
     """Return the first generation with that many links.
 
     NV1 only, between eight or more GPUs with four links each, is the P100's cube mesh; otherwise start with NVLink 2.

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 from avactl.hardware.machine import Machine
 from avactl.hardware.nvidia_topo import Found, Levels, find
 from avactl.hardware.topo_matrix import MISSING, Matrix, read
-from avactl.hardware.topology import Level, topology
+from avactl.hardware.topology import Level, topology_of
 
 _MAX_SEARCH_STEPS = 50_000
 _MAX_DIFFERENCES_TOLD = 5
@@ -37,7 +37,7 @@ class _Declared:
     """Pairwise links that a machine type declares."""
 
     def __init__(self, machine: Machine) -> None:
-        known, gpus = topology(machine), range(machine.gpus)
+        known, gpus = topology_of(machine), range(machine.gpus)
         self.links = [[known.links(i, j) for j in gpus] for i in gpus]
         self.levels = [[known.pcie_level(i, j) for j in gpus] for i in gpus]
         self.nics = [len(known.switch(gpu).nics) for gpu in gpus]

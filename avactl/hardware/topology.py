@@ -26,12 +26,12 @@ def satisfies(level: Level, wanted: str) -> bool:
     return _RANK[level] <= _RANK[wanted]
 
 
-def members(mask: int) -> tuple[int, ...]:
+def gpus_in_mask(mask: int) -> tuple[int, ...]:
     """Return the GPUs of a set, in order."""
-    return tuple(_bits(mask))
+    return tuple(_set_bits(mask))
 
 
-def _bits(mask: int) -> Iterator[int]:
+def _set_bits(mask: int) -> Iterator[int]:
     while mask:
         low = mask & -mask
         yield low.bit_length() - 1
@@ -110,7 +110,7 @@ class Topology:
         """
         if self._nvswitch or self._rings[mask]:
             return "nvlink"
-        gpus = members(mask)
+        gpus = gpus_in_mask(mask)
         return LEVELS[max(self._levels[i][j] for i in gpus for j in gpus)]
 
     def reachable_level(self, count: int) -> Level | None:
@@ -152,7 +152,7 @@ class Topology:
             if not rest:
                 ends[mask], rings[mask] = start, 1
                 continue
-            for gpu in _bits(rest):
+            for gpu in _set_bits(rest):
                 if ends[mask ^ (1 << gpu)] & joined[gpu]:
                     ends[mask] |= 1 << gpu
             rings[mask] = bool(ends[mask] & joined[start.bit_length() - 1])
@@ -188,6 +188,6 @@ class Topology:
 
 
 @lru_cache(maxsize=256)
-def topology(machine: Machine) -> Topology:
+def topology_of(machine: Machine) -> Topology:
     """Return the topology of a machine type; cached, so that tables are computed once per type."""
     return Topology(machine)

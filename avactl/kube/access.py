@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from avactl.base.kubeconfig import AccessError, KubeconfigError, Section, Selection, locate, select
+from avactl.base.kubeconfig import AccessError, KubeconfigError, Section, Selection, locate_kubeconfig, select
 from avactl.kube.exec_plugin import Credential, ExecPlugin
 
 __all__ = ["Access", "AccessError", "KubeconfigError", "find", "from_kubeconfig", "in_cluster"]
@@ -72,7 +72,7 @@ def find(kubeconfig: Path | None = None, context: str = "", cluster: str = "") -
         inside = in_cluster()
         if inside is not None:
             return inside
-    return _access(select(locate(kubeconfig), context, cluster))
+    return _access(select(locate_kubeconfig(kubeconfig), context, cluster))
 
 
 def from_kubeconfig(path: Path, context: str = "") -> Access:

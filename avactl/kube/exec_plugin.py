@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from avactl.base.kubeconfig import AccessError, KubeconfigError, Section
-from avactl.base.terminal import shortened, visible
+from avactl.base.terminal import shorten_middle, visible_text
 
 VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 _CLUSTER_CONFIG = "client.authentication.k8s.io/exec"
@@ -59,7 +59,7 @@ class ExecPlugin:
         except (KeyError, TypeError):
             raise KubeconfigError(f"{self._where}: `args` or `env` of `exec` is not a list") from None
         self._mode = str(given.get("interactiveMode") or "IfAvailable")
-        self._hint = shortened(" ".join(str(given.get("installHint") or "").split()), _SHOWN)
+        self._hint = shorten_middle(" ".join(str(given.get("installHint") or "").split()), _SHOWN)
         self._cluster = _cluster_info(cluster) if given.get("provideClusterInfo") else None
         self._accept = accept
         self._lock = threading.Lock()
@@ -117,7 +117,7 @@ class ExecPlugin:
             raise AccessError(f"{self._where}: `{self._program}`: {error.strerror}") from None
         if done.returncode != 0:
             said = (done.stderr or b"").decode(errors="replace").strip().rpartition("\n")[2]
-            why = f": {visible(shortened(said, _SHOWN))}" if said else ""
+            why = f": {visible_text(shorten_middle(said, _SHOWN))}" if said else ""
             raise AccessError(f"{self._where}: `{self._program}` failed with status {done.returncode}{why}")
         return done.stdout
 
@@ -134,7 +134,7 @@ class ExecPlugin:
         except (ValueError, KeyError, TypeError, AttributeError):
             raise AccessError(f"{what} did not print an ExecCredential") from None
         if version != self._version:
-            raise AccessError(f"{what} printed apiVersion {visible(str(version))}, not {self._version}")
+            raise AccessError(f"{what} printed apiVersion {visible_text(str(version))}, not {self._version}")
         if not token and not (certificate and key):
             raise AccessError(f"{what} printed neither a token nor a certificate with its key")
         if not token.isascii() or not token.isprintable():

@@ -11,9 +11,9 @@ from avactl.program import registry
 from avactl.program.manifest import Manifest
 from avactl.program.program import Item
 from avactl.program.workload import Lifecycle, WorkloadHooks
-from avactl.spec.documents.document import Path, strings
+from avactl.spec.documents.document import Path, nested_strings
 from avactl.spec.schema.base import Model
-from avactl.spec.schema.values import seconds
+from avactl.spec.schema.values import duration_seconds
 
 OverSpec = Callable[[Item, Any], Iterator[Problem]]
 OverManifest = Callable[[Manifest, Any], Iterator[Problem]]
@@ -28,7 +28,7 @@ class Active(NamedTuple):
     over_manifest: OverManifest | None
 
 
-def active(ready: Ready) -> list[Active]:
+def active_policies(ready: Ready) -> list[Active]:
     """Return the enabled policies with their settings."""
     found = []
     for field, info in type(ready).model_fields.items():
@@ -44,9 +44,9 @@ def active(ready: Ready) -> list[Active]:
 # -- specs -----------------------------------------------------------------------------------------------------------
 
 
-def _images(item: Item) -> Iterator[tuple[Path, str]]:
+def _spec_images(item: Item) -> Iterator[tuple[Path, str]]:
     """Yield the images in a spec."""
-    for path, text, is_key in strings(item.doc.value):
+    for path, text, is_key in nested_strings(item.doc.value):
         if not is_key and path[:1] == ("spec",) and (path[-1] == "image" or path[-2:-1] == ("images",)):
             yield path, text
 
@@ -56,9 +56,9 @@ def _later_images(manifest: Manifest) -> Iterator[tuple[Path, str]]:
     from_files = bool(getattr(manifest.item.spec, "files", ()))
     if not from_files and not manifest.patched:
         return
-    given = {image for _, image in _images(manifest.item)}
-    for pod, path in pods(manifest.body):
-        for container, inside in _containers(pod, path):
+    given = {image for _, image in _spec_images(manifest.item)}
+    for pod, path in nested_pods(manifest.body):
+        for container, inside in _pod_containers(pod, path):
             named = (*inside[:-1], str(container.get("name")), "image")
             brought = from_files or any(named[: len(each.path)] == each.path for each in manifest.patched)
             image = container.get("image")
@@ -66,14 +66,14 @@ def _later_images(manifest: Manifest) -> Iterator[tuple[Path, str]]:
                 yield (*inside, "image"), image
 
 
-def _unpinned(images: Iterator[tuple[Path, str]]) -> Iterator[Problem]:
+def _unpinned_problems(images: Iterator[tuple[Path, str]]) -> Iterator[Problem]:
     for path, image in images:
         if "@" not in image:
             help = "write `NAME@sha256:…`: `crane digest` prints it, or `docker buildx imagetools inspect`"
             yield problem(f"image `{image}` is not pinned by digest: tags are mutable", *path, help=help)
 
 
-def _unversioned(images: Iterator[tuple[Path, str]]) -> Iterator[Problem]:
+def _unversioned_problems(images: Iterator[tuple[Path, str]]) -> Iterator[Problem]:
     for path, image in images:
         name, digest, _ = image.partition("@")
         tag = name.rpartition("/")[2].partition(":")[2]
@@ -83,29 +83,29 @@ def _unversioned(images: Iterator[tuple[Path, str]]) -> Iterator[Problem]:
 
 
 def _images_pinned(item: Item, rule: Rule) -> Iterator[Problem]:
-    yield from _unpinned(_images(item))
+    yield from _unpinned_problems(_spec_images(item))
 
 
 def _versions_fixed(item: Item, rule: Rule) -> Iterator[Problem]:
-    yield from _unversioned(_images(item))
-    workload = registry.kind(item.kind).workload
+    yield from _unversioned_problems(_spec_images(item))
+    workload = registry.get_kind(item.kind).workload
     for version in workload.unpinned(item) if workload is not None else ():
         yield problem(version.message, *version.path, help=version.remedy)
 
 
 def _of_lifecycle(item: Item, lifecycle: Lifecycle) -> WorkloadHooks[Any] | None:
     """Return the workload hooks of a spec if its kind has this lifecycle."""
-    return registry.kind(item.kind).workload if registry.lifecycle(item.kind) is lifecycle else None
+    return registry.get_kind(item.kind).workload if registry.get_lifecycle(item.kind) is lifecycle else None
 
 
-def _checkpoints(item: Item, rule: LongJobs) -> Iterator[Problem]:
+def _checkpoint_problems(item: Item, rule: LongJobs) -> Iterator[Problem]:
     workload = _of_lifecycle(item, Lifecycle.JOB)
     if workload is None or workload.has_checkpoint is None or workload.has_checkpoint(item):
         return
     declared = list(workload.roles(item))
     gpus = sum(role.compute.gpus * role.most for role in declared)
     timeout = workload.timeout(item) if workload.timeout is not None else None
-    hours = None if timeout is None else float(seconds(timeout)) / 3600
+    hours = None if timeout is None else float(duration_seconds(timeout)) / 3600
     if not gpus or (hours is not None and gpus * hours <= rule.gpu_hours):
         return
     count = f"{gpus:g} GPU{'' if gpus == 1 else 's'}"
@@ -157,7 +157,7 @@ _POD_SPECS: tuple[Path, ...] = (
 )
 
 
-def pods(body: dict[str, Any]) -> Iterator[tuple[dict[str, Any], Path]]:
+def nested_pods(body: dict[str, Any]) -> Iterator[tuple[dict[str, Any], Path]]:
     """Yield the pod specs in an object, and their paths."""
     for path in _POD_SPECS:
         found: Any = body
@@ -169,10 +169,12 @@ def pods(body: dict[str, Any]) -> Iterator[tuple[dict[str, Any], Path]]:
     roles = spec.get("roles") if isinstance(spec, dict) else None
     for index, role in enumerate(roles if isinstance(roles, list) else ()):
         if isinstance(role, dict):  # of a DisaggregatedSet, each with the spec of a LeaderWorkerSet
-            yield from ((found, ("spec", "roles", index, *path)) for found, path in pods({"spec": role.get("spec")}))
+            yield from (
+                (found, ("spec", "roles", index, *path)) for found, path in nested_pods({"spec": role.get("spec")})
+            )
 
 
-def _containers(pod: dict[str, Any], path: Path) -> Iterator[tuple[dict[str, Any], Path]]:
+def _pod_containers(pod: dict[str, Any], path: Path) -> Iterator[tuple[dict[str, Any], Path]]:
     for key in ("initContainers", "containers"):
         for index, container in enumerate(pod.get(key) or ()):
             if isinstance(container, dict):  # custom resources may have other things of that name
@@ -180,7 +182,7 @@ def _containers(pod: dict[str, Any], path: Path) -> Iterator[tuple[dict[str, Any
 
 
 def _no_privileged(manifest: Manifest, rule: Rule) -> Iterator[Problem]:
-    for pod, path in pods(manifest.body):
+    for pod, path in nested_pods(manifest.body):
         for key in ("hostNetwork", "hostPID", "hostIPC"):
             if pod.get(key):
                 yield problem(f"pods have `{key}: true`", *path, key)
@@ -188,7 +190,7 @@ def _no_privileged(manifest: Manifest, rule: Rule) -> Iterator[Problem]:
             if isinstance(volume, dict) and volume.get("hostPath"):
                 where = volume["hostPath"].get("path")
                 yield problem(f"pods mount the host directory `{where}`", *path, "volumes", index, "hostPath", "path")
-        for container, inside in _containers(pod, path):
+        for container, inside in _pod_containers(pod, path):
             security = container.get("securityContext") or {}
             for key in ("privileged", "allowPrivilegeEscalation"):
                 if security.get(key):
@@ -203,14 +205,14 @@ def _no_privileged(manifest: Manifest, rule: Rule) -> Iterator[Problem]:
 _OVER_SPECS: dict[str, OverSpec] = {
     "images-pinned": _images_pinned,
     "versions-fixed": _versions_fixed,
-    "checkpoints": _checkpoints,
+    "checkpoints": _checkpoint_problems,
     "jobs-end": _jobs_end,
     "services-redundant": _services_redundant,
     "egress-closed": _egress_closed,
 }
 _OVER_MANIFESTS: dict[str, OverManifest] = {
-    "images-pinned": lambda manifest, _: _unpinned(_later_images(manifest)),
-    "versions-fixed": lambda manifest, _: _unversioned(_later_images(manifest)),
+    "images-pinned": lambda manifest, _: _unpinned_problems(_later_images(manifest)),
+    "versions-fixed": lambda manifest, _: _unversioned_problems(_later_images(manifest)),
     "no-privileged": _no_privileged,
 }
 HELP = {

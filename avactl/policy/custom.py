@@ -29,7 +29,7 @@ _MOST_POLICIES = 500
 """Maximum number of policies per file."""
 _MOST_LINES = _MOST_POLICIES * (MOST_PROBLEMS + 4)
 """Maximum number of lines in an answer: a policy is declared, begins, reports problems, fails, and counts the rest."""
-_DEEPEST = 64
+_MAX_DEPTH = 64
 
 
 class Source(NamedTuple):
@@ -105,7 +105,9 @@ def _run(source: Source, root: Root, subjects: Subjects, timeout: float) -> Repo
             "avactl.policy.worker", root.path, timeout, request, (subjects.directory,), untrusted=untrusted
         )
     except OSError as error:
-        report.problems.append(_broken(source, "", Span(source.file), f"the evaluation failed to start: {error}"))
+        report.problems.append(
+            _broken_problem(source, "", Span(source.file), f"the evaluation failed to start: {error}")
+        )
         return report
     if answer.missing:
         report.problems.append(answers.not_confined(source.file, answer.missing, rule=source.file))
@@ -114,7 +116,7 @@ def _run(source: Source, root: Root, subjects: Subjects, timeout: float) -> Repo
     try:
         reader.read(answer.data)
     except answers.FORGED:
-        report.problems.append(_broken(source, "", Span(source.file), "its output is malformed"))
+        report.problems.append(_broken_problem(source, "", Span(source.file), "its output is malformed"))
         return report
     if reader.ended:
         return report
@@ -126,15 +128,17 @@ def _run(source: Source, root: Root, subjects: Subjects, timeout: float) -> Repo
         report.problems.append(Diagnostic("policy-timeout", message, span, hint=hint, rule=name or source.file))
     elif answer.too_long:
         report.problems.append(
-            _broken(source, name, span, f"it reported more than {sandbox_runner.MAX_ANSWER >> 20} MiB of problems")
+            _broken_problem(
+                source, name, span, f"it reported more than {sandbox_runner.MAX_ANSWER >> 20} MiB of problems"
+            )
         )
     else:
         why = "it ended its process, or exceeded the memory limit (1 GiB)"
-        report.problems.append(_broken(source, name, span, why))
+        report.problems.append(_broken_problem(source, name, span, why))
     return report
 
 
-def _broken(source: Source, name: str, span: Span, why: str, hint: str = "fix the policy") -> Diagnostic:
+def _broken_problem(source: Source, name: str, span: Span, why: str, hint: str = "fix the policy") -> Diagnostic:
     what = f"policy {name} is invalid" if name else "the file's policies cannot be read"
     return Diagnostic("policy-error", f"{what}: {why}", span, hint=hint, rule=name or source.file)
 
@@ -193,26 +197,26 @@ class _Reader:
 
     def _broken(self, value: dict[str, Any]) -> None:
         self.ended = True
-        message = answers.text(value["message"])
+        message = answers.bounded_text(value["message"])
         if self.source.document is not None:
-            span = self.source.document.span("schema", *_path(value.get("path", [])))
+            span = self.source.document.span("schema", *_parse_path(value.get("path", [])))
             name = self.source.schema.policy if self.source.schema else ""
             hint = "fix the schema: it must be valid JSON Schema 2020-12, or valid for its `$schema`"
-            self.report.problems.append(_broken(self.source, name, span, message, hint))
+            self.report.problems.append(_broken_problem(self.source, name, span, message, hint))
             return
         hint = {
             "import": "a policy file may import the standard library, avactl.policy, and modules of the repository",
             "refused": "a policy has no access to the system: use only the spec or object that it receives",
-        }.get(answers.text(value["cause"]), "fix this line, or its caller")
+        }.get(answers.bounded_text(value["cause"]), "fix this line, or its caller")
         span = self._span(value["place"])
-        self.report.problems.append(_broken(self.source, "", span, message, hint))
+        self.report.problems.append(_broken_problem(self.source, "", span, message, hint))
 
     def _policy(self, value: dict[str, Any]) -> None:
         if value["over"] not in self.subjects.of or value["severity"] not in ("error", "warning"):
             raise ValueError("invalid `over` or `severity`")
-        policy = {key: answers.text(value[key]) for key in ("name", "over", "severity", "help")}
-        kinds = [answers.text(kind) for kind in value["kinds"]]
-        if not re.fullmatch(NAME, policy["name"]) or len(kinds) > _DEEPEST:
+        policy = {key: answers.bounded_text(value[key]) for key in ("name", "over", "severity", "help")}
+        kinds = [answers.bounded_text(kind) for kind in value["kinds"]]
+        if not re.fullmatch(NAME, policy["name"]) or len(kinds) > _MAX_DEPTH:
             raise ValueError("invalid name or kinds")
         if len(self.report.declared) >= _MOST_POLICIES:
             raise ValueError("too many policies")
@@ -230,7 +234,7 @@ class _Reader:
         self._at_most(MOST_PROBLEMS, "problem", index)
         policy = self.report.declared[index]
         subject = self._subject(index, number)
-        found = Problem(answers.text(message), _path(path), answers.text(help) or policy["help"])
+        found = Problem(answers.bounded_text(message), _parse_path(path), answers.bounded_text(help) or policy["help"])
         self.report.findings.append(Finding(policy["name"], policy["severity"], subject, found))
 
     def _failed(self, value: list[Any]) -> None:
@@ -238,32 +242,34 @@ class _Reader:
         self._at_most(1, "failed", index)
         policy = self.report.declared[index]
         subject = self._subject(index, number)
-        message = answers.text(error["message"])
+        message = answers.bounded_text(error["message"])
         if self.source.document is not None and "path" in error:
-            span, hint = self.source.document.span("schema", *_path(error["path"])), "fix the schema"
-            self.report.problems.append(_broken(self.source, policy["name"], span, message, hint))
+            span, hint = self.source.document.span("schema", *_parse_path(error["path"])), "fix the schema"
+            self.report.problems.append(_broken_problem(self.source, policy["name"], span, message, hint))
             return
         span = self._span(error["place"]) if error["place"][0] else policy["span"]
         what = subject.id if isinstance(subject, Manifest) else subject
         why = f"{message}, with {what}"
-        self.report.problems.append(_broken(self.source, policy["name"], span, why, "fix this line, or its caller"))
+        self.report.problems.append(
+            _broken_problem(self.source, policy["name"], span, why, "fix this line, or its caller")
+        )
 
     def _more(self, value: list[Any]) -> None:
         index, count = value
         self._at_most(1, "more", index)
         policy = self.report.declared[index]
-        message = f"{answers.coordinate(count)} more problems from policy {policy['name']}"
+        message = f"{answers.bounded_coordinate(count)} more problems from policy {policy['name']}"
         hint = "fix the reported ones first"
         self.report.problems.append(
             Diagnostic("policy", message, policy["span"], policy["severity"], hint=hint, rule=policy["name"])
         )
 
 
-def _path(steps: Any) -> tuple[str | int, ...]:
+def _parse_path(steps: Any) -> tuple[str | int, ...]:
     """Return the keys and indexes of a path. Raises ValueError where they are none."""
-    if not isinstance(steps, list) or len(steps) > _DEEPEST:
+    if not isinstance(steps, list) or len(steps) > _MAX_DEPTH:
         raise ValueError("not a path, or too long")
-    return tuple(step if type(step) is int else answers.text(step) for step in steps)
+    return tuple(step if type(step) is int else answers.bounded_text(step) for step in steps)
 
 
 _SAID: dict[str, Callable[[_Reader, Any], None]] = {

@@ -12,32 +12,32 @@ from pydantic import AfterValidator, Field, TypeAdapter, WithJsonSchema
 
 from avactl.diagnostics import Diagnostic
 from avactl.diagnostics.suggest import did_you_mean, one_of
-from avactl.policy.path_patterns import matches
+from avactl.policy.path_patterns import matches_pattern
 from avactl.program import registry
 from avactl.spec.documents.document import Document
 from avactl.spec.schema.base import Model, Resource
-from avactl.spec.schema.values import Name, bad, want_length
+from avactl.spec.schema.values import Name, value_error, want_length
 
 ANY = "*"
 
 
-def _pattern(value: str) -> str:
+def _check_pattern(value: str) -> str:
     want_length(value)
     if not value.strip("/") or "***" in value or re.search(r"[\s#!\[\]\\]", value) or ".." in value.split("/"):
         hint = "write `/teams/vision/`, `*.yaml` or `**/gpu/`; as in CODEOWNERS there is no `!`, `[` or `\\`"
-        raise bad(f"`{value[:80]}` is not a path pattern", hint)
+        raise value_error(f"`{value[:80]}` is not a path pattern", hint)
     return value
 
 
-def _kind(value: str) -> str:
-    if value != ANY and value not in registry.names():
-        raise bad(f"unknown kind `{value[:80]}`", did_you_mean(value, registry.names(), "kinds"))
+def _check_kind(value: str) -> str:
+    if value != ANY and value not in registry.kind_names():
+        raise value_error(f"unknown kind `{value[:80]}`", did_you_mean(value, registry.kind_names(), "kinds"))
     return value
 
 
 Pattern = Annotated[
     str,
-    AfterValidator(_pattern),
+    AfterValidator(_check_pattern),
     WithJsonSchema(
         {
             "type": "string",
@@ -48,7 +48,7 @@ Pattern = Annotated[
 ]
 """A path pattern of a CODEOWNERS file."""
 TeamName = Annotated[Name, Field()] | Annotated[str, Field(pattern=r"^\*$")]
-KindName = Annotated[str, AfterValidator(_kind)]
+KindName = Annotated[str, AfterValidator(_check_kind)]
 
 
 class Owner(Model):
@@ -73,31 +73,31 @@ Owners = tuple[Owner, ...]
 
 
 @cache
-def _adapter() -> TypeAdapter[Owners]:
+def _owners_adapter() -> TypeAdapter[Owners]:
     return TypeAdapter(Owners)
 
 
 def as_json(owners: Owners) -> str:
     """Return `owners` as JSON; none are an empty text."""
-    return _adapter().dump_json(owners, by_alias=True).decode() if owners else ""
+    return _owners_adapter().dump_json(owners, by_alias=True).decode() if owners else ""
 
 
 def from_json(text: str) -> Owners:
     """Return the `owners` that `as_json` was given. Raises pydantic's ValidationError."""
-    return _adapter().validate_json(text) if text else ()
+    return _owners_adapter().validate_json(text) if text else ()
 
 
 def find(owners: Owners, path: str) -> Owner | None:
     """Return the entry that applies to a file: the last one that matches."""
-    return next((entry for entry in reversed(owners) if matches(entry.path, path)), None)
+    return next((entry for entry in reversed(owners) if matches_pattern(entry.path, path)), None)
 
 
 def team_kinds() -> list[str]:
     """Return the kinds that teams own: those that an entry without `kinds` allows."""
-    return [name for name in registry.names() if not registry.kind(name).model.owned_by_platform()]
+    return [name for name in registry.kind_names() if not registry.get_kind(name).model.owned_by_platform()]
 
 
-def problem(owners: Sequence[Owners], doc: Document, spec: Resource) -> Diagnostic | None:
+def ownership_problem(owners: Sequence[Owners], doc: Document, spec: Resource) -> Diagnostic | None:
     """Return the problem of a spec that its files may not declare, if any; each of several `owners` must allow it.
 
     An overlay needs the rights of the spec that it changes, and a patch those of the file that it is in. The first
@@ -105,7 +105,7 @@ def problem(owners: Sequence[Owners], doc: Document, spec: Resource) -> Diagnost
     """
     for index, each in enumerate(owners):
         found = (
-            next(filter(None, (_problem(each, source, doc, spec) for source in doc.sources)), None) if each else None
+            next(filter(None, (_problem_of(each, source, doc, spec) for source in doc.sources)), None) if each else None
         )
         if found is not None and index:
             hint = f"{found.hint}. A change of `owners` applies to later changes only"
@@ -115,7 +115,7 @@ def problem(owners: Sequence[Owners], doc: Document, spec: Resource) -> Diagnost
     return None
 
 
-def _problem(owners: Owners, doc: Document, merged: Document, spec: Resource) -> Diagnostic | None:
+def _problem_of(owners: Owners, doc: Document, merged: Document, spec: Resource) -> Diagnostic | None:
     """`doc`: the file's own document; `merged`: the spec with what it inherits."""
     entry, team = find(owners, doc.file), spec.owner
     verb = "declare" if doc is merged or doc.file == merged.file else "change"

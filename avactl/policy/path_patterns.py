@@ -11,7 +11,7 @@ _Part = Callable[[str], object]
 
 
 @lru_cache(maxsize=16_384)
-def _parts(pattern: str) -> tuple[_Part | None, ...]:
+def _compile_parts(pattern: str) -> tuple[_Part | None, ...]:
     """Compile the parts of a CODEOWNERS pattern; None stands for any number of directories.
 
     Source: https://docs.github.com/en/repositories/managing-your-repositorys-settings-and-features/customizing-your-repository/about-code-owners
@@ -26,9 +26,9 @@ def _parts(pattern: str) -> tuple[_Part | None, ...]:
     return tuple(None if name == "**" else re.compile(fnmatch.translate(name)).match for name in names)
 
 
-def matches(pattern: str, path: str) -> bool:
+def matches_pattern(pattern: str, path: str) -> bool:
     """Return True if a pattern of a CODEOWNERS file covers a file, in at most the product of their lengths."""
-    parts, names = _parts(pattern), path.split("/")
+    parts, names = _compile_parts(pattern), path.split("/")
     part = name = 0
     resume, taken = -1, 0  # the last `**`, and the directories before its end
     while name < len(names):

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, WithJsonSchema
 
 from avactl.policy import NAME, Over, Severity
 from avactl.spec.schema.base import Model
-from avactl.spec.schema.values import Count, bad
+from avactl.spec.schema.values import Count, value_error
 
 
 class Rule(Model):
@@ -61,7 +61,7 @@ class Ready(Model):
 
 def _policy_name(value: str) -> str:
     if not re.fullmatch(NAME, value) or len(value) > 63:
-        raise bad(f"`{value[:80]}` is not a policy name", "use at most 63 of a-z, 0-9 and `-`")
+        raise value_error(f"`{value[:80]}` is not a policy name", "use at most 63 of a-z, 0-9 and `-`")
     return value
 
 

@@ -12,10 +12,10 @@ from typing import Any, BinaryIO
 
 from avactl.policy import DECLARED, MOST_PROBLEMS, Policy, Problem
 from avactl.spec.python_files import traces
-from avactl.spec.python_files.calls import position
+from avactl.spec.python_files.calls import instruction_place
 from avactl.spec.python_files.sandbox import enter
 
-_MODULE = "avactl_policies"
+_MODULE_NAME = "avactl_policies"
 
 Subject = tuple[str, str]
 """Kind of a spec or an object, and its JSON: each policy gets its own copy."""
@@ -41,7 +41,7 @@ def main(request: dict[str, Any]) -> None:
     with open(request["answer"], "wb", buffering=0) as out:  # noqa: PTH123 - a descriptor
         try:
             if schema is None:
-                traces.execute(root, request["path"], request["import"], _MODULE)
+                traces.execute_file(root, request["path"], request["import"], _MODULE_NAME)
                 policies = list(DECLARED)
             else:
                 policies = [_schema_policy(schema, **request["policy"])]
@@ -49,28 +49,28 @@ def main(request: dict[str, Any]) -> None:
             about = traces.describe(root, error, request["path"])
             if hasattr(error, "absolute_path"):  # jsonschema's error: the last line of its text is part of the schema
                 about |= {"message": getattr(error, "message", ""), "path": list(error.absolute_path)}
-            _say(out, "broken", about)
+            _write_answer(out, "broken", about)
             return
         for policy in policies:
-            _say(out, "policy", {**policy._asdict(), "check": _place(root, policy)})
+            _write_answer(out, "policy", {**policy._asdict(), "check": _policy_place(root, policy)})
         with open(request["subjects"], "rb") as file:  # noqa: PTH123
             subjects = json.load(file)
         for index, policy in enumerate(policies):
-            _say(out, "begins", index)
+            _write_answer(out, "begins", index)
             _run(out, root, policy, index, subjects[policy.over])
-        _say(out, "ends", None)
+        _write_answer(out, "ends", None)
 
 
-def _say(out: BinaryIO, what: str, value: Any) -> None:
+def _write_answer(out: BinaryIO, what: str, value: Any) -> None:
     out.write(json.dumps([what, value], default=str, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
 
 
-def _place(root: str, policy: Policy) -> list[Any]:
+def _policy_place(root: str, policy: Policy) -> list[Any]:
     """Return the location of a policy's function; [] if it has no code of its own."""
     code = getattr(policy.check, "__code__", None)
     if code is None or not code.co_filename.startswith(root):
         return []
-    return list(position(root, code, 0))
+    return list(instruction_place(root, code, 0))
 
 
 def _schema_policy(schema: Any, **declared: Any) -> Policy:
@@ -85,11 +85,11 @@ def _schema_policy(schema: Any, **declared: Any) -> Policy:
     validator = form(schema, registry=Registry())
 
     def check(value: dict[str, Any]) -> Iterator[Problem]:
-        for error in _errors(validator, value):
+        for error in _schema_errors(validator, value):
             path = tuple(error.absolute_path)
             where = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).lstrip(".")
             # For an object, the path is appended.
-            yield Problem(f"{where}: {_said(error)}" if where and over == "specs" else _said(error), path)
+            yield Problem(f"{where}: {_error_text(error)}" if where and over == "specs" else _error_text(error), path)
 
     return Policy(check=check, **declared)
 
@@ -103,7 +103,7 @@ class _SchemaError(ValueError):
         self.absolute_path = path
 
 
-def _errors(validator: Any, value: dict[str, Any]) -> Iterator[Any]:
+def _schema_errors(validator: Any, value: dict[str, Any]) -> Iterator[Any]:
     """Yield a schema's findings. Raises _SchemaError if one of its `$ref`s does not resolve."""
     from referencing.exceptions import Unresolvable
 
@@ -112,7 +112,7 @@ def _errors(validator: Any, value: dict[str, Any]) -> Iterator[Any]:
     except Unresolvable as error:
         # For a reference within the schema, the library quotes the part after `#`, and then the whole schema.
         named = str(error).partition(" does not exist within ")[0].rstrip("'")
-        refs = [(path, ref) for path, ref in _refs(validator.schema) if named.endswith(ref.removeprefix("#"))]
+        refs = [(path, ref) for path, ref in _find_refs(validator.schema) if named.endswith(ref.removeprefix("#"))]
         path, ref = refs[0] if refs else ((), str(error.ref))
         why = "does not resolve within the schema"
         if not ref.startswith("#"):
@@ -122,17 +122,17 @@ def _errors(validator: Any, value: dict[str, Any]) -> Iterator[Any]:
         raise _SchemaError("a `$ref` in it is infinitely recursive") from None
 
 
-def _refs(schema: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], str]]:
+def _find_refs(schema: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], str]]:
     """Yield all references in a schema, with their locations."""
     inner = schema.items() if isinstance(schema, dict) else enumerate(schema) if isinstance(schema, list) else ()
     for key, value in inner:
         if key == "$ref" and isinstance(value, str):
             yield (*path, key), value
         else:
-            yield from _refs(value, (*path, key))
+            yield from _find_refs(value, (*path, key))
 
 
-def _said(error: Any) -> str:
+def _error_text(error: Any) -> str:
     """Return the message of a schema error. For a large value, quote the expectation instead of the value."""
     message = str(error.message)
     if len(message) > 200:
@@ -148,21 +148,23 @@ def _run(out: BinaryIO, root: str, policy: Policy, index: int, subjects: Sequenc
         if kinds and kind not in kinds:
             continue
         try:
-            for message, path, help in _problems(policy.check, json.loads(text)):
+            for message, path, help in _policy_problems(policy.check, json.loads(text)):
                 found += 1
                 if found <= MOST_PROBLEMS:
-                    _say(out, "problem", [index, number, message, path, help])
+                    _write_answer(out, "problem", [index, number, message, path, help])
         except BaseException as error:
             about = traces.describe(root, error, "")
             if isinstance(error, _SchemaError):
                 about |= {"message": error.message, "path": list(error.absolute_path)}
-            _say(out, "failed", [index, number, about])
+            _write_answer(out, "failed", [index, number, about])
             return
     if found > MOST_PROBLEMS:
-        _say(out, "more", [index, found - MOST_PROBLEMS])
+        _write_answer(out, "more", [index, found - MOST_PROBLEMS])
 
 
-def _problems(check: Callable[[dict[str, Any]], Any], value: dict[str, Any]) -> Iterator[tuple[str, list[Any], str]]:
+def _policy_problems(
+    check: Callable[[dict[str, Any]], Any], value: dict[str, Any]
+) -> Iterator[tuple[str, list[Any], str]]:
     """Convert a policy's result to problems. Raises TypeError for anything else."""
     said = check(value)
     if said is None:

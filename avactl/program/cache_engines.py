@@ -45,7 +45,7 @@ class Loaded(NamedTuple):
     """True if it is loaded before jobs read it."""
 
 
-def _nothing(item: Item[DatasetSpec], program: Program, tier: Item[CacheTierSpec]) -> Iterable[Diagnostic]:
+def _no_problems(item: Item[DatasetSpec], program: Program, tier: Item[CacheTierSpec]) -> Iterable[Diagnostic]:
     return ()
 
 
@@ -86,7 +86,7 @@ class Engine:
     """Bytes of each storage level that hold no data."""
     disk_share: Fraction = Fraction(1)
     """Share of a disk that it fills at most, whatever the quota."""
-    check_dataset: Callable[[Item[DatasetSpec], Program, Item[CacheTierSpec]], Iterable[Diagnostic]] = _nothing
+    check_dataset: Callable[[Item[DatasetSpec], Program, Item[CacheTierSpec]], Iterable[Diagnostic]] = _no_problems
     """Yields the problems of a dataset in the tier, its last argument."""
     dataset: Callable[[Item[DatasetSpec], Program, Item[CacheTierSpec], Sequence[Loaded]], list[Manifest]] = _no_jobs
     """Returns the objects that load and free the versions of a dataset in a tier."""
@@ -98,7 +98,7 @@ class Engine:
 
 
 @cache
-def engine(name: str) -> Engine:
+def get_engine(name: str) -> Engine:
     """Return an engine by name. Raises ModuleNotFoundError."""
     found: Engine = importlib.import_module(f"{ENGINES}.{name}").ENGINE
     return found
@@ -106,4 +106,4 @@ def engine(name: str) -> Engine:
 
 def engine_of(tier: Item[CacheTierSpec]) -> Engine:
     """Return the engine of a tier."""
-    return engine(tier.spec.engine)
+    return get_engine(tier.spec.engine)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from avactl.diagnostics import Diagnostic, Note
-from avactl.diagnostics.suggest import closest, one_of
+from avactl.diagnostics.suggest import closest_word, one_of
 from avactl.program.images import require_image
 from avactl.program.program import Item, Program
 from avactl.spec.platform.cache_tier import CacheTierSpec, Durable, UnderStore
@@ -96,16 +96,16 @@ def resolve(program: Program, reader: Item, mount: DatasetMount) -> Access:
     return Access(claim, version.url or "", None, dataset.spec.size, claim if list_in_pods(version) else None)
 
 
-def mounts(item: Item) -> Sequence[DatasetMount]:
+def dataset_mounts(item: Item) -> Sequence[DatasetMount]:
     """The dataset mounts of a spec: `spec.datasets`, in any kind that has such a list."""
     found: Sequence[DatasetMount] = getattr(item.spec, "datasets", ())
     return found
 
 
-def mounted(reader: Item, program: Program) -> list[tuple[tuple[str, str, str], str]]:
+def mounted_versions(reader: Item, program: Program) -> list[tuple[tuple[str, str, str], str]]:
     """Datasets and versions that the pods of a spec mount."""
     found = []
-    for mount in mounts(reader):
+    for mount in dataset_mounts(reader):
         dataset = find(program, reader.team, mount.name)
         version = version_of(dataset, mount.version) if dataset is not None else None
         if dataset is not None and version is not None:
@@ -113,7 +113,7 @@ def mounted(reader: Item, program: Program) -> list[tuple[tuple[str, str, str], 
     return found
 
 
-def buckets(program: Program, item: Item) -> list[Bucket]:
+def mounted_buckets(program: Program, item: Item) -> list[Bucket]:
     """Buckets of the item's team that are mounted through a cache tier of the item's cluster."""
     if item.team is None:
         return []
@@ -147,7 +147,7 @@ def durable_store(tier: Item[CacheTierSpec]) -> Durable | None:
     return back.durable if tier.spec.role == "write" and back.mode == "push" else None
 
 
-def pushes(tier: Item[CacheTierSpec]) -> bool:
+def has_durable_store(tier: Item[CacheTierSpec]) -> bool:
     """Return True if a tier writes to a durable store."""
     return durable_store(tier) is not None
 
@@ -155,14 +155,14 @@ def pushes(tier: Item[CacheTierSpec]) -> bool:
 def pushed_path(tier: Item[CacheTierSpec], url: str) -> str | None:
     """Path in a tier's namespace that shows an object-store URL as the store has it; None if its own path does."""
     store = under_store(tier, url)
-    if store is None or store.read_only or not pushes(tier):
+    if store is None or store.read_only or not has_durable_store(tier):
         return None
     mount = store.mount.rstrip("/")
     path = tier_path(tier, url) or mount
     return f"{mount}{PUSHED}{path.removeprefix(mount)}"
 
 
-def unpersisted(tier: Item[CacheTierSpec]) -> bool:
+def may_hold_unpersisted(tier: Item[CacheTierSpec]) -> bool:
     """Return True if a tier's workers may hold data that is not yet in a store."""
     return tier.spec.role == "write" and tier.spec.write_back.mode == "async"
 
@@ -214,11 +214,11 @@ def mount_problems(
 
 def read_problems(item: Item, program: Program, mount: DatasetMount, here: tuple[str | int, ...]) -> list[Diagnostic]:
     """Return the problems of a reference to a dataset: `name` and `version` below the path `here`."""
-    problem = _unreadable(item, program, mount, here)
+    problem = _unreadable_problem(item, program, mount, here)
     if problem is not None:
         return [problem]
     dataset = find(program, item.team, mount.name)
-    return [] if dataset is None else _unreachable(item, program, dataset, mount, here)
+    return [] if dataset is None else _unreachable_problems(item, program, dataset, mount, here)
 
 
 def _same_place(
@@ -253,7 +253,7 @@ def _same_place(
     return None
 
 
-def _readable(program: Program, item: Item) -> dict[str, Item[DatasetSpec]]:
+def _readable_datasets(program: Program, item: Item) -> dict[str, Item[DatasetSpec]]:
     """Datasets that a spec's team may read, by the name to write."""
     found = {}
     for dataset in program.datasets():
@@ -263,16 +263,18 @@ def _readable(program: Program, item: Item) -> dict[str, Item[DatasetSpec]]:
     return found
 
 
-def _unreadable(item: Item, program: Program, mount: DatasetMount, here: tuple[str | int, ...]) -> Diagnostic | None:
+def _unreadable_problem(
+    item: Item, program: Program, mount: DatasetMount, here: tuple[str | int, ...]
+) -> Diagnostic | None:
     """Return the diagnostic for a dataset name or version that the team cannot resolve, if any."""
     dataset = find(program, item.team, mount.name)
     owner, _, name = mount.name.rpartition("/")
     if dataset is None:
         if program.is_broken_dataset(name):
             return None
-        known = _readable(program, item)
+        known = _readable_datasets(program, item)
         shared = next((written for written in known if written.endswith(f"/{name}")), None)
-        near = shared or closest(mount.name, known)
+        near = shared or closest_word(mount.name, known)
         hidden = next((d for d in program.datasets() if d.spec_name == name and (not owner or d.team == owner)), None)
         if near is None and hidden is not None:
             return _not_shared(item, hidden, here)
@@ -283,7 +285,7 @@ def _unreadable(item: Item, program: Program, mount: DatasetMount, here: tuple[s
         return _not_shared(item, dataset, here)
     if version_of(dataset, mount.version) is None:
         names = [version.name for version in dataset.spec.versions]
-        near = closest(str(mount.version), names)
+        near = closest_word(str(mount.version), names)
         hint = f"did you mean `{near}`?" if near else f"available versions: {one_of(names)}"
         return Diagnostic(
             "missing-reference",
@@ -305,7 +307,7 @@ def _not_shared(item: Item, dataset: Item[DatasetSpec], here: tuple[str | int, .
     )
 
 
-def _unreachable(
+def _unreachable_problems(
     item: Item, program: Program, dataset: Item[DatasetSpec], mount: DatasetMount, here: tuple[str | int, ...]
 ) -> list[Diagnostic]:
     """Return the problem that keeps a readable dataset from the item's cluster, if any."""

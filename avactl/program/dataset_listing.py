@@ -23,10 +23,10 @@ MAX_PROBLEMS = 10
 MAX_VALUES = 20
 """Maximum number of values per label that are counted individually; more make it free text, not a class."""
 
-_URL = re.compile(rf"{OBJECT_PREFIX}/(?!\.{{1,2}}$)[^\s/]+").fullmatch
+_IS_OBJECT_URL = re.compile(rf"{OBJECT_PREFIX}/(?!\.{{1,2}}$)[^\s/]+").fullmatch
 
 
-_FORM = 'write each line as `{"url": "s3://bucket/path", "labels": {"class": "cat"}}`'
+_LINE_FORM = 'write each line as `{"url": "s3://bucket/path", "labels": {"class": "cat"}}`'
 
 
 class Listing(NamedTuple):
@@ -44,7 +44,7 @@ class Listing(NamedTuple):
     problems: tuple[Diagnostic, ...]
 
 
-def listing(item: Item[DatasetSpec], program: Program, version: Version) -> Listing | None:
+def read_listing(item: Item[DatasetSpec], program: Program, version: Version) -> Listing | None:
     """Return the manifest of a version; None if it has none or the file does not exist. Each file is read and parsed
     once."""
     if not version.manifest:
@@ -63,10 +63,12 @@ def parse(path: str, data: bytes) -> Listing:
     """Read a manifest file line by line."""
     sha256 = hashlib.sha256(data).hexdigest()
     reader = _Reader(path)
-    for number, line in _lines(data):
+    for number, line in _numbered_lines(data):
         reader.line(number, line)
     if not reader.seen and not reader.problems:
-        reader.problems.append(Diagnostic("manifest-line", "the manifest lists no objects", Span(path), hint=_FORM))
+        reader.problems.append(
+            Diagnostic("manifest-line", "the manifest lists no objects", Span(path), hint=_LINE_FORM)
+        )
     if reader.hidden:
         last = reader.problems[-1]
         reader.problems.append(
@@ -82,7 +84,7 @@ def parse(path: str, data: bytes) -> Listing:
     )
 
 
-def _lines(data: bytes) -> Iterator[tuple[int, bytes]]:
+def _numbered_lines(data: bytes) -> Iterator[tuple[int, bytes]]:
     """Non-empty lines with their numbers, without copying the whole file."""
     start = number = 0
     while start < len(data):
@@ -121,7 +123,7 @@ class _Reader:
             return
         column = line.find(url.encode()) + 1 or 1
         span = Span(self.path, number, column, column + len(url))
-        if not _URL(url):
+        if not _IS_OBJECT_URL(url):
             self._problem(span, f"the `url` of line {number} is not an object-store URL")
             return
         first = self.seen.setdefault(url, number)
@@ -159,7 +161,7 @@ class _Reader:
         if len(values) > MAX_VALUES:
             self.labels[key] = sum(values.values())
 
-    def _problem(self, span: Span, message: str, hint: str = _FORM, note: Note | None = None) -> None:
+    def _problem(self, span: Span, message: str, hint: str = _LINE_FORM, note: Note | None = None) -> None:
         if len(self.problems) >= MAX_PROBLEMS:
             self.hidden += 1
             self.hidden_at = self.hidden_at or span.line
@@ -173,9 +175,9 @@ class _Reader:
         }
 
 
-def source(item: Item[DatasetSpec], program: Program, version: Version) -> str:
+def version_directory(item: Item[DatasetSpec], program: Program, version: Version) -> str:
     """Directory of a version in the object store; the checks ensure that it has one."""
     if version.url:
         return version.url
-    found = listing(item, program, version)
+    found = read_listing(item, program, version)
     return found.prefix if found is not None else ""

@@ -38,14 +38,14 @@ def templates_of(body: Body) -> list[tuple[tuple[str, ...], Body]]:
         return []
     return [
         ((*path, "leaderWorkerTemplate", key), template)
-        for path, groups in ((("spec",), spec), *_roles(spec))
+        for path, groups in ((("spec",), spec), *_role_specs(spec))
         if isinstance(pattern := groups.get("leaderWorkerTemplate"), dict)
         for key in ("leaderTemplate", "workerTemplate")
         if isinstance(template := pattern.get(key), dict)
     ]
 
 
-def _roles(spec: Body) -> Iterator[tuple[tuple[str, ...], Body]]:
+def _role_specs(spec: Body) -> Iterator[tuple[tuple[str, ...], Body]]:
     """Yield the LeaderWorkerSets of a DisaggregatedSet, with their paths."""
     roles = spec.get("roles")
     for role in roles if isinstance(roles, list) else ():
@@ -57,7 +57,7 @@ def _roles(spec: Body) -> Iterator[tuple[tuple[str, ...], Body]]:
 def groups_at(body: Body, path: tuple[str, ...]) -> Body:
     """Return the spec of the LeaderWorkerSet to which a template at a path of `templates_of` belongs."""
     spec: Body = body.get("spec") or {}
-    return dict(_roles(spec)).get(path[:4], spec)
+    return dict(_role_specs(spec)).get(path[:4], spec)
 
 
 class Patched(NamedTuple):

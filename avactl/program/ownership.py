@@ -27,7 +27,7 @@ class Owned(NamedTuple):
         return "".join(f'["{step}"]' if "." in step or "/" in step else f".{step}" for step in self.path).lstrip(".")
 
 
-_REVISION = "deployment.kubernetes.io/revision"
+_REVISION_ANNOTATION = "deployment.kubernetes.io/revision"
 
 KUBERNETES = (
     Owned("*", ("status",), "the controller of the kind"),
@@ -44,7 +44,7 @@ KUBERNETES = (
     Owned("PersistentVolumeClaim", ("spec", "volumeName"), "the volume binder, unless the spec names a volume"),
     Owned("Service", ("spec", "clusterIP"), "the API server, unless the spec says `None`"),
     Owned("Service", ("spec", "clusterIPs"), "the API server"),
-    Owned("Deployment", ("metadata", "annotations", _REVISION), "the deployment controller"),
+    Owned("Deployment", ("metadata", "annotations", _REVISION_ANNOTATION), "the deployment controller"),
     Owned(
         "Deployment",
         ("spec", "template", "metadata", "annotations", "kubectl.kubernetes.io/restartedAt"),

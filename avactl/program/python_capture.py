@@ -19,13 +19,13 @@ from pydantic import BaseModel, ValidationError
 from avactl.program.explain import introspect
 from avactl.spec.documents.document import Path
 from avactl.spec.python_files import traces
-from avactl.spec.python_files.calls import Place, position
+from avactl.spec.python_files.calls import Place, instruction_place
 from avactl.spec.python_files.sandbox import enter
 from avactl.spec.schema.base import API_VERSION, Model, Resource
 
-_DEEPEST = 64
+_MAX_DEPTH = 64
 _MOST_DIGITS = 64
-_MODULE = "avactl_specs"
+_MODULE_NAME = "avactl_specs"
 """Module name under which a spec file runs."""
 
 
@@ -52,7 +52,7 @@ class Recorder:
             try:
                 construct(self, **data)
             except ValidationError:
-                _fill(self, data)
+                _fill_defaults(self, data)
             recorder._calls[id(self)] = (self, recorder._record(type(self), data, recorder.place(sys._getframe(1))))
 
         def model_validate(cls: type[Model], /, obj: Any, **options: Any) -> Model:
@@ -91,7 +91,7 @@ class Recorder:
         """Return the location of the innermost frame in a file of the repository."""
         while frame is not None:
             if frame.f_code.co_filename.startswith(self.root):
-                return position(self.root, frame.f_code, frame.f_lasti)
+                return instruction_place(self.root, frame.f_code, frame.f_lasti)
             frame = frame.f_back
         return Place("", 1, 0, 1, 0)
 
@@ -101,13 +101,13 @@ class Recorder:
         for name, given in data.items():
             field = model.model_fields.get(name)
             key = (field.alias or name) if field else name
-            value[key] = self._plain(given, _annotation(model, key), (key,), places)
+            value[key] = self._plain(given, _field_annotation(model, key), (key,), places)
         return _Call(data, value, places)
 
     def _plain(self, value: Any, annotation: Any, path: Path, places: dict[Path, Place]) -> Any:
         """Return a value as JSON data, with mapping keys as in YAML. Raises TypeError."""
-        if len(path) > _DEEPEST:
-            raise TypeError(f"values are nested more than {_DEEPEST} deep")
+        if len(path) > _MAX_DEPTH:
+            raise TypeError(f"values are nested more than {_MAX_DEPTH} deep")
         if isinstance(value, Model):
             call = self._calls.get(id(value))
             if call is None:
@@ -128,37 +128,37 @@ class Recorder:
         if isinstance(value, Mapping):
             result = {}
             for key, item in value.items():
-                name = _key(annotation, str(key))
-                result[name] = self._plain(item, _inner(annotation, name), (*path, name), places)
+                name = _yaml_key(annotation, str(key))
+                result[name] = self._plain(item, _inner_type(annotation, name), (*path, name), places)
             return result
         if isinstance(value, list | tuple):
-            return [self._plain(v, _inner(annotation, i), (*path, i), places) for i, v in enumerate(value)]
+            return [self._plain(v, _inner_type(annotation, i), (*path, i), places) for i, v in enumerate(value)]
         where = ".".join(str(step) for step in path)
         raise TypeError(f"{where}: a {type(value).__name__} is not plain data: use a string, number, list or dict")
 
 
-def _annotation(model: type[BaseModel], key: str) -> Any:
+def _field_annotation(model: type[BaseModel], key: str) -> Any:
     field = introspect.fields_by_key(model).get(key)
     return field.annotation if field else None
 
 
-def _models(annotation: Any) -> list[type[BaseModel]]:
+def _nested_models(annotation: Any) -> list[type[BaseModel]]:
     return [branch for branch in introspect.branches(annotation) if introspect.is_model(branch)]
 
 
-def _key(annotation: Any, name: str) -> str:
+def _yaml_key(annotation: Any, name: str) -> str:
     """Return the YAML key for a dict key that stands for a model field: `max_surge` is accepted there too."""
-    for model in _models(annotation):
+    for model in _nested_models(annotation):
         field = model.model_fields.get(name)
         if field is not None:
             return field.alias or name
     return name
 
 
-def _inner(annotation: Any, step: str | int) -> Any:
+def _inner_type(annotation: Any, step: str | int) -> Any:
     """Return the type at a key or an index of a value of this type; None if no model is nested there."""
-    for model in _models(annotation):
-        found = _annotation(model, str(step))
+    for model in _nested_models(annotation):
+        found = _field_annotation(model, str(step))
         if found is not None:
             return found
     for branch in introspect.branches(annotation):
@@ -168,7 +168,7 @@ def _inner(annotation: Any, step: str | int) -> Any:
     return None
 
 
-def _fill(model: Model, data: dict[str, Any]) -> None:
+def _fill_defaults(model: Model, data: dict[str, Any]) -> None:
     """Fill a model from an invalid call, with defaults for the rest, so that the file runs to its end."""
     values = {}
     for name, field in type(model).model_fields.items():
@@ -182,15 +182,15 @@ def _fill(model: Model, data: dict[str, Any]) -> None:
     object.__setattr__(model, "__pydantic_private__", None)
 
 
-def evaluate(root: str, path: str, packages: Sequence[str] = ()) -> dict[str, Any]:
+def evaluate_file(root: str, path: str, packages: Sequence[str] = ()) -> dict[str, Any]:
     """Run a file of the repository at `root`; return its documents and its error. Imports are `traces.execute`'s."""
     recorder = Recorder(root)
     recorder.install()
     documents: list[dict[str, Any]] = []
     answer: dict[str, Any] = {"documents": documents, "error": None}
     try:
-        module = traces.execute(recorder.root, path, packages, _MODULE)
-        for index, spec in enumerate(_specs(module)):
+        module = traces.execute_file(recorder.root, path, packages, _MODULE_NAME)
+        for index, spec in enumerate(_module_specs(module)):
             if not isinstance(spec, Resource):
                 raise _NoSpecsError(f"`specs` must hold specs, but entry {index} is a {type(spec).__name__}")
             value, places = recorder.document(spec)
@@ -209,7 +209,7 @@ class _NoSpecsError(TypeError):
     """`specs` is not a list of specs."""
 
 
-def _specs(module: ModuleType) -> Iterable[Any]:
+def _module_specs(module: ModuleType) -> Iterable[Any]:
     """Return the specs that a module defines: a list, or the result of a function; none for a helper module."""
     specs = getattr(module, "specs", ())
     if callable(specs):
@@ -227,7 +227,7 @@ def main(request: dict[str, Any]) -> None:
     os.environ.clear()
     os.chdir(request["root"])
     enter(request)
-    answer = evaluate(request["root"], request["path"], request["import"])
+    answer = evaluate_file(request["root"], request["path"], request["import"])
     try:
         text = json.dumps(answer, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError) as error:

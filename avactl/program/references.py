@@ -24,12 +24,12 @@ class Reference(NamedTuple):
     """True if the pod starts without it."""
 
 
-def references(value: Any, path: Path = ()) -> Iterator[Reference]:
+def find_references(value: Any, path: Path = ()) -> Iterator[Reference]:
     """Yield the ConfigMaps and claims that a value names."""
     if isinstance(value, list):
         for index, each in enumerate(value):
             if isinstance(each, dict | list):
-                yield from references(each, (*path, index))
+                yield from find_references(each, (*path, index))
     elif isinstance(value, dict):
         for key, inner in value.items():
             if not isinstance(inner, dict | list):
@@ -40,12 +40,12 @@ def references(value: Any, path: Path = ()) -> Iterator[Reference]:
                     yield Reference(CLAIM, name, (*at, "claimName"))
                 case "configMap" | "configMapRef" | "configMapKeyRef", {"name": str(name)} if isinstance(inner, dict):
                     optional = inner.get("optional") is True
-                    yield Reference(CONFIG_MAP, name, (*at, "name"), tuple(_keys(inner, at)), optional)
+                    yield Reference(CONFIG_MAP, name, (*at, "name"), tuple(_key_references(inner, at)), optional)
                 case _:
-                    yield from references(inner, at)
+                    yield from find_references(inner, at)
 
 
-def _keys(source: dict[str, Any], path: Path) -> Iterator[tuple[str, Path]]:
+def _key_references(source: dict[str, Any], path: Path) -> Iterator[tuple[str, Path]]:
     if isinstance(source.get("key"), str):
         yield source["key"], (*path, "key")
     items = source.get("items")

@@ -142,12 +142,12 @@ _KINDS = {
 _LOADED: dict[str, Kind[Any]] = {}
 
 
-def names() -> list[str]:
+def kind_names() -> list[str]:
     """Return the names of all kinds, dependencies first."""
     return list(_KINDS)
 
 
-def kind(name: str) -> Kind[Any]:
+def get_kind(name: str) -> Kind[Any]:
     """Return the kind with that name. Raises KeyError."""
     found = _LOADED.get(name)
     if found is None:
@@ -155,14 +155,14 @@ def kind(name: str) -> Kind[Any]:
     return found
 
 
-def lifecycle(name: str) -> Lifecycle | None:
+def get_lifecycle(name: str) -> Lifecycle | None:
     """Return the lifecycle of a kind's workloads, or None, without imports. Raises KeyError."""
     return _KINDS[name].lifecycle
 
 
 def workload_kinds(only: Lifecycle | None = None) -> list[str]:
     """Return the kinds whose specs run pods, in the order of `names`, without imports; `only`: of one lifecycle."""
-    return [name for name in names() if (found := lifecycle(name)) is not None and only in (None, found)]
+    return [name for name in kind_names() if (found := get_lifecycle(name)) is not None and only in (None, found)]
 
 
 def written_kinds() -> list[str]:
@@ -170,6 +170,6 @@ def written_kinds() -> list[str]:
     return [name for name, kind in _KINDS.items() if kind.has_written]
 
 
-def labelled(value: str) -> str | None:
+def kind_with_label(value: str) -> str | None:
     """Return the kind whose objects have this value in the label `app.kubernetes.io/name`, or None."""
     return next((name for name in _KINDS if name_label(name) == value), None)

@@ -8,7 +8,7 @@ from avactl.diagnostics import Diagnostic, Note
 from avactl.program.program import Item
 
 
-def duplicates(
+def check_duplicates(
     item: Item, path: tuple[str | int, ...], names: Iterable[str], what: str, key: str | None = "name"
 ) -> Iterator[Diagnostic]:
     """Yield a problem for each duplicate name in the list at `path`.

@@ -12,7 +12,7 @@ from collections import defaultdict
 from functools import partial
 from typing import Any, NamedTuple
 
-from avactl.base.quantity import format_quantity, quantity
+from avactl.base.quantity import format_quantity, parse_quantity
 from avactl.base.svg import Svg
 from avactl.compiler.driver import Compilation
 from avactl.program import dataset_access, registry
@@ -28,12 +28,12 @@ from avactl.spec.platform.team import TeamSpec
 WIDTH = 1280
 _LEFT, _LEFT_WIDTH = 32, 640
 _RIGHT, _RIGHT_WIDTH = 848, 400
-_ROW = 24
+_ROW_HEIGHT = 24
 _MOST_ROWS = 14
 """Maximum number of rows of one team; the rest is counted."""
 
 _INK, _SOFT, _LINE, _CARD = "#1f2933", "#697586", "#d5dbe3", "#ffffff"
-_PALETTE = (
+_TEAM_COLOURS = (
     "#2563eb",
     "#d97706",
     "#059669",
@@ -62,8 +62,8 @@ def _gpu_text(gpus: dict[str, float]) -> str:
     return " + ".join(f"{count:g} {model}" for model, count in sorted(gpus.items()))
 
 
-def _asked(item: Item, program: Program) -> dict[str, float]:
-    return {model: float(count) for (_, model), count in capacity.demand(item, program).items()}
+def _requested_gpus(item: Item, program: Program) -> dict[str, float]:
+    return {model: float(count) for (_, model), count in capacity.gpu_demand(item, program).items()}
 
 
 def draw(compilation: Compilation) -> str:
@@ -71,20 +71,20 @@ def draw(compilation: Compilation) -> str:
     program = compilation.program
     svg = Svg()
     teams = program.teams()
-    colours = {team.name: _PALETTE[i % len(_PALETTE)] for i, team in enumerate(teams)}
+    colours = {team.name: _TEAM_COLOURS[i % len(_TEAM_COLOURS)] for i, team in enumerate(teams)}
     y = 24.0
     for cluster in program.clusters():
-        y = _cluster(svg, program, cluster, colours, y) + 28
+        y = _draw_cluster(svg, program, cluster, colours, y) + 28
     machines = sum(pool_size(pool) for pool in program.pools())
     counts = f"{len(compilation.program.items)} specs · {len(compilation.manifests)} objects · {machines} GPU machines"
-    _legend(svg, y - 6)
+    _draw_legend(svg, y - 6)
     svg.text(_LEFT, y + 34, counts, size=12, fill=_SOFT)
     return svg.document(WIDTH, y + 54, f"avactl: {counts}")
 
 
-def _legend(svg: Svg, y: float) -> None:
+def _draw_legend(svg: Svg, y: float) -> None:
     """Explain bars, marks and lines, in a row."""
-    colour, x = _PALETTE[0], float(_LEFT)
+    colour, x = _TEAM_COLOURS[0], float(_LEFT)
 
     def label(text: str, width: float) -> None:
         nonlocal x
@@ -103,7 +103,7 @@ def _legend(svg: Svg, y: float) -> None:
     label("reads through", 30)
 
 
-def _cluster(svg: Svg, program: Program, cluster: Item[ClusterSpec], colours: dict[str, str], top: float) -> float:
+def _draw_cluster(svg: Svg, program: Program, cluster: Item[ClusterSpec], colours: dict[str, str], top: float) -> float:
     pools = program.pools(cluster.name)
     spec = cluster.spec
     gpus = _Sums()
@@ -119,17 +119,17 @@ def _cluster(svg: Svg, program: Program, cluster: Item[ClusterSpec], colours: di
     ports: list[_Port] = []
     left = top
     for team in program.teams(cluster.name):
-        left = _team(shapes, program, cluster, team, colours[team.name], gpus, left, ports) + 16
+        left = _draw_team(shapes, program, cluster, team, colours[team.name], gpus, left, ports) + 16
     right, targets = top, {}
     asked = _asked_by_pool(program, cluster)
     for pool in pools:
         targets[pool.key] = right + 28
-        right = _pool(shapes, program, pool, asked[pool.name], colours, right) + 14
+        right = _draw_pool(shapes, program, pool, asked[pool.name], colours, right) + 14
     for tier in program.tiers(cluster.name):
         targets[tier.key] = right + 28
-        right = _tier(shapes, tier, right) + 14
+        right = _draw_tier(shapes, tier, right) + 14
     for port in ports:
-        _lines(lines, program, port, targets)
+        _draw_lines(lines, program, port, targets)
     svg.add(lines, shapes)
     return max(left, right)
 
@@ -140,37 +140,39 @@ def _asked_by_pool(program: Program, cluster: Item[ClusterSpec]) -> dict[str, di
     Pods that may run in several pools count in each by its share of their GPUs.
     """
     found: dict[str, dict[str, float]] = defaultdict(_Sums)
-    for item in _workloads(program, cluster):
-        for role in capacity.roles(item):
+    for item in _cluster_workloads(program, cluster):
+        for role in capacity.running_roles(item):
             model = capacity.gpu_model(program, item.cluster, role.compute)
             if model is None:
                 continue
             pools = program.candidate_pools(item.cluster, model, role.compute.pool, role.compute.tolerates)
-            for pods, among in _parts(item, role, pools):
+            for pods, among in _pods_by_pools(item, role, pools):
                 sizes = {pool.name: pool_size(pool) * program.machine(pool).gpus.count for pool in among}
                 for name, size in sizes.items():
                     found[name][item.team or ""] += float(role.compute.gpus) * pods * size / sum(sizes.values())
     return found
 
 
-def _parts(item: Item, role: Role, pools: list[Item[NodePoolSpec]]) -> list[tuple[int, list[Item[NodePoolSpec]]]]:
+def _pods_by_pools(
+    item: Item, role: Role, pools: list[Item[NodePoolSpec]]
+) -> list[tuple[int, list[Item[NodePoolSpec]]]]:
     """Pods of a role with the pools that they may run in.
 
     Of an elastic job, the fewest workers stay off spot machines, and the others prefer them.
     """
     spot, firm = ([pool for pool in pools if pool.spec.is_spot is each] for each in (True, False))
-    if registry.lifecycle(item.kind) is Lifecycle.JOB and role.least < role.most and spot and firm:
+    if registry.get_lifecycle(item.kind) is Lifecycle.JOB and role.least < role.most and spot and firm:
         return [(role.least, firm), (role.most - role.least, spot)]
     return [(role.most, pools)]
 
 
-def _workloads(program: Program, cluster: Item[ClusterSpec]) -> list[Item]:
+def _cluster_workloads(program: Program, cluster: Item[ClusterSpec]) -> list[Item]:
     """The specs that run pods on a cluster: jobs, services, sessions."""
     kinds = [kind for lifecycle in Lifecycle for kind in registry.workload_kinds(lifecycle)]
     return [item for kind in kinds for item in program.of(kind) if item.cluster == cluster.name]
 
 
-def _team(
+def _draw_team(
     svg: Svg,
     program: Program,
     cluster: Item[ClusterSpec],
@@ -180,11 +182,11 @@ def _team(
     top: float,
     ports: list[_Port],
 ) -> float:
-    work = [item for item in _workloads(program, cluster) if item.team == team.name]
+    work = [item for item in _cluster_workloads(program, cluster) if item.team == team.name]
     quotas = [q for q in program.quotas() if q.team == team.name and q.cluster == cluster.name]
     bars = _quota_bars(program, quotas, work, gpus)
     rows = work[:_MOST_ROWS]
-    height = 38 + 26 * len(bars) + _ROW * len(rows) + (_ROW if len(work) > len(rows) else 0) + 10
+    height = 38 + 26 * len(bars) + _ROW_HEIGHT * len(rows) + (_ROW_HEIGHT if len(work) > len(rows) else 0) + 10
     svg.rect(_LEFT, top, _LEFT_WIDTH, height, fill=_CARD, stroke=_LINE, radius=8)
     svg.rect(_LEFT, top, 5, height, fill=colour, radius=2)
     svg.text(_LEFT + 18, top + 24, team.name, size=15, bold=True)
@@ -193,12 +195,12 @@ def _team(
     svg.text(_LEFT + _LEFT_WIDTH - 16, top + 24, people[:60], size=11, fill=_SOFT, anchor="end")
     y = top + 38
     for bar in bars:
-        _bar(svg, bar, colour, y)
+        _draw_quota_bar(svg, bar, colour, y)
         y += 26
     for item in rows:
-        _row(svg, program, item, colour, y)
-        ports.append(_Port(item, y + _ROW / 2, colour))
-        y += _ROW
+        _draw_row(svg, program, item, colour, y)
+        ports.append(_Port(item, y + _ROW_HEIGHT / 2, colour))
+        y += _ROW_HEIGHT
     if len(work) > len(rows):
         svg.text(_LEFT + 18, y + 16, f"… and {len(work) - len(rows)} more", size=12, fill=_SOFT)
     return top + height
@@ -223,13 +225,13 @@ def _quota_bars(
         for shape in quota.spec.shapes:
             guaranteed[shape.gpu] += shape.machines * shape.gpus
     for item in work:
-        for model, count in _asked(item, program).items():
+        for model, count in _requested_gpus(item, program).items():
             asked[model] += count
     bars = [_QuotaBar(model, guaranteed[model], borrow[model], asked[model], gpus[model]) for model in sorted(gpus)]
     return [bar for bar in bars if bar.guaranteed + bar.borrow + bar.asked > 0]
 
 
-def _bar(svg: Svg, bar: _QuotaBar, colour: str, y: float) -> None:
+def _draw_quota_bar(svg: Svg, bar: _QuotaBar, colour: str, y: float) -> None:
     """Guaranteed solid, borrowed light, and a mark where what is asked for ends."""
     x, width = _LEFT + 84, 330
     scale = width / max(bar.guaranteed + bar.borrow, bar.asked, 1)
@@ -246,14 +248,14 @@ def _bar(svg: Svg, bar: _QuotaBar, colour: str, y: float) -> None:
     svg.text(x + width + 14, y + 15, text, size=11, fill="#b42318" if over else _SOFT)
 
 
-def _row(svg: Svg, program: Program, item: Item, colour: str, y: float) -> None:
-    workload = registry.kind(item.kind).workload
+def _draw_row(svg: Svg, program: Program, item: Item, colour: str, y: float) -> None:
+    workload = registry.get_kind(item.kind).workload
     badge, summary = (workload.badge, workload.summary(item)) if workload is not None else ("", "")
     svg.rect(_LEFT + 18, y + 4, 40, 16, fill=colour, radius=8, opacity=0.14)
     svg.text(_LEFT + 38, y + 15.5, badge, size=10, fill=colour, anchor="middle", bold=True)
     svg.text(_LEFT + 68, y + 16, item.name, size=12.5)
     svg.text(_LEFT + 250, y + 16, summary, size=11.5, fill=_SOFT)
-    gpus = _asked(item, program)
+    gpus = _requested_gpus(item, program)
     svg.text(
         _LEFT + _LEFT_WIDTH - 16,
         y + 16,
@@ -265,7 +267,7 @@ def _row(svg: Svg, program: Program, item: Item, colour: str, y: float) -> None:
     )
 
 
-def _pool(
+def _draw_pool(
     svg: Svg,
     program: Program,
     pool: Item[NodePoolSpec],
@@ -278,7 +280,7 @@ def _pool(
     svg.rect(_RIGHT, top, _RIGHT_WIDTH, 88, fill=_CARD, stroke=_LINE, radius=8)
     svg.text(_RIGHT + 16, top + 24, pool.name, size=15, bold=True)
     svg.text(_RIGHT + _RIGHT_WIDTH - 16, top + 24, f"{total} {machine.gpus.model}", size=13, mono=True, anchor="end")
-    gpu_text = f"{machine.gpus.count} × {machine.gpus.model} {format_quantity(quantity(machine.gpus.memory))}"
+    gpu_text = f"{machine.gpus.count} × {machine.gpus.model} {format_quantity(parse_quantity(machine.gpus.memory))}"
     about = f"{size} × {pool.spec.machine_type} · {gpu_text} · {pool.spec.allocation}"
     svg.text(_RIGHT + 16, top + 43, about, size=11.5, fill=_SOFT)
     width, x, y = _RIGHT_WIDTH - 32, _RIGHT + 16.0, top + 56
@@ -298,7 +300,7 @@ def _pool(
     return top + 88
 
 
-def _tier(svg: Svg, tier: Item[CacheTierSpec], top: float) -> float:
+def _draw_tier(svg: Svg, tier: Item[CacheTierSpec], top: float) -> float:
     spec = tier.spec
     height = 72 + 16 * len(spec.under_stores)
     svg.rect(_RIGHT, top, _RIGHT_WIDTH, height, fill="#f0f9ff", stroke="#bae0f5", radius=8)
@@ -322,22 +324,22 @@ def _tier(svg: Svg, tier: Item[CacheTierSpec], top: float) -> float:
     return top + height
 
 
-def _lines(svg: Svg, program: Program, port: _Port, targets: dict[Any, float]) -> None:
+def _draw_lines(svg: Svg, program: Program, port: _Port, targets: dict[Any, float]) -> None:
     start = _LEFT + _LEFT_WIDTH
     item = port.item
     seen: set[Any] = set()
-    for role in capacity.roles(item):
+    for role in capacity.running_roles(item):
         if not role.compute.gpus:
             continue
         model = capacity.gpu_model(program, item.cluster, role.compute)
         for pool in program.candidate_pools(item.cluster, model, role.compute.pool, role.compute.tolerates):
             if pool.key in targets and pool.key not in seen:
                 seen.add(pool.key)
-                gpus = sum(_asked(item, program).values())
+                gpus = sum(_requested_gpus(item, program).values())
                 width = min(6.0, 1.0 + gpus / 16)
                 title = f"{item} may run in pool {pool.name}"
                 svg.curve(start, port.y, _RIGHT, targets[pool.key], stroke=port.colour, width=width, title=title)
-    for mount in dataset_access.mounts(item):
+    for mount in dataset_access.dataset_mounts(item):
         dataset = dataset_access.find(program, item.team, mount.name)
         tier = program.find_tier(dataset.spec.tier) if dataset is not None and dataset.spec.tier else None
         if tier is not None and tier.key in targets and tier.key not in seen:

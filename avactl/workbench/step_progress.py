@@ -12,17 +12,17 @@ import math
 import re
 from typing import Any, NamedTuple
 
-from avactl.base.terminal import amount, duration, shortened, visible
+from avactl.base.terminal import amount_text, duration_text, shorten_middle, visible_text
 
-_BEGIN = re.compile(r'\{\s{0,8}"avactl_progress"\s{0,8}:')
-_LONGEST = 4096
+_OBJECT_START = re.compile(r'\{\s{0,8}"avactl_progress"\s{0,8}:')
+_MAX_LINE_LENGTH = 4096
 """Characters of the object."""
-_MOST = 10**15
+_MAX_NUMBER = 10**15
 """Largest count and largest magnitude of a value."""
-_SLOWEST = 1e-6
+_MIN_SPEED = 1e-6
 """Steps per second."""
 _METRICS, _NAME = 8, 63
-_KNOWN = ("step", "steps", "epoch", "epochs", "records", "speed")
+_KNOWN_KEYS = ("step", "steps", "epoch", "epochs", "records", "speed")
 _DECODER = json.JSONDecoder(parse_constant=lambda _: None)  # NaN is no JSON, but Python writes it
 
 
@@ -66,8 +66,8 @@ class StepProgress(NamedTuple):
     def rate(self) -> str:
         """The speed for people, with its unit; empty if it is unknown."""
         if self.records_per_second is not None:
-            return f"{amount(self.records_per_second)} records/s"
-        return "" if self.speed is None else f"{amount(self.speed)} steps/s"
+            return f"{amount_text(self.records_per_second)} records/s"
+        return "" if self.speed is None else f"{amount_text(self.speed)} steps/s"
 
     def __str__(self) -> str:
         of = "" if self.fraction is None else f" of {self.steps:,} ({100 * self.fraction:.0f}%)"
@@ -75,17 +75,17 @@ class StepProgress(NamedTuple):
         if self.epoch:
             parts.append(f"epoch {self.epoch:,}" + (f" of {self.epochs:,}" if self.epochs else ""))
         parts += [f"{name} {value:.4g}" for name, value in self.metrics.items()]
-        parts += [self.rate, "" if self.remaining is None else f"{duration(self.remaining)} left"]
+        parts += [self.rate, "" if self.remaining is None else f"{duration_text(self.remaining)} left"]
         return ", ".join(filter(None, parts))
 
 
 def read(line: str) -> StepProgress | None:
     """Return the progress in a line, which a launcher or logger may have put words before; None if there is none."""
-    found = _BEGIN.search(line)
+    found = _OBJECT_START.search(line)
     if found is None:
         return None
     try:
-        whole, _ = _DECODER.raw_decode(line[found.start() : found.start() + _LONGEST])
+        whole, _ = _DECODER.raw_decode(line[found.start() : found.start() + _MAX_LINE_LENGTH])
         data = whole["avactl_progress"]
     except (ValueError, RecursionError, KeyError):
         return None
@@ -93,26 +93,26 @@ def read(line: str) -> StepProgress | None:
         return None
     metrics: dict[str, float] = {}
     for key, value in list(data.items())[: 4 * _METRICS]:
-        number = None if key in _KNOWN else _number(value)
+        number = None if key in _KNOWN_KEYS else _finite_number(value)
         if number is not None and len(metrics) < _METRICS:
-            metrics[shortened(visible(key[: 4 * _NAME]), _NAME)] = number
-    speed = _number(data.get("speed"))
+            metrics[shorten_middle(visible_text(key[: 4 * _NAME]), _NAME)] = number
+    speed = _finite_number(data.get("speed"))
     return StepProgress(
         step=step,
         steps=_count(data.get("steps")) or 0,
         epoch=_count(data.get("epoch")) or 0,
         epochs=_count(data.get("epochs")) or 0,
-        records=max(0.0, _number(data.get("records")) or 0.0),
-        speed=speed if speed is not None and speed >= _SLOWEST else None,
+        records=max(0.0, _finite_number(data.get("records")) or 0.0),
+        speed=speed if speed is not None and speed >= _MIN_SPEED else None,
         metrics=metrics,
     )
 
 
 def _count(value: Any) -> int | None:
-    return value if type(value) is int and 0 <= value <= _MOST else None
+    return value if type(value) is int and 0 <= value <= _MAX_NUMBER else None
 
 
-def _number(value: Any) -> float | None:
+def _finite_number(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if abs(value) <= _MOST and math.isfinite(value) else None
+    return float(value) if abs(value) <= _MAX_NUMBER and math.isfinite(value) else None

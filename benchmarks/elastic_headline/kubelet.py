@@ -22,12 +22,12 @@ from avactl.base.object_identity import namespaced_name
 from avactl.contracts import names
 from avactl.kube.client import STRATEGIC, ApiError, Client
 from avactl.kube.reflector import Reflector
-from avactl.workbench.local.addresses import AddressBlock, paths
-from avactl.workbench.local.environment import expand, resolve
+from avactl.workbench.local.addresses import AddressBlock, path_translator
+from avactl.workbench.local.environment import expand_references, resolve
 from avactl.workbench.local.errors import LocalRunError
 from avactl.workbench.local.pods import LocalPod
 from avactl.workbench.local.process import PodProcess
-from avactl.workbench.local.volumes import volumes
+from avactl.workbench.local.volumes import make_volumes
 
 _PROGRAM = "kubectl.kubernetes.io/default-container"
 _HOST = re.compile(r"([a-z0-9-]+)\.[a-z0-9-]+-rendezvous\.[a-z0-9-]+\.svc")
@@ -187,15 +187,15 @@ class Kubelet:
         address = self._address(pod.host)
         fields = {**pod.item, "status": {"podIP": address, "hostIP": address}}
         variables = resolve(container, pod.name, fields, self._config_maps, self._environment)
-        mounted = volumes(spec, container, own, self._folder / "claims", self._config_maps, {}, str)
-        local = paths(mounted.mounts)
+        mounted = make_volumes(spec, container, own, self._folder / "claims", self._config_maps, {}, str)
+        local = path_translator(mounted.mounts)
 
         def text(value: str) -> str:
             return local(_HOST.sub(lambda found: self._address(found[1]), value))
 
         words = [*container.get("command", ()), *container.get("args", ())]
         mine = {name: text(value) for name, value in variables.items() if name not in ("HOME", "USER")}
-        argv = [text(expand(word, variables)) for word in words]
+        argv = [text(expand_references(word, variables)) for word in words]
         return LocalPod(
             pod.name,
             pod.role,

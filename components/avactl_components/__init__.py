@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 def components() -> list[type[SpecComponent]]:
     """The components of all kinds."""
-    return [__getattr__(name) for name in registry.names()]
+    return [__getattr__(name) for name in registry.kind_names()]
 
 
 def __getattr__(name: str) -> type[SpecComponent]:
-    if name not in registry.names():
+    if name not in registry.kind_names():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from avactl_components.component import component
 

@@ -64,7 +64,7 @@ def _class(model: type[BaseModel], kind: str) -> type:
 def _own(kind: str) -> str:
     from avactl.program import registry
 
-    return registry.kind(kind).model.__module__.removesuffix(".spec")
+    return registry.get_kind(kind).model.__module__.removesuffix(".spec")
 
 
 def _annotation(annotation: Any, kind: str) -> Any:

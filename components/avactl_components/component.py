@@ -61,7 +61,7 @@ class SpecComponent(pulumi.ComponentResource):
 @cache
 def component(kind: str) -> type[SpecComponent]:
     """The component of a kind."""
-    model = registry.kind(kind).model
+    model = registry.get_kind(kind).model
     arguments = arguments_of(model)
 
     def __init__(  # noqa: N807 - the class's own: its annotations are what the package's schema is made of

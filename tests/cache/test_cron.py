@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from avactl.base.cron import fires, parse_cron
+from avactl.base.cron import fires_between, parse_cron
 
 
 def at(text: str) -> float:
@@ -27,7 +27,7 @@ def at(text: str) -> float:
     ],
 )
 def test_a_schedule_fires_between_two_looks(schedule: str, since: str, until: str, due: bool) -> None:
-    assert fires(schedule, at(since), at(until)) is due
+    assert fires_between(schedule, at(since), at(until)) is due
 
 
 @pytest.mark.parametrize("text", ["* * * *", "60 * * * *", "* * 0 * *", "5-1 * * * *", "*/0 * * * *", "a * * * *"])

@@ -20,7 +20,7 @@ from avactl import compile_tree
 from avactl.base.installation import Origin
 from avactl.forges import FORGES, forge_names
 from avactl.spec.repository.tree import DirTree
-from avactl.workbench.scaffold import create, template
+from avactl.workbench.scaffold import create, template_files
 from avactl.workbench.scaffold.choice import ENGINES, Choice, ChoiceError, requirement_line, source_of
 from tests.cli.running import Run
 from tests.diff.repository import Repository
@@ -40,7 +40,7 @@ HASH = "ab" * 32
 @pytest.mark.parametrize("clusters", [("lab",), ("east", "west")])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_each_engine_gets_what_it_needs(tmp_path: Path, engine: str, clusters: tuple[str, ...]) -> None:
-    create(tmp_path, template(Choice(engine, "both", clusters)))
+    create(tmp_path, template_files(Choice(engine, "both", clusters)))
     compilation = compile_tree(DirTree(tmp_path))
     assert (compilation.ok, compilation.diagnostics) == (True, ())
     specs = compilation.program.clusters()
@@ -71,7 +71,7 @@ def test_each_engine_gets_what_it_needs(tmp_path: Path, engine: str, clusters: t
 @pytest.mark.parametrize("clusters", [("lab",), ("east", "west")])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_each_engine_in_environments(tmp_path: Path, engine: str, clusters: tuple[str, ...]) -> None:
-    create(tmp_path, template(Choice(engine, "both", clusters, ("staging", "prod"))))
+    create(tmp_path, template_files(Choice(engine, "both", clusters, ("staging", "prod"))))
     for name in ("staging", "prod"):
         compilation = compile_tree(DirTree(tmp_path, environment=name))
         assert (compilation.ok, compilation.diagnostics) == (True, ())
@@ -128,7 +128,7 @@ def run_step(script: str, repository: Repository, environment: dict[str, str]) -
 
 def test_the_publishing_step_of_each_environment(tmp_path: Path) -> None:
     repository = Repository(tmp_path / "specs")
-    create(repository.root, template(Choice("flux", "both", environments=("staging", "prod"))))
+    create(repository.root, template_files(Choice("flux", "both", environments=("staging", "prod"))))
     repository.commit()
     subprocess.run(["git", "init", "-q", "--bare", str(tmp_path / "central.git")], check=True)
     repository.git("remote", "add", "origin", str(tmp_path / "central.git"))
@@ -144,7 +144,7 @@ def test_the_publishing_step_of_each_environment(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("forge", [*forge_names(), "none"])
 def test_each_forge(forge: str) -> None:
-    files = template(Choice("flux", forge))
+    files = template_files(Choice("flux", forge))
     for each in FORGES:
         assert any(path.startswith(each.pipeline_paths) for path in files) is (forge == each.name)
     assert any(path.startswith(".github/") for path in files) is (forge == "github")
@@ -167,8 +167,8 @@ def test_without_pulumi_the_lock_lacks_its_packages() -> None:
                 needed(one.name, frozenset(one.extras), known)
         return known
 
-    whole = names(template(Choice("pulumi"))["stacks/requirements.lock"].decode())
-    small = names(template(Choice("none"))["requirements.lock"].decode())
+    whole = names(template_files(Choice("pulumi"))["stacks/requirements.lock"].decode())
+    small = names(template_files(Choice("none"))["requirements.lock"].decode())
     extras = frozenset({"ci", "cluster"})
     for name in whole - small:
         assert name not in needed("avactl", extras, set()), name
@@ -179,7 +179,7 @@ def test_without_pulumi_the_lock_lacks_its_packages() -> None:
 @pytest.mark.parametrize("forge", ["github", "gitlab"])
 def test_the_publishing_steps(tmp_path: Path, forge: str) -> None:
     repository = Repository(tmp_path / "specs")
-    create(repository.root, template(Choice("argocd", forge)))
+    create(repository.root, template_files(Choice("argocd", forge)))
     commit = repository.commit()
     subprocess.run(["git", "init", "-q", "--bare", str(tmp_path / "central.git")], check=True)
     repository.git("remote", "add", "origin", str(tmp_path / "central.git"))

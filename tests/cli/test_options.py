@@ -50,21 +50,26 @@ class _Context:
 
 def test_completion(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(EXAMPLES / "ava" / "teams")
-    assert completion.clusters("") == ["serve", "train"]
-    assert completion.stacks("train.v") == ["train.video", "train.vision"]
-    assert completion.pools("v1") == ["v100", "v100-debug", "v100-serve"]
-    assert completion.topics("Train") == ["TrainingJob"]
-    assert completion.topics("TrainingJob.spec.wo") == ["TrainingJob.spec.workerGroups", "TrainingJob.spec.workers."]
-    assert completion.topics("TrainingJob.spec.workers.li") == [
+    assert completion.complete_cluster("") == ["serve", "train"]
+    assert completion.complete_stack("train.v") == ["train.video", "train.vision"]
+    assert completion.complete_pool("v1") == ["v100", "v100-debug", "v100-serve"]
+    assert completion.complete_topic("Train") == ["TrainingJob"]
+    assert completion.complete_topic("TrainingJob.spec.wo") == [
+        "TrainingJob.spec.workerGroups",
+        "TrainingJob.spec.workers.",
+    ]
+    assert completion.complete_topic("TrainingJob.spec.workers.li") == [
         "TrainingJob.spec.workers.link",
         "TrainingJob.spec.workers.linkPolicy",
     ]
     jobs = Path("vision/jobs.yaml")
     assert completion.names_in_file(_Context(file=jobs), "TrainingJob/r") == ["TrainingJob/resnet50"]
-    assert completion.edits(_Context(file=jobs, name="resnet50"), "spec.checkpoint.e") == ["spec.checkpoint.every"]
-    assert completion.edits(_Context(file=jobs), "spec.ttl=") == []
+    assert completion.complete_edit(_Context(file=jobs, name="resnet50"), "spec.checkpoint.e") == [
+        "spec.checkpoint.every"
+    ]
+    assert completion.complete_edit(_Context(file=jobs), "spec.ttl=") == []
     monkeypatch.chdir("/")
-    assert completion.clusters("") == []
+    assert completion.complete_cluster("") == []
 
 
 def test_completion_in_the_shell(avactl: Run) -> None:
@@ -85,7 +90,7 @@ def test_explain_recursive_has_all_fields_and_an_example_that_compiles() -> None
     package = Path(recursive.__file__).parent
     result = compile_tree(DirTree(package, ["examples.yaml"]))
     assert result.diagnostics == ()
-    for kind in registry.names():
+    for kind in registry.kind_names():
         text = recursive.recursive_text(kind)
         assert f"\nExample\n  apiVersion: avactl.dev/v1\n  kind: {kind}\n" in text
     assert "\n      cpuUtilization  integer from 1 to 100; default 70\n" in recursive.recursive_text(

@@ -23,10 +23,10 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 def test_explain_lists_the_kinds() -> None:
     text = explain_text(None)
-    assert all(name in text for name in registry.names())
+    assert all(name in text for name in registry.kind_names())
 
 
-@pytest.mark.parametrize("kind", registry.names())
+@pytest.mark.parametrize("kind", registry.kind_names())
 def test_every_field_of_every_kind_is_explained(kind: str) -> None:
     explained = set()
 
@@ -38,7 +38,7 @@ def test_every_field_of_every_kind_is_explained(kind: str) -> None:
                 explained.add(f"{path}.{key}")
                 walk(field.annotation, f"{path}.{key}")
 
-    walk(registry.kind(kind).model, kind)
+    walk(registry.get_kind(kind).model, kind)
     assert {f"{kind}.metadata.name", f"{kind}.spec"} < explained
     assert any(path.startswith(f"{kind}.spec.") for path in explained)
 

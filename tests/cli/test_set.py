@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from avactl.spec.documents.edit import EditError, parse_edit, set_values
-from avactl.spec.documents.yaml import compose, load_yaml
+from avactl.spec.documents.yaml import compose_documents, load_yaml
 from tests.cli.running import Run
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -34,7 +34,7 @@ def leaves(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 @pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(EXAMPLES)))
 def test_every_value_of_every_example_there_and_back(file: Path) -> None:
     text = file.read_text()
-    places = [(index, *leaf) for index, root in enumerate(compose(text)) for leaf in leaves(root)]
+    places = [(index, *leaf) for index, root in enumerate(compose_documents(text)) for leaf in leaves(root)]
     assert places
     for index, path, node in places:
         changed = set_values(file.name, text, index, [(path, "other-value")])

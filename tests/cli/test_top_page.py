@@ -20,14 +20,14 @@ def lines(width: int, *tables: object) -> list[str]:
 
 def test_long_names_give_way_to_numbers() -> None:
     team = Team(_LONG, "V100", 1024.5, 1000, 512, 24.5, 24.5, 128)
-    _, row = lines(80, top._teams([team], 0))
+    _, row = lines(80, top._teams_table([team], 0))
     assert row.split("…")[1].split() == ["V100", "1024", "1000", "24.5", "of", "512", "128"]
     why = "waits for the PersistentVolumeClaim \x1b[31mhome\nwhich is not bound yet"
     job = Job(_LONG, "scan", "train", _LONG, 8, 6, 64, "V100", "2026-01-01T00:00:00Z", why)
-    _, row = lines(80, top._jobs([job]))
+    _, row = lines(80, top._jobs_table([job]))
     assert " train " in row
     assert " 6 of 8    64  V100 " in row
-    _, row = lines(300, top._jobs([job]))
+    _, row = lines(300, top._jobs_table([job]))
     assert row.endswith(" d  pending: waits for the PersistentVolumeClaim [31mhome which is not bound yet")
 
 
@@ -43,7 +43,7 @@ def test_long_names_give_way_to_numbers() -> None:
     ],
 )
 def test_tables_share_a_low_terminal(wanted: list[int], have: int, rows: list[int]) -> None:
-    found = top._share(wanted, have)
+    found = top._share_lines(wanted, have)
     assert found == rows
     if have > 4:
         assert sum(found) + sum(shown < all_ for shown, all_ in zip(found, wanted, strict=True)) <= have

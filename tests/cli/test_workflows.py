@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from avactl import __version__
-from avactl.workbench.scaffold import LOCK, REQUIREMENTS, create, template
+from avactl.workbench.scaffold import LOCK, REQUIREMENTS, create, template_files
 from avactl.workbench.scaffold.choice import Choice
 from tests.conftest import ROOT
 from tests.diff.repository import Repository
@@ -33,7 +33,7 @@ class Pipelines:
     def __init__(self, place: Path, choice: Choice | None = None) -> None:
         self.place = place
         self.repository = Repository(place / "repository")
-        create(self.repository.root, template(choice))
+        create(self.repository.root, template_files(choice))
         self.first = self.repository.commit()
         self.repository.git("remote", "add", "origin", str(place / "repository"))
         self.repository.git("fetch", "-q", "origin")

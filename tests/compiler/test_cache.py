@@ -26,7 +26,7 @@ from avactl.compiler.incremental.compile import Compiled, compile_cached
 from avactl.compiler.incremental.disk import Store
 from avactl.compiler.incremental.records import PlainDependencies
 from avactl.compiler.incremental.tracing import Dependency, DerivedValue, FileContent, MemoisedValue, SpecsOfKind
-from avactl.diagnostics.redaction import redacted
+from avactl.diagnostics.redaction import redact_diagnostic
 from avactl.spec.repository.tree import DirTree
 from tests.conftest import ROOT
 
@@ -467,7 +467,7 @@ def test_errors_are_not_kept(repository: Path, store: Path) -> None:
     path.write_text(path.read_text().replace("priority: high", f"env: {{KEY: {key}}}"))
     result = check(repository)
     assert not result.ok
-    assert key not in repr([redacted(d) for d in result.diagnostics])
+    assert key not in repr([redact_diagnostic(d) for d in result.diagnostics])
     assert {file: file.read_bytes() for file in store.iterdir()} == before
 
 

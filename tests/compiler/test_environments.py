@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from avactl.compiler import Compilation, compile_tree
 from avactl.compiler.driver import compile_change
-from avactl.compiler.layers.merge import Part, merged, trace
+from avactl.compiler.layers.merge import Part, merge_values, trace_parts
 from avactl.kinds import TrainingJob, Workspace
 from avactl.kinds.training.spec import TrainingJobSpec
 from avactl.program.program import Item
@@ -71,12 +71,12 @@ def problems(files: dict[str, str], environment: str = "") -> list[tuple[str, st
     ],
 )
 def test_merge(lower: dict[str, Any], upper: dict[str, Any], result: dict[str, Any]) -> None:
-    assert merged(lower, upper) == result
+    assert merge_values(lower, upper) == result
 
 
 def test_three_layers_merge_as_two_and_one() -> None:
     layers = [{"a": {"b": 1, "c": 1}}, {"a": None}, {"a": {"d": 3}}]
-    assert reduce(merged, layers) == {"a": {"d": 3}}
+    assert reduce(merge_values, layers) == {"a": {"d": 3}}
 
 
 def _values() -> Any:
@@ -98,7 +98,7 @@ def test_every_merged_value_has_an_origin(layers: list[dict[str, Any]]) -> None:
     parts = [Part(index, (), each) for index, each in enumerate(layers)]
 
     def check(value: Any, path: tuple[str | int, ...]) -> None:
-        live, rest = trace(parts, path)
+        live, rest = trace_parts(parts, path)
         assert rest == ()
         if len(live) == 1:
             assert live[0].value == value
@@ -111,7 +111,7 @@ def test_every_merged_value_has_an_origin(layers: list[dict[str, Any]]) -> None:
         ):
             check(inner, (*path, step))
 
-    check(reduce(merged, layers), ())
+    check(reduce(merge_values, layers), ())
 
 
 # -- environments --------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from avactl.change.diff.text import render_text
 from avactl.compiler import compile_tree
 from avactl.compiler.driver import compile_change
 from avactl.compiler.incremental.compile import compile_cached
-from avactl.compiler.patches.merge import PatchError, json_patched, merged
+from avactl.compiler.patches.merge import PatchError, json_patched, strategic_merge
 from avactl.contracts.pod_annotations import RUN_DIGEST
 from avactl.program import kubernetes_schema
 from avactl.spec.repository.tree import DirTree, MemoryTree
@@ -76,7 +76,7 @@ def test_the_api_server_takes_the_patched_objects(kube: KubeClient, namespace: s
         apply(kube, mine)
 
 
-POD = kubernetes_schema.resolved({"ref": "io.k8s.api.core.v1.PodSpec"})
+POD = kubernetes_schema.resolve_reference({"ref": "io.k8s.api.core.v1.PodSpec"})
 
 
 def test_lists_are_merged_by_their_keys() -> None:
@@ -91,22 +91,22 @@ def test_lists_are_merged_by_their_keys() -> None:
         "tolerations": [{"key": "b"}],
         "hostname": None,
     }
-    found = merged(POD, pod, patch)
+    found = strategic_merge(POD, pod, patch)
     assert [each["name"] for each in found["containers"]] == ["a", "b"]
     assert found["containers"][0]["env"] == [{"name": "X", "value": "1"}, {"name": "Y", "value": "2"}]
     assert found["containers"][0]["args"] == ["3"]
     assert found["volumes"] == [{"name": "v", "configMap": {"name": "c"}}]  # a volume has one source
     assert found["tolerations"] == [{"key": "b"}]  # no merge key: replaced
-    gone = merged(POD, pod, {"containers": [{"name": "a", "$patch": "delete"}], "volumes": None})
+    gone = strategic_merge(POD, pod, {"containers": [{"name": "a", "$patch": "delete"}], "volumes": None})
     assert gone == {"containers": [], "tolerations": [{"key": "a"}]}
     assert pod["volumes"]
     with pytest.raises(PatchError, match="no entry with `name: x`"):
-        merged(POD, pod, {"containers": [{"name": "x", "$patch": "delete"}]})
+        strategic_merge(POD, pod, {"containers": [{"name": "x", "$patch": "delete"}]})
 
 
 def test_programs_of_followers_are_containers_too() -> None:
     pod = {"containers": [{"name": "follower"}], "initContainers": [{"name": "worker", "image": "a:1"}]}
-    found = merged(POD, pod, {"containers": [{"name": "worker", "imagePullPolicy": "Always"}]})
+    found = strategic_merge(POD, pod, {"containers": [{"name": "worker", "imagePullPolicy": "Always"}]})
     assert found["containers"] == [{"name": "follower"}]
     assert found["initContainers"] == [{"name": "worker", "image": "a:1", "imagePullPolicy": "Always"}]
 

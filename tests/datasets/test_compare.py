@@ -121,12 +121,12 @@ def test_sorting_in_runs_is_sorting(items: list[tuple[bytes, int]], size: int) -
     keyed = [(key.hex().encode(), number, b"{}") for key, number in items]
     import avactl.datasets.ordering as ordering
 
-    limits = ordering._BATCH_LINES, ordering._RUNS
-    ordering._BATCH_LINES, ordering._RUNS = size, 2
+    limits = ordering._BATCH_LINES, ordering._MAX_RUNS
+    ordering._BATCH_LINES, ordering._MAX_RUNS = size, 2
     try:
         assert list(sort_lines(iter(keyed))) == sorted(keyed)
     finally:
-        ordering._BATCH_LINES, ordering._RUNS = limits
+        ordering._BATCH_LINES, ordering._MAX_RUNS = limits
 
 
 # -- lists ---------------------------------------------------------------------------------------------------------

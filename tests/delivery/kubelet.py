@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from avactl.contracts import names
-from avactl.workbench.local.environment import expand, resolve
+from avactl.workbench.local.environment import expand_references, resolve
 from tools.controlplane import ApiError, ControlPlane, KubeClient
 
 Body = dict[str, Any]
@@ -123,7 +123,7 @@ class Kubelet:
         result = self._folder / pod["metadata"]["name"]
         result.write_text("")
         own = {key: value.replace(RESULT, str(result)) for key, value in given.items()}
-        words = [expand(word, given) for word in [*container.get("command", ()), *container.get("args", ())]]
+        words = [expand_references(word, given) for word in [*container.get("command", ()), *container.get("args", ())]]
         words = [word.replace(RESULT, str(result)) for word in words]
         # The image's programs.
         known = {"avactl": [sys.executable, "-m", "avactl.cli.main"], "python": [sys.executable]}

@@ -26,7 +26,7 @@ from avactl.daemons.delivery.decide import (
     Start,
     Status,
     Step,
-    candidate,
+    candidate_url,
     decide,
 )
 from avactl.daemons.delivery.validation import Bound
@@ -131,7 +131,7 @@ def events(config: Config, world: World) -> Iterator[World]:
         else:
             done = world.with_job(step, Job(job.run, "succeeded"))
             if step == "seal":
-                done = done._replace(sealed=done.sealed | {candidate(config, job.run)})
+                done = done._replace(sealed=done.sealed | {candidate_url(config, job.run)})
             yield done
     if world.proposal == "open":
         yield world.serving(world.proposed)._replace(proposal="closed", proposed="")
@@ -195,7 +195,7 @@ def run(config: Config, world: World, until: str) -> World:
                 world = world.with_job(step, Job(job.run, "succeeded", GOOD if step == "validate" else ""))
                 world = world._replace(passed=world.passed | {job.run})
                 if step == "seal":
-                    world = world._replace(sealed=world.sealed | {candidate(config, job.run)})
+                    world = world._replace(sealed=world.sealed | {candidate_url(config, job.run)})
         for after in passes(config, world):
             world = after
     raise AssertionError(f"never {until}: {world}")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from avactl.daemons.delivery import models
-from avactl.daemons.delivery.models import published
+from avactl.daemons.delivery.models import published_versions
 from avactl.daemons.delivery.publish import MAX_LINEAGE
 
 
@@ -24,20 +24,20 @@ def test_what_is_no_version(tmp_path: Path) -> None:
     write(tmp_path, "\u0661", b"{}")
     write(tmp_path, "2", b"{}" + b" " * MAX_LINEAGE)
     write(tmp_path, "3/4", b"{}")
-    assert published(str(tmp_path)) == {1: {"commit": "honest"}}
+    assert published_versions(str(tmp_path)) == {1: {"commit": "honest"}}
 
 
 @pytest.mark.parametrize("content", [b"[]", b"nonsense", b'{"a":' * 100_000, b"\xff", b""])
 def test_lineage_that_is_none(tmp_path: Path, content: bytes) -> None:
     write(tmp_path, "1", content[:MAX_LINEAGE])
-    assert published(str(tmp_path)) == {1: {}}
+    assert published_versions(str(tmp_path)) == {1: {}}
 
 
 def test_as_much_is_read_as_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for version in range(1, 11):
         write(tmp_path, str(version), b'{"commit": "%d"}' % version)
     monkeypatch.setattr(models, "MAX_READ", 3 * len('{"commit": "1"}'))
-    found = published(str(tmp_path))
+    found = published_versions(str(tmp_path))
     assert list(found) == list(range(1, 11))
     # The newest ones, of which the tenth has a digit more.
     assert [version for version, lineage in found.items() if lineage] == [9, 10]

@@ -42,7 +42,7 @@ def model(version: Path) -> dict[str, bytes]:
 
 
 def staged(source: Path, target: Path, output: str = "", marker: str = "") -> publish.Staged:
-    return publish.stage(open_store(str(source)), open_store(str(target)), output, marker)
+    return publish.stage_version(open_store(str(source)), open_store(str(target)), output, marker)
 
 
 def published(directory: Path, version: int, files: dict[str, bytes]) -> Path:
@@ -50,7 +50,7 @@ def published(directory: Path, version: int, files: dict[str, bytes]) -> Path:
     fill(directory / f"run-{version}", files)
     target = directory / "out" / str(version)
     staged(directory / f"run-{version}", target)
-    publish.seal(open_store(str(target)), {"run": version})
+    publish.seal_version(open_store(str(target)), {"run": version})
     return target
 
 
@@ -87,10 +87,10 @@ def test_again_is_the_same(tmp_path: Path) -> None:
     fill(tmp_path / "ckpt", MODEL)
     target = tmp_path / "out" / "7"
     first = staged(tmp_path / "ckpt", target)
-    publish.seal(open_store(str(target)), LINEAGE)
+    publish.seal_version(open_store(str(target)), LINEAGE)
     before = tree(target)
     assert staged(tmp_path / "ckpt", target) == first
-    publish.seal(open_store(str(target)), LINEAGE)
+    publish.seal_version(open_store(str(target)), LINEAGE)
     assert tree(target) == before
 
 
@@ -105,22 +105,22 @@ def test_another_content_or_lineage_is_refused(tmp_path: Path) -> None:
         staged(tmp_path / "ckpt", tmp_path / "out" / "8")
     target = published(tmp_path, 9, MODEL)
     with pytest.raises(DatasetError, match="published with another lineage"):
-        publish.seal(open_store(str(target)), {"run": 10})
+        publish.seal_version(open_store(str(target)), {"run": 10})
 
 
 def test_a_version_is_sealed_only_as_staged(tmp_path: Path) -> None:
     fill(tmp_path / "ckpt", MODEL)
     target = tmp_path / "out" / "7"
     with pytest.raises(DatasetError, match=r"has no manifest\.jsonl"):
-        publish.seal(open_store(str(target)), LINEAGE)
+        publish.seal_version(open_store(str(target)), LINEAGE)
     staged(tmp_path / "ckpt", target)
     (target / "1" / "weights-003.bin").write_bytes(b"short")
     with pytest.raises(DatasetError, match=r"weights-003\.bin is not as staged"):
-        publish.seal(open_store(str(target)), LINEAGE)
+        publish.seal_version(open_store(str(target)), LINEAGE)
     (target / "1" / "weights-003.bin").write_bytes(MODEL["1/weights-003.bin"])
     (target / "more.bin").write_bytes(b"x")
     with pytest.raises(DatasetError, match=r"more\.bin is not of this model"):
-        publish.seal(open_store(str(target)), LINEAGE)
+        publish.seal_version(open_store(str(target)), LINEAGE)
     assert not (target / "lineage.json").exists()
 
 
@@ -187,7 +187,7 @@ def test_nothing_newer_is_no_version(tmp_path: Path, avactl: Run) -> None:  # no
     # Not published yet: a validation that failed for another reason is tried again.
     assert avactl(*command, "out/2", "--result", "result").stdout == "out/2: 2 files, 1 B\n"
     assert (tmp_path / "result").read_text() == "copied export/1"
-    publish.seal(open_store(str(tmp_path / "out" / "1")), {})
+    publish.seal_version(open_store(str(tmp_path / "out" / "1")), {})
     done = avactl(*command, "out/3", "--result", "result")
     assert (done.returncode, "is version 1 already" in done.stdout) == (0, True), done.stderr
     assert (tmp_path / "result").read_text() == "unchanged"
@@ -223,7 +223,7 @@ def test_thousands_of_exports(s3: str, bucket: str, put: Callable[[Mapping[str, 
     put({"published/10/origin.json": orjson.dumps({"from": "s3://data/training", "output": "export/1198"})})
     target = open_store(f"{bucket}/published/12", s3)
     with pytest.raises(publish.UnchangedError, match="is version 10 already"):
-        publish.stage(source, target, "export/*", "_SUCCESS", versions)
+        publish.stage_version(source, target, "export/*", "_SUCCESS", versions)
     assert [each.partition(" ")[0] for each in versions.asked] == ["directories", "find", "find", "find", "read"]
 
 
@@ -267,9 +267,9 @@ def test_an_output_that_changes_while_it_is_copied(tmp_path: Path, key: str) -> 
     target = tmp_path / "out" / "1"
     source: Any = Growing(open_store(str(tmp_path / "ckpt")), key)
     with pytest.raises(DatasetError, match="changed"):
-        publish.stage(source, open_store(str(target)), "export/*", "_SUCCESS")
+        publish.stage_version(source, open_store(str(target)), "export/*", "_SUCCESS")
     with pytest.raises(DatasetError, match=r"has no manifest\.jsonl"):
-        publish.seal(open_store(str(target)), LINEAGE)
+        publish.seal_version(open_store(str(target)), LINEAGE)
     if key.endswith("part-2"):  # it is whole now
         assert staged(tmp_path / "ckpt", target, "export/*", "_SUCCESS").files == 4
 
@@ -302,9 +302,9 @@ def test_kept_versions(tmp_path: Path) -> None:
     staged(tmp_path / "run-4", out / "4")  # failed its validation
     staged(tmp_path / "run-4", out / "9")  # of a later run
     fill(out / "notes", {"x.txt": b"x"})
-    assert publish.prune(str(out), 8, 2, frozenset({2})) == [1, 3, 4, 5]
+    assert publish.prune_versions(str(out), 8, 2, frozenset({2})) == [1, 3, 4, 5]
     assert sorted(path.name for path in out.iterdir()) == ["2", "6", "8", "9", "notes"]
-    assert publish.prune(str(out), 8, 2, frozenset({2})) == []
+    assert publish.prune_versions(str(out), 8, 2, frozenset({2})) == []
 
 
 KILLED = """
@@ -332,7 +332,7 @@ def test_kill_at_any_point(tmp_path: Path, rounds: int) -> None:
     """Each round ends before another file is opened or gets its name; the result is that of one run."""
     fill(tmp_path / "ckpt", MODEL)
     staged(tmp_path / "ckpt", tmp_path / "whole" / "3")
-    publish.seal(open_store(str(tmp_path / "whole" / "3")), LINEAGE)
+    publish.seal_version(open_store(str(tmp_path / "whole" / "3")), LINEAGE)
     target, rng, killed = tmp_path / "out" / "3", random.Random(rounds), 0
     for _ in range(rounds):
         command = [sys.executable, "-c", KILLED, str(tmp_path / "ckpt"), str(target), str(rng.randint(1, 12))]
@@ -346,7 +346,7 @@ def test_kill_at_any_point(tmp_path: Path, rounds: int) -> None:
         assert model(target) == MODEL
         return
     staged(tmp_path / "ckpt", target)
-    publish.seal(open_store(str(target)), LINEAGE)
+    publish.seal_version(open_store(str(target)), LINEAGE)
     assert model(target) == MODEL
     manifests = [(tmp_path / where / "3" / "manifest.jsonl").read_bytes() for where in ("whole", "out")]
     assert manifests[0].replace(b"/whole/", b"/out/") == manifests[1]
@@ -359,14 +359,14 @@ def test_an_object_store(s3: str, bucket: str) -> None:  # noqa: F811
         source.write(f"export/{name}", content)
     for version in (1, 2):
         target = open_store(f"{bucket}/published/{version}", s3)
-        assert publish.stage(source, target, "export").files == len(files)
-        publish.seal(target, LINEAGE)
-        publish.seal(target, LINEAGE)
+        assert publish.stage_version(source, target, "export").files == len(files)
+        publish.seal_version(target, LINEAGE)
+        publish.seal_version(target, LINEAGE)
     assert {each.key for each in target.objects()} == {*files, *publish.OWN}
     copied = target.find("1/large.bin")
     assert copied is not None
     assert target.read(copied) == files["1/large.bin"]
-    assert publish.prune(f"{bucket}/published", 2, 1, frozenset(), s3) == [1]
+    assert publish.prune_versions(f"{bucket}/published", 2, 1, frozenset(), s3) == [1]
     assert {each.key.partition("/")[0] for each in open_store(f"{bucket}/published", s3).objects()} == {"2"}
 
 

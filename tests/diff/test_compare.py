@@ -8,14 +8,14 @@ from typing import Any
 import yaml
 
 from avactl.change.diff import Disruption, compare
-from avactl.change.diff.groups import groups
+from avactl.change.diff.groups import group_intents
 from avactl.change.diff.model import ABSENT
-from avactl.change.diff.phrases import field
+from avactl.change.diff.phrases import show_field
 from avactl.compiler import PASSES, compile_tree
 from avactl.compiler.config import load_config, rules_of
 from avactl.compiler.driver import run_passes
 from avactl.compiler.pass_state import State
-from avactl.compiler.policies.evaluation import judge
+from avactl.compiler.policies.evaluation import judge_specs
 from avactl.spec.documents.yaml import load_yaml
 from avactl.spec.repository.tree import MemoryTree
 from tests.diff.sides import HEAD, PLATFORM, body, broken, changes, compiled, job, texts, the, with_bodies, workspace
@@ -56,7 +56,7 @@ def test_the_name_of_a_file_does_not_hide_a_spec() -> None:
     )
     assert [intent.op for intent in compare(base, head).intents] == ["added"]
     assert rules is not None
-    assert {found.rule for _, found in judge(rules, tree, head.program.items, ())} == {"images-pinned"}
+    assert {found.rule for _, found in judge_specs(rules, tree, head.program.items, ())} == {"images-pinned"}
 
 
 def test_a_job_that_grows() -> None:
@@ -421,7 +421,7 @@ def test_the_network_of_machines_is_shown() -> None:
 def test_a_job_with_other_rights_does_not_hide_among_others() -> None:
     jobs = [job(name) for name in ("one", "two")]
     diff = changes([], [*jobs, job("three", command=["python", "miner.py"]), job("four", env=SECRET)])
-    shown = [[intent.key.name for intent in group.intents] for group in groups(diff)]
+    shown = [[intent.key.name for intent in group.intents] for group in group_intents(diff)]
     assert sorted(map(sorted, shown)) == [["four"], ["one", "two"], ["three"]]
 
 
@@ -432,5 +432,5 @@ def test_types_of_values_are_changes() -> None:
         intent = the(changes([text.replace("VALUE", old)], [text.replace("VALUE", new)]), "k")
         assert (intent.op, len(intent.spec), len(intent.objects)) == ("changed", 1, 1)
         for change in (*intent.spec, *intent.objects[0].fields):
-            one, _, other = field(change).removeprefix("objects[0].").removeprefix("spec.").partition(" → ")
+            one, _, other = show_field(change).removeprefix("objects[0].").removeprefix("spec.").partition(" → ")
             assert one.partition(" ")[2] != other

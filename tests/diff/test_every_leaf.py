@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from avactl.base.equality import same
+from avactl.base.equality import is_same
 from avactl.change.diff import compare
 from avactl.change.diff.json_output import render_json
 from avactl.change.diff.markdown import render_markdown
@@ -211,11 +211,11 @@ def test_outputs_decide_what_changes(
     before = with_values(repository, kinds, base)
     diffs = [compare(before, with_values(repository, kinds, head)) for head in (one, other)]
     for diff, head in zip(diffs, (one, other), strict=True):
-        assert diff.empty == same(list(base.values()), list(head.values()))
+        assert diff.empty == is_same(list(base.values()), list(head.values()))
         shown = json.loads(render_json(diff))
         for (owner, kind, _path), new in head.items():
             old = base[(owner, kind, _path)]
-            if not same(old, new):
+            if not is_same(old, new):
                 (entry,) = [
                     o
                     for i in shown["intents"]
@@ -223,9 +223,11 @@ def test_outputs_decide_what_changes(
                     if (o["kind"], o["name"]) == (kind, f"{owner}-worker")
                 ]
                 pairs = [(field.get("old", ...), field.get("new", ...)) for field in entry["fields"]]
-                assert not any(same(*pair) for pair in pairs)
-                assert any(same(pair, (old, new)) for pair in pairs) or any(": " in f["path"] for f in entry["fields"])
-    assert (render_json(diffs[0]) == render_json(diffs[1])) == same(list(one.values()), list(other.values()))
+                assert not any(is_same(*pair) for pair in pairs)
+                assert any(is_same(pair, (old, new)) for pair in pairs) or any(
+                    ": " in f["path"] for f in entry["fields"]
+                )
+    assert (render_json(diffs[0]) == render_json(diffs[1])) == is_same(list(one.values()), list(other.values()))
     for render in (render_text, render_markdown):
         if render(diffs[0]) == render(diffs[1]):
             assert list(map(words, one.values())) == list(map(words, other.values())), render(diffs[0])

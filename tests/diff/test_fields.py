@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from avactl.base.equality import canonical, same
-from avactl.base.terminal import visible
-from avactl.change.diff.fields import Change, changed_lines, differences, dotted, object_differences
+from avactl.base.equality import canonical_json, is_same
+from avactl.base.terminal import visible_text
+from avactl.change.diff.fields import Change, changed_lines, field_differences, format_path, object_differences
 from avactl.change.diff.model import ABSENT
 from avactl.change.diff.objects import field_changes
 from avactl.program.lowering import k8s
@@ -19,7 +19,7 @@ from tests.conftest import SOAK
 
 
 def told(old: Any, new: Any) -> list[tuple[str, str, Any, Any]]:
-    return [(dotted(c.path), c.op, c.old, c.new) for c in differences(old, new)]
+    return [(format_path(c.path), c.op, c.old, c.new) for c in field_differences(old, new)]
 
 
 def lines(change: Change) -> tuple[str, ...]:
@@ -74,7 +74,7 @@ def test_env_is_matched_by_name_and_its_order_is_told() -> None:
     ],
 )
 def test_keys_of_lists(field: str, entry: dict[str, Any], other: dict[str, Any], path: str) -> None:
-    assert [dotted(c.path) for c in differences({field: [entry]}, {field: [other]})] == [path]
+    assert [format_path(c.path) for c in field_differences({field: [entry]}, {field: [other]})] == [path]
 
 
 def test_arguments_by_position_and_an_insertion_is_one_change() -> None:
@@ -88,7 +88,7 @@ def test_arguments_by_position_and_an_insertion_is_one_change() -> None:
 
 
 def test_an_option_names_the_value_behind_it() -> None:
-    changes = differences({"args": ["--token", "one", "x"]}, {"args": ["--token", "two", "y"]})
+    changes = field_differences({"args": ["--token", "one", "x"]}, {"args": ["--token", "two", "y"]})
     assert [change.name for change in changes] == ["token", ""]
 
 
@@ -104,7 +104,7 @@ def test_equal_amounts_are_no_change_where_kubernetes_reads_amounts() -> None:
     assert object_differences(old, new) == []
     new["metadata"]["labels"]["cpu"] = "1000m"
     new["spec"]["template"]["spec"]["containers"][0]["env"][0]["value"] = "1000m"
-    assert [dotted(c.path) for c in object_differences(old, new)] == [
+    assert [format_path(c.path) for c in object_differences(old, new)] == [
         "metadata.labels.cpu",
         "spec.template.spec.containers[a].env[memory].value",
     ]
@@ -130,10 +130,10 @@ def test_amounts_in_texts_are_texts(kind: str, key: str) -> None:
 )
 def test_types_are_differences(old: Any, new: Any) -> None:
     for one, other in ((old, new), ([old], [new]), ({"a": old}, {"a": new}), ([[old]], [[new]]), ([old, 5], [new])):
-        assert differences({"x": one}, {"x": other})
-        assert differences({"args": [one]}, {"args": [other, 7]})
+        assert field_differences({"x": one}, {"x": other})
+        assert field_differences({"args": [one]}, {"args": [other, 7]})
     one, other = ({"data": {"a.json": json.dumps({"a": value})}} for value in (old, new))
-    assert differences(one, other)
+    assert field_differences(one, other)
 
 
 def test_a_mapping_that_appears_is_told_entry_by_entry() -> None:
@@ -152,14 +152,16 @@ def test_texts_are_read_for_what_they_hold() -> None:
         ("data[site.properties]: d", "added", ABSENT, "4"),
         ("data[train.json]: nnodes", "changed", 2, 4),
     ]
-    (change,) = differences({"data": {"run.sh": "set -e\nsleep 1\nrun\n"}}, {"data": {"run.sh": "set -e\nrun\nexit\n"}})
+    (change,) = field_differences(
+        {"data": {"run.sh": "set -e\nsleep 1\nrun\n"}}, {"data": {"run.sh": "set -e\nrun\nexit\n"}}
+    )
     assert lines(change) == ("-sleep 1", "+exit")
 
 
 def test_json_of_avactl_is_compared_as_data_only() -> None:
     old = {"a": 1, "b": {"c": [1, 2]}, "d": "é"}
     new = {"a": 1, "b": {"c": [1, 2, 3], "x": None}, "d": "é"}
-    for text in (k8s.json_text, k8s.line):
+    for text in (k8s.json_text, k8s.json_line):
         changes = told({"data": {"a.json": text(old)}}, {"data": {"a.json": text(new)}})
         assert [change[0] for change in changes] == ["data[a.json]: b.c[2]", "data[a.json]: b.x"]
 
@@ -179,7 +181,7 @@ def test_json_of_avactl_is_compared_as_data_only() -> None:
     ],
 )
 def test_a_text_written_differently_says_so(old: str, new: str) -> None:
-    (change,) = differences({"data": {"x": old}}, {"data": {"x": new}})
+    (change,) = field_differences({"data": {"x": old}}, {"data": {"x": new}})
     assert change.op == "changed"
     assert change.notation or "\n" not in old + new or lines(change)
     assert (change.old, change.new) == (old, new)
@@ -202,8 +204,8 @@ def test_a_text_written_differently_says_so(old: str, new: str) -> None:
     ],
 )
 def test_what_else_differs_in_a_text_is_told(old: str, new: str, line: str | None) -> None:
-    changes = differences({"data": {"x": old}}, {"data": {"x": new}})
-    whole = [change for change in changes if dotted(change.path) == "data.x"]
+    changes = field_differences({"data": {"x": old}}, {"data": {"x": new}})
+    whole = [change for change in changes if format_path(change.path) == "data.x"]
     if line is not None:
         assert line in lines(whole[-1])
     elif not whole:
@@ -240,11 +242,11 @@ PLAIN: st.SearchStrategy[Any] = st.recursive(
 @given(PLAIN, PLAIN)
 @settings(max_examples=5000 if SOAK else 300)
 def test_there_is_a_difference_exactly_where_values_differ(old: Any, new: Any) -> None:
-    changes: list[Change] = differences({"body": old}, {"body": new})
-    assert bool(changes) == (canonical(old) != canonical(new)) == (not same(old, new))
+    changes: list[Change] = field_differences({"body": old}, {"body": new})
+    assert bool(changes) == (canonical_json(old) != canonical_json(new)) == (not is_same(old, new))
     for change in changes:
-        assert dotted(change.path)
-        assert change.op == "reordered" or not same(change.old, change.new)
+        assert format_path(change.path)
+        assert change.op == "reordered" or not is_same(change.old, change.new)
         assert not change.notation or isinstance(change.old, str)
 
 
@@ -254,6 +256,6 @@ def test_changed_lines_tell_texts_apart(old: str, new: str) -> None:
     lines = changed_lines(old, new)
     removed, added = ({line[1:] for line in lines if line[0] == sign} for sign in "-+")
     assert bool(lines) == (old != new)
-    assert {visible(line).rstrip() for line in removed - added}.isdisjoint(
-        visible(line).rstrip() for line in added - removed
+    assert {visible_text(line).rstrip() for line in removed - added}.isdisjoint(
+        visible_text(line).rstrip() for line in added - removed
     )

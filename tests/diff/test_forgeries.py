@@ -10,7 +10,7 @@ import pytest
 from avactl.change.diff import Diff
 from avactl.change.diff.rights.model import Scope
 from avactl.change.diff.rights.objects import of_object
-from avactl.change.diff.rights.text import differences, listed
+from avactl.change.diff.rights.text import compare_rights, list_rights
 from avactl.change.review.comment import Artifact, compose, whole
 from avactl.change.review.comparison import Sides, review_of
 from avactl.diagnostics.text import render_text
@@ -68,8 +68,8 @@ def test_rights_of_manifests_that_are_none(name: str) -> None:
                     inside = inside[step]
                 inside[path[-1]] = odd
                 found = list(of_object(Scope(Manifest(item, "main", changed), compiled=False)))
-                differences(found, [])
-                listed(found)
+                compare_rights(found, [])
+                list_rights(found)
 
 
 def paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from avactl.change.diff import Diff, compare
-from avactl.change.diff.groups import groups
+from avactl.change.diff.groups import group_intents
 from avactl.change.diff.json_output import render_json
 from avactl.change.diff.markdown import render_markdown
 from avactl.change.diff.text import render_text
@@ -21,7 +21,7 @@ DIGESTS = ("@sha256:" + "1" * 64, "@sha256:" + "1" * 63 + "2", "@sha256:" + "2" 
 
 
 def members(diff: Diff) -> list[list[str]]:
-    return [[intent.key.name for intent in group.intents] for group in groups(diff)]
+    return [[intent.key.name for intent in group.intents] for group in group_intents(diff)]
 
 
 def both(diff: Diff) -> tuple[str, str]:
@@ -49,7 +49,7 @@ def test_the_name_of_a_spec_in_a_value_is_a_value() -> None:
         [job(name, env={"URL": "https://x.example/x"}, **SMALL) for name in ("cdn", "evil")],
         [job(name, env={"URL": f"https://{name}.example/x"}, **SMALL) for name in ("cdn", "evil")],
     )
-    assert len(groups(diff)) == 2
+    assert len(group_intents(diff)) == 2
     for text in both(diff):
         assert "https://cdn.example/x" in text
         assert "https://evil.example/x" in text
@@ -59,7 +59,7 @@ def test_the_name_of_a_spec_in_a_value_is_a_value() -> None:
 def test_values_of_specs_are_never_generalised(value: str) -> None:
     old = [job(name, args=["x"], **SMALL) for name in ("cdn", "evil")]
     diff = changes(old, [job(name, args=[value.format(name=name)], **SMALL) for name in ("cdn", "evil")])
-    assert len(groups(diff)) == 2
+    assert len(group_intents(diff)) == 2
     for text in both(diff):
         assert value.format(name="cdn") in text
         assert value.format(name="evil") in text
@@ -72,7 +72,7 @@ def test_images_that_begin_alike_are_other_images() -> None:
         [job(name, image=old, **SMALL) for name in ("a", "b")],
         [job("a", image=one, **SMALL), job("b", image=other, **SMALL)],
     )
-    assert len(groups(diff)) == 2
+    assert len(group_intents(diff)) == 2
     for text in both(diff):
         for digest in DIGESTS:
             assert digest.removeprefix("@sha256:") in text
@@ -115,7 +115,7 @@ def test_one_object_keeps_its_name() -> None:
 
 def test_equal_changes_of_many_are_one() -> None:
     old, new = ([job(f"j{n}", image=f"example.com/a:{tag}", **SMALL) for n in range(60)] for tag in (1, 2))
-    (group,) = groups(changes(old, new))
+    (group,) = group_intents(changes(old, new))
     assert len(group.intents) == 60
     assert len(group.objects) == 1
 
@@ -134,7 +134,7 @@ def written(name: str, value: str = "x", data: str = "x", annotation: str = "exa
 def test_annotations_of_manifests_are_no_digests(annotation: str) -> None:
     old = [written(name, "deadbeef", annotation=annotation) for name in ("a", "b")]
     diff = changes(old, [written("a", "cafebabe", annotation=annotation), written("b", "1" * 8, annotation=annotation)])
-    assert len(groups(diff)) == 2
+    assert len(group_intents(diff)) == 2
     for text in both(diff):
         assert "cafebabe" in text
         assert "11111111" in text
@@ -153,7 +153,7 @@ def test_values_of_files_are_never_generalised() -> None:
     base, head = compile_tree(side("x")), compile_tree(side("{name}-cm"))
     assert base.ok, base.diagnostics
     diff = compare(base, head)
-    assert len(groups(diff)) == 2
+    assert len(group_intents(diff)) == 2
     for text in both(diff):
         assert "a x → cdn-cm" in text
         assert "a x → evil-cm" in text

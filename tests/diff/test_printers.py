@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from avactl.change.diff import Diff, compare
 from avactl.change.diff.json_output import render_json
-from avactl.change.diff.markdown import code, prose, render_markdown
+from avactl.change.diff.markdown import code_span, escape_prose, render_markdown
 from avactl.change.diff.text import render_text
 from tests.diff.sides import body, broken, changes, compiled, job, with_bodies, workspace
 
@@ -159,7 +159,7 @@ def test_values_cannot_break_out_of_markdown(nasty: str) -> None:
 @given(st.text(max_size=60))
 @settings(max_examples=300)
 def test_a_code_span_holds_any_text(text: str) -> None:
-    span = code(text)
+    span = code_span(text)
     fence = re.match(r"`+", span)
     assert fence is not None
     inside = span[len(fence[0]) : -len(fence[0])]
@@ -169,13 +169,13 @@ def test_a_code_span_holds_any_text(text: str) -> None:
 
 @given(st.text(alphabet="aG1-_*<>@#.:/()H` [", max_size=20))
 def test_prose_is_a_code_span_wherever_it_could_be_markup(text: str) -> None:
-    if not prose(text).startswith("`"):
+    if not escape_prose(text).startswith("`"):
         assert not re.search(r"[*_<>@#\[\]`]|://|www\.|^\s*([-+]|\d+[.)])\s|GH-\d", text)
 
 
 @pytest.mark.parametrize("text", ["no changes", "2 pods restart", "G-1 (a: b) c/d", "3 pods, 2 of 4 GPUs"])
 def test_prose_without_markup_stays_as_it_is(text: str) -> None:
-    assert prose(text) == text
+    assert escape_prose(text) == text
 
 
 def test_values_cannot_steer_a_terminal() -> None:

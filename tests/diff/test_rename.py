@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from avactl.compiler.rename import Candidate, content, match_renames
+from avactl.compiler.rename import Candidate, content_leaves, match_renames
 from tests.work import calls
 
 SPEC = {
@@ -22,7 +22,7 @@ SPEC = {
 
 
 def spec(key: str, data: Any = SPEC, group: str = "TrainingJob") -> Candidate:
-    return Candidate(key, group, content(data, key))
+    return Candidate(key, group, content_leaves(data, key))
 
 
 def test_equal_content() -> None:

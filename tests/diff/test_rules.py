@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from avactl.change.diff.fields import differences
-from avactl.change.diff.model import Disruption, worst
-from avactl.change.diff.rules import RULES, classify, deletion
+from avactl.change.diff.fields import field_differences
+from avactl.change.diff.model import Disruption, worst_disruption
+from avactl.change.diff.rules import RULES, classify_change, classify_deletion
 from avactl.contracts import names
 from avactl.program.manifest import Body, Manifest
 from tools.controlplane import ApiError, KubeClient
@@ -164,7 +164,7 @@ def changed(old: Body, path: str, value: Any) -> Body:
 
 
 def disruption(old: Body, new: Body) -> Disruption:
-    return worst(classify(old["kind"], change, old)[0] for change in differences(old, new))
+    return worst_disruption(classify_change(old["kind"], change, old)[0] for change in field_differences(old, new))
 
 
 @pytest.mark.parametrize(("kind", "path", "value", "expected"), CHANGES, ids=lambda value: str(value)[:40])
@@ -250,7 +250,7 @@ def manifest(kind: str, **fields: Any) -> Manifest:
     ids=lambda value: repr(value)[:30],
 )
 def test_deletion(gone: Manifest, expected: Disruption) -> None:
-    assert deletion(gone)[0] == expected
+    assert classify_deletion(gone)[0] == expected
 
 
 def test_taints_that_evict() -> None:
@@ -286,6 +286,6 @@ def test_order_inside_a_pod_template_restarts_pods() -> None:
 def test_a_rollout_in_steps_is_no_rolling_restart() -> None:
     old = body("Deployment")
     old["metadata"] = {"name": "chat", "annotations": {names.ROLLOUT: "{}"}}
-    change = differences(old, changed(old, "spec.template.spec.terminationGracePeriodSeconds", 7))[0]
-    assert classify("Deployment", change, old) == (POD_RESTART, "canary or blue-green rollout")
-    assert classify("Deployment", change, body("Deployment")) == (POD_RESTART, "rolling restart")
+    change = field_differences(old, changed(old, "spec.template.spec.terminationGracePeriodSeconds", 7))[0]
+    assert classify_change("Deployment", change, old) == (POD_RESTART, "canary or blue-green rollout")
+    assert classify_change("Deployment", change, body("Deployment")) == (POD_RESTART, "rolling restart")

@@ -15,7 +15,7 @@ from avactl.apply.doctor.checks import check
 from avactl.apply.doctor.live import Live
 from avactl.apply.doctor.needs import Needs
 from avactl.apply.doctor.objects import ObjectNeed, needed_objects
-from avactl.program.references import CLAIM, CONFIG_MAP, Reference, references
+from avactl.program.references import CLAIM, CONFIG_MAP, Reference, find_references
 from avactl.spec.repository.tree import DirTree
 from tests.cli.running import Run, write
 from tools.controlplane import ControlPlane, build_binaries
@@ -95,9 +95,9 @@ def test_those_that_no_object_makes(tmp_path: Path) -> None:
 
 
 def test_references_in_values_of_any_shape() -> None:
-    assert list(references([None, 3, {"configMap": None, "persistentVolumeClaim": "x", "items": [[{}]]}])) == []
+    assert list(find_references([None, 3, {"configMap": None, "persistentVolumeClaim": "x", "items": [[{}]]}])) == []
     value: Any = {"configMap": {"name": "a", "items": [None, {"key": 3}, {"key": "k"}], "key": 1}}
-    assert list(references(value, ("x",))) == [
+    assert list(find_references(value, ("x",))) == [
         Reference(CONFIG_MAP, "a", ("x", "configMap", "name"), (("k", ("x", "configMap", "items", 2, "key")),))
     ]
 

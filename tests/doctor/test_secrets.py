@@ -9,7 +9,7 @@ import yaml
 
 from avactl import compile_tree
 from avactl.apply.doctor.needs import Claim, claims_of, defined_by
-from avactl.apply.doctor.secrets import Reference, made_by, needed_secrets, references
+from avactl.apply.doctor.secrets import Reference, made_by, needed_secrets, secret_references
 from avactl.spec.repository.tree import DirTree
 from tests.cli.running import Run, write
 
@@ -76,7 +76,7 @@ def test_of_specs(tmp_path: Path, avactl: Run) -> None:
 def test_of_objects_in_general() -> None:
     def found(text: str) -> set[Reference]:
         body: dict[str, Any] = yaml.safe_load(text)
-        return set(references({"metadata": {"name": "x", "namespace": "n"}, **body}))
+        return set(secret_references({"metadata": {"name": "x", "namespace": "n"}, **body}))
 
     pod = """
     kind: Pod
@@ -116,7 +116,7 @@ def test_of_objects_in_general() -> None:
 
 def test_of_objects_of_any_shape() -> None:
     def found(text: str) -> set[Reference]:
-        return set(references(yaml.safe_load(text)))
+        return set(secret_references(yaml.safe_load(text)))
 
     definition = "{kind: CustomResourceDefinition, metadata: {name: x}, spec: {group: g, names: {kind: K}, VERSIONS}}"
     whole = yaml.safe_load(definition.replace("VERSIONS", "versions: [{name: v1}, {name: v2}, null]"))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from avactl.base.quantity import quantity
+from avactl.base.quantity import parse_quantity
 from avactl.contracts import names
 from avactl.kinds.training.init_containers import health_check
 from tests.e2e.platform import Repository
@@ -92,11 +92,11 @@ def places(run: Run) -> dict[str, str]:
 
 def block(kube: KubeClient, node: str, image: str, workers: int) -> None:
     """Fill a node except for some workers."""
-    free = float(quantity(kube.get("v1", "Node", node)["status"]["allocatable"]["cpu"]))
+    free = float(parse_quantity(kube.get("v1", "Node", node)["status"]["allocatable"]["cpu"]))
     for pod in kube.list("v1", "Pod"):
         if pod["spec"].get("nodeName") == node and pod["status"]["phase"] in ("Pending", "Running"):
             free -= sum(
-                float(quantity(each.get("resources", {}).get("requests", {}).get("cpu", "0")))
+                float(parse_quantity(each.get("resources", {}).get("requests", {}).get("cpu", "0")))
                 for each in pod["spec"]["containers"]
             )
     cpu = f"{(free - WORKER * (workers + 0.5)) * 1000:.0f}m"

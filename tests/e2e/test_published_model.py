@@ -86,7 +86,7 @@ class Published:
         return SPECS.replace("VERSION", str(version)).replace("IMAGE", self._image)
 
     def publish(self, version: int) -> None:
-        publish.stage(open_store(str(self._models / str(version))), self._version(version))
+        publish.stage_version(open_store(str(self._models / str(version))), self._version(version))
 
     def model(self, version: int) -> bytes:
         return (self._models / str(version) / MODEL).read_bytes()

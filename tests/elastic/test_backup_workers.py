@@ -19,7 +19,7 @@ from avactl.daemons.elastic.state.snapshot import dump, load
 from avactl.daemons.elastic.state.store import Store
 from avactl.daemons.elastic.status import Summary
 from avactl.workbench.jobs.progress import read
-from avactl.workbench.jobs.state import TrainingJob, unusual
+from avactl.workbench.jobs.state import TrainingJob, unusual_conditions
 from tools.elastic import ElasticJob, environment
 from tools.waiting import patience, wait_until
 
@@ -221,7 +221,7 @@ def test_owners_see_how_many_gradients_were_dropped(tmp_path: Path) -> None:
             leader="worker",
             expires=None,
         )
-        assert unusual(shown, datetime.now(UTC)) == ["1 gradient of late workers dropped"]
+        assert unusual_conditions(shown, datetime.now(UTC)) == ["1 gradient of late workers dropped"]
 
 
 def test_events_in_the_journal() -> None:

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from avactl.daemons.elastic.definition import MAX_TASKS, Definition, DefinitionError, checked
+from avactl.daemons.elastic.definition import MAX_TASKS, Definition, DefinitionError, check_definition
 
 
 def definition(counts: list[int], records_per_task: int = 10, **changes: Any) -> Definition:
     values: dict[str, Any] = {"epochs": 1, "seed": None, "after": "", "timeout": 0.0, "name": "train"}
     values |= changes
-    return checked(digest=b"d" * 32, counts=counts, records_per_task=records_per_task, **values)
+    return check_definition(digest=b"d" * 32, counts=counts, records_per_task=records_per_task, **values)
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=20).filter(any), st.integers(1, 60))

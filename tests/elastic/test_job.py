@@ -263,7 +263,7 @@ def test_the_state_of_a_million_tasks_is_small_at_any_moment_of_a_random_order()
             assert restored.result == progress.result
             largest = max(largest, len(dump(job, {}, full=False)))
         if count == 0:
-            job._give(0, 999_999, worker, 0.0)  # the frontier is at the end: any position may be done
+            job._give_task(0, 999_999, worker, 0.0)  # the frontier is at the end: any position may be done
         progress.complete(0, position, {})
     assert 100_000 < largest < 200_000
 

@@ -105,7 +105,7 @@ def test_a_loop_that_does_not_turn_is_noticed(tmp_path: Path, monkeypatch: pytes
 
     for module in ("daemon", "server"):
         monkeypatch.setattr(f"avactl.daemons.elastic.{module}.monotonic", now)
-    monkeypatch.setattr(daemon, "_SYNC", 0.01)
+    monkeypatch.setattr(daemon, "_SYNC_INTERVAL_S", 0.01)
 
     async def run() -> None:
         nonlocal ahead
@@ -155,7 +155,7 @@ def test_the_labels_are_bounded(tmp_path: Path) -> None:
         store.job.apply(Joined(number, number, f"worker-{number}"), 0.0)
     store.job.apply(Replaced(7, 1.0, 0.1, "worker-7"), 0.0)
     service.expire(100.0)
-    text = generate_latest(metrics.registry(lambda: service)).decode()
+    text = generate_latest(metrics.make_registry(lambda: service)).decode()
     found = samples(text)
     assert found["avactl_master_workers_lost_total"] == 2000
     assert found["avactl_master_tasks{d15,todo}"] == 5

@@ -17,7 +17,7 @@ from avactl.daemons.elastic.job import Job
 from avactl.daemons.elastic.service import Member, Service
 from avactl.daemons.elastic.state.snapshot import SnapshotError, dump, load
 from avactl.daemons.elastic.state.store import Store
-from avactl.daemons.elastic.workers import Stragglers, Worker, shares
+from avactl.daemons.elastic.workers import Stragglers, Worker, speed_shares
 from tools.elastic import ElasticJob
 from tools.waiting import patience
 
@@ -101,7 +101,7 @@ def test_evaluation_is_not_compared() -> None:
         worker.finished(10, 9.0 if worker.name == "w2" else 1.0, None)
 
     assert world.go(300, work) == []
-    assert shares(world.workers.values()) == {}
+    assert speed_shares(world.workers.values()) == {}
 
 
 def test_workers_with_other_data_are_not_compared() -> None:

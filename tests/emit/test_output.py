@@ -246,8 +246,8 @@ write(Path(sys.argv[1]), {**FIRST, "main/vision/vision/job-y.yaml": "y" * 50_000
 
 
 def test_without_links_and_exchange(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output, "_link", lambda source, target: False)
-    monkeypatch.setattr(atomic_swap, "exchange", lambda one, other: False)
+    monkeypatch.setattr(output, "_hard_link", lambda source, target: False)
+    monkeypatch.setattr(atomic_swap, "exchange_names", lambda one, other: False)
     write(out, FIRST)
     second = {**FIRST, "main/vision/vision/job-x.yaml": "x: 2\n"}
     write(out, second)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from avactl.apply.files.render import write_objects
-from avactl.apply.publish import Options, Outcome, PublishError, looks_elsewhere, publish
+from avactl.apply.publish import Options, Outcome, PublishError, looks_elsewhere, publish_commit
 from avactl.apply.publish.publisher import SOURCE
 from avactl.apply.publish.target import Remote
 from avactl.spec.repository.tree import DirTree
@@ -128,7 +128,7 @@ def forge(tmp_path: Path) -> Forge:
 
 
 def run(root: Path, options: Options = TO) -> Outcome:
-    compilation, outcome = publish(root, options)
+    compilation, outcome = publish_commit(root, options)
     assert outcome is not None, compilation.diagnostics
     return outcome
 
@@ -413,7 +413,7 @@ def test_what_cannot_be_published_says_why(forge: Forge, tmp_path: Path) -> None
     with pytest.raises(PublishError, match=r"^not committed: more.yaml$"):
         run(author.root)
     author.commit({"more.yaml": "kind: Nothing\n"})
-    compilation, outcome = publish(author.root, TO)
+    compilation, outcome = publish_commit(author.root, TO)
     assert (compilation.ok, outcome) == (False, None)
     shutil.copytree(author.root, tmp_path / "plain", ignore=shutil.ignore_patterns(".git"))
     with pytest.raises(PublishError, match="is not in a git repository"):
@@ -455,7 +455,7 @@ def test_flux_is_not_led_to_delete_what_teams_have(forge: Forge) -> None:
     flux = "metadata: {name: main}\nspec: {reconcile: {mode: flux, repository: 'https://git.example.com/s.git'}}\n"
     followed = specs(1)["specs.yaml"].replace("metadata: {name: main}\n", flux)
     forge.push({"specs.yaml": followed})
-    compilation, _ = publish(forge.author.root, TO)
+    compilation, _ = publish_commit(forge.author.root, TO)
     assert looks_elsewhere(compilation, "rendered") == []
     assert "follows the branch rendered" in looks_elsewhere(compilation, "deploy")[0]
     forge.push(specs(1))
@@ -476,9 +476,9 @@ def test_a_branch_has_the_objects_of_one_environment(tmp_path: Path, monkeypatch
     git.commit({**specs(4), "avactl.yaml": "environments: {prod: {}, staging: {}}\n"})
     to = Options("rendered-prod", push=False)
     monkeypatch.setenv("AVACTL_ENVIRONMENT", "prod")
-    _, outcome = publish(git.root, to)
+    _, outcome = publish_commit(git.root, to)
     assert outcome is not None
     assert outcome.written == outcome.objects > 0
     monkeypatch.setenv("AVACTL_ENVIRONMENT", "staging")
     with pytest.raises(PublishError, match=r"was rendered from \. \(environment prod\), not from \. \(environment sta"):
-        publish(git.root, to)
+        publish_commit(git.root, to)

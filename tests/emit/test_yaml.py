@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from avactl.base.yaml_output import dump, quote
+from avactl.base.yaml_output import dump, quote_scalar
 
 # Words that some parser takes for something else than text, whole or as parts of other text.
 TRAPS = """
@@ -166,7 +166,7 @@ def test_order_and_shape() -> None:
     ],
 )
 def test_common_text_stays_plain(text: str) -> None:
-    assert quote(text) == text
+    assert quote_scalar(text) == text
 
 
 def test_only_plain_data() -> None:

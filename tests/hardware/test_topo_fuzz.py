@@ -13,7 +13,7 @@ from avactl.hardware.machine_type_yaml import machine_type_yaml
 from avactl.hardware.topo_gpu import listed
 from avactl.hardware.topo_matrix import Matrix, read
 from avactl.hardware.topo_spec import Given, describe
-from avactl.kinds.machine_type.check import problems
+from avactl.kinds.machine_type.check import check_machine_type
 from avactl.program.program import Item
 from avactl.spec.documents.yaml import load_yaml
 
@@ -63,7 +63,7 @@ def holds(text: str) -> None:
     assert not found, out
     resource = validate_document(documents[0])
     assert not isinstance(resource, list), (resource, out)
-    assert list(problems(Item(documents[0], resource))) == []
+    assert list(check_machine_type(Item(documents[0], resource))) == []
 
 
 @given(st.text())

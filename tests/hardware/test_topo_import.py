@@ -25,7 +25,7 @@ from avactl.hardware.topo_gpu import listed, parse_name
 from avactl.hardware.topo_matrix import Matrix, read
 from avactl.hardware.topo_spec import Given, describe
 from avactl.hardware.topo_text import decode
-from avactl.hardware.topology import topology
+from avactl.hardware.topology import topology_of
 from avactl.kinds.machine_type import MachineType
 from avactl.program.capacity.machine_hardware import machine_facts
 from avactl.spec.documents.yaml import load_yaml
@@ -86,12 +86,12 @@ def test_there_are_samples_of_all_generations() -> None:
     assert len(DAMAGED) >= 20
 
 
-@pytest.mark.parametrize("name", library.names())
+@pytest.mark.parametrize("name", library.shipped_names())
 def test_round_trip_of_the_library(name: str) -> None:
     """A shipped type, rendered as a matrix and imported, has the same levels, speeds, NICs and sockets."""
     declared = library_machine(name)
     found = machine(render(rows(declared)), "--gpu", declared.gpu)
-    one, other = topology(declared), topology(found)
+    one, other = topology_of(declared), topology_of(found)
     assert found.gpus == declared.gpus
     pairs = [(i, j) for i in range(one.count) for j in range(one.count)]
     assert [other.level(i, j) for i, j in pairs] == [one.level(i, j) for i, j in pairs]
@@ -108,13 +108,13 @@ def test_round_trip_of_the_library(name: str) -> None:
 
 
 def test_shipped_types_have_all_that_a_round_trip_compares() -> None:
-    machines = [library_machine(name) for name in library.names()]
+    machines = [library_machine(name) for name in library.shipped_names()]
     assert any(machine.nics for machine in machines)
     assert any(machine.nvlink for machine in machines)
     assert any(switch.nics for machine in machines for switch in machine.switches)
 
 
-@pytest.mark.parametrize("name", [name for name in library.names() if library_machine(name).gpus > 1])
+@pytest.mark.parametrize("name", [name for name in library.shipped_names() if library_machine(name).gpus > 1])
 def test_any_single_damage_is_refused_at_its_line(name: str) -> None:
     """A cell gone, one too many or changed on one side, or a row gone: at the line of that row, or said which."""
     table = rows(library_machine(name))
@@ -182,7 +182,7 @@ def test_utf16_of_powershell() -> None:
 
 
 def test_markdown_table_of_any_matrix() -> None:
-    for name in library.names():
+    for name in library.shipped_names():
         table = rows(library_machine(name))
         width = len(table[0])
         lines = ["| " + " | ".join([*row, *[""] * (width - len(row))]) + " |" for row in table]
@@ -192,7 +192,7 @@ def test_markdown_table_of_any_matrix() -> None:
 
 def test_all_tabs_lost() -> None:
     """Copied out of a web page: nothing but the letters themselves tells the cells apart."""
-    for name in library.names():
+    for name in library.shipped_names():
         table = rows(library_machine(name))
         glued = "\n".join("".join(cell.strip() for cell in row) for row in table)
         assert imported(glued) == imported(render(table)), name

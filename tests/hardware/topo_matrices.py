@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from avactl.compiler.resolve import shipped
+from avactl.compiler.resolve import shipped_machine_type
 from avactl.hardware.machine import Machine
 from avactl.program.capacity.machine_hardware import machine_facts
 
@@ -12,7 +12,7 @@ _WORDS = {"pcieSwitch": "PIX", "socket": "NODE", "node": "SYS"}
 
 
 def library_machine(name: str) -> Machine:
-    return Machine.from_facts(machine_facts(shipped(name)[1].spec))
+    return Machine.from_facts(machine_facts(shipped_machine_type(name)[1].spec))
 
 
 def pcie_level(machine: Machine, i: int, j: int) -> str:

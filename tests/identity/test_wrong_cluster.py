@@ -15,7 +15,7 @@ import pytest
 
 from avactl.apply.pulumi.engine import StackName
 from avactl.apply.reconcile import command
-from avactl.apply.reconcile.reconciler import once
+from avactl.apply.reconcile.reconciler import reconcile_once
 from avactl.apply.reconcile.reporting.report import Result
 from avactl.compiler import compile_tree
 from avactl.kube import access
@@ -255,10 +255,10 @@ def _request(clusters: Clusters, path: Path, cluster: str, **options: Any) -> co
 
 
 async def _reconcile(request: command.Request) -> Result:
-    declared = command.declare(request, command.source_of(request).newest())
+    declared = command.compile_revision(request, command.source_of(request).newest())
     assert declared.ok
     async with Client(request.connect("")) as client:
-        return (await once(client, declared.options, declared.wanted))[0]
+        return (await reconcile_once(client, declared.options, declared.wanted))[0]
 
 
 def test_several_clusters_on_one_kubernetes_cluster(clusters: Clusters, more: Path) -> None:

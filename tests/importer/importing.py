@@ -5,7 +5,7 @@ from __future__ import annotations
 from io import BytesIO
 from pathlib import Path
 
-from avactl.workbench.importer.reading import objects, read
+from avactl.workbench.importer.reading import read, read_objects
 from avactl.workbench.importer.session import Imported, import_objects
 from avactl.workbench.importer.sources.context import Options
 
@@ -14,7 +14,7 @@ IMAGES = {name: f"registry.example.com/{name}@sha256:{'ab' * 32}" for name in ("
 
 def imported(text: str, directory: Path, **options: object) -> Imported:
     """Return the import of manifests into an empty repository."""
-    made, _ = import_objects(objects("a.yaml", text.encode()), Options(**{"images": IMAGES, **options}), directory)  # type: ignore[arg-type]
+    made, _ = import_objects(read_objects("a.yaml", text.encode()), Options(**{"images": IMAGES, **options}), directory)  # type: ignore[arg-type]
     return made
 
 

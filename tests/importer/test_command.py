@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from avactl import compile_tree
-from avactl.change.plan.workloads import workloads
+from avactl.change.plan.workloads import find_workloads
 from avactl.kinds import TrainingJob
 from avactl.spec.repository.tree import DirTree
 from avactl.workbench.importer.model import Result
@@ -148,4 +148,4 @@ def test_jobs_of_operators_have_no_pods_in_a_plan(tmp_path: Path) -> None:
     text = JOB.replace("batch/v1", "batch.volcano.sh/v1alpha1").replace("  template:", "  tasks: []\n  other:")
     made = imported(text, tmp_path)
     assert [outcome.result for outcome in made.outcomes] == [Result.raw]
-    assert workloads(made.compilation.manifests, "imported") == {}
+    assert find_workloads(made.compilation.manifests, "imported") == {}

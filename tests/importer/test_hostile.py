@@ -63,7 +63,7 @@ def test_odd_values_end_in_specs_or_words(seed: int, tmp_path: Path) -> None:
                 if places:
                     _set(body, chance.choice(places), copy.deepcopy(chance.choice(_ODD)))
             with suppress(ImportProblem):  # what is no object ends the import with its place
-                objects += reading.objects("a.yaml", yaml.safe_dump(body).encode())
+                objects += reading.read_objects("a.yaml", yaml.safe_dump(body).encode())
     made, _ = import_objects(objects, Options(images=IMAGES), tmp_path)
     assert made.compilation.ok
     assert report.as_json(made)
@@ -121,7 +121,7 @@ def test_links_of_a_repository_are_not_followed(tmp_path: Path) -> None:
     (root / "avactl.yaml").write_text("{}\n")
     (root / "objects").symlink_to(outside)
     text = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, namespace: vision}\ndata: {a: b}\n"
-    made, top = import_objects(reading.objects("a.yaml", text.encode()), Options(images=IMAGES), root)
+    made, top = import_objects(reading.read_objects("a.yaml", text.encode()), Options(images=IMAGES), root)
     with pytest.raises(OSError, match="symbolic link of the repository"):
         write(made, top)
     assert not [*outside.rglob("*")]
@@ -160,6 +160,6 @@ spec:
     text = text.replace("      restartPolicy: Never\n", "") if key == "restartPolicy" else text
     made = imported(text, tmp_path, as_is=as_is)
     shown = [*report.loss_lines(made.losses), *report.difference_lines(made)]
-    shown += [reason for reason, _ in report.reasons(made)]
+    shown += [reason for reason, _ in report.group_by_reason(made)]
     for written in ("\n".join(shown), report.as_json(made), *(data.decode() for data in made.files.values())):
         assert token not in written

@@ -17,7 +17,7 @@ from avactl import compile_tree
 from avactl.kube.access import find
 from avactl.kube.client import Client
 from avactl.spec.repository.tree import DirTree
-from avactl.workbench.importer.adopt import Adoption, adopt
+from avactl.workbench.importer.adopt import Adoption, adopt_objects
 from avactl.workbench.importer.live import read
 from avactl.workbench.importer.session import import_objects
 from avactl.workbench.importer.sources.context import Options
@@ -277,7 +277,7 @@ def test_what_would_change_is_refused_with_the_fields(cluster: Cluster, tmp_path
             made, _ = import_objects(objects, options, tmp_path, version=version)
             (manifest,) = (each for each in made.compilation.manifests if each.kind == "Deployment")
             manifest.body["spec"]["template"]["spec"]["containers"][0]["image"] = "registry.example.com/main:2"
-            return (await adopt(client, made)).objects
+            return (await adopt_objects(client, made)).objects
 
     found = {each.title: each for each in asyncio.run(run())}
     assert found[f"Namespace {name}"].done

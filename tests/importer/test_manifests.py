@@ -42,10 +42,10 @@ _OBVIOUS = ("containers", "replicas")
 
 
 def _text(made: Imported, case: Path) -> str:
-    lines = ["  ".join(row) for row in report.rows(made)]
-    for reason, outcomes in report.reasons(made):
+    lines = ["  ".join(row) for row in report.table_rows(made)]
+    for reason, outcomes in report.group_by_reason(made):
         lines += ["", reason, *(f"  {each.given}" for each in outcomes)]
-    lines += ["", *report.loss_lines(made.losses), "", *report.difference_lines(made), "", report.summary(made)]
+    lines += ["", *report.loss_lines(made.losses), "", *report.difference_lines(made), "", report.import_summary(made)]
     for path, data in sorted(made.files.items()):
         if not path.startswith("clusters/imported"):
             lines += ["", f"--- {path}", data.decode().rstrip("\n")]

@@ -30,8 +30,8 @@ def test_script(case: Path, tmp_path: Path, golden: Callable[[Path, str], None])
     made, _ = import_objects(objects, Options(namespace="hpc", images={**IMAGES, "job": IMAGE}), tmp_path)
     write(made, tmp_path)
     assert not made.files or compile_tree(DirTree(tmp_path)).ok
-    lines = ["  ".join(row) for row in report.rows(made)]
-    lines += [reason for reason, _ in report.reasons(made)]
+    lines = ["  ".join(row) for row in report.table_rows(made)]
+    lines += [reason for reason, _ in report.group_by_reason(made)]
     lines += ["", *report.loss_lines(made.losses)]
     for path, data in sorted(made.files.items()):
         if path.startswith("teams/hpc/") and not path.endswith("/team.yaml"):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from avactl import __version__
-from avactl.base.installation import Origin, parse_origin, requirement
+from avactl.base.installation import Origin, parse_origin, requirement_text
 
 WHEEL = "https://files.example.com/avactl-0.1.0-py3-none-any.whl"
 GIT = {"vcs": "git", "requested_revision": "v0.1.0", "commit_id": "1f2e3d"}
@@ -35,8 +35,8 @@ GIT = {"vcs": "git", "requested_revision": "v0.1.0", "commit_id": "1f2e3d"}
 )
 def test_sources(record: dict[str, Any], origin: Origin, line: str) -> None:
     assert parse_origin(record) == origin
-    assert requirement(("ci", "cluster"), origin) == line
+    assert requirement_text(("ci", "cluster"), origin) == line
 
 
 def test_from_an_index_the_version_is_named() -> None:
-    assert requirement(("ci",), Origin()) == f"avactl[ci]=={__version__}"
+    assert requirement_text(("ci",), Origin()) == f"avactl[ci]=={__version__}"

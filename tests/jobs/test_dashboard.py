@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from avactl.kube.timestamps import timestamp
-from avactl.workbench.jobs.dashboard.server import loopback
+from avactl.workbench.jobs.dashboard.server import is_loopback
 from tests.jobs.lab import NAMESPACE, Lab, job
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.xdist_group("jobs")]
@@ -188,7 +188,7 @@ def test_in_a_browser(whole: Served, tmp_path: Path, path: str) -> None:
 
 
 def test_it_stays_on_this_machine(lab: Lab) -> None:
-    assert [loopback(each) for each in ("127.0.0.1:1", "[::1]:1", "localhost:1", "127.9.9.9:1")] == [True] * 4
+    assert [is_loopback(each) for each in ("127.0.0.1:1", "[::1]:1", "localhost:1", "127.9.9.9:1")] == [True] * 4
     for listen in ("0.0.0.0:8080", "[::]:8080", "192.0.2.1:80", "example.com:80", ":8080", "8080"):
         done = lab.avactl("dashboard", "--listen", listen)
         assert (done.returncode, listen in done.stderr) == (2, True), done.stderr

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from avactl.workbench.jobs.reports import _BYTES, Told, merged
+from avactl.workbench.jobs.reports import _BYTES, Told, merge_progress
 from avactl.workbench.step_progress import StepProgress
 from tests.jobs.lab import NAMESPACE, Lab, job
 from tests.jobs.test_dashboard import Served
@@ -152,8 +152,8 @@ def told(second: float, step: int, speed: float | None = None) -> Told:
 
 
 def test_a_script_that_was_started_again_has_the_speed_since_then() -> None:
-    found = merged(None, [told(0, 50), told(10, 90), told(20, 10), told(30, 30)])
+    found = merge_progress(None, [told(0, 50), told(10, 90), told(20, 10), told(30, 30)])
     assert found.steps is not None
     assert found.steps.speed == 2.0
     assert found.curve == [(10, 10.0), (30, 30.0)]
-    assert merged(None, [told(0, 5), told(0, 5)]).rate == ""
+    assert merge_progress(None, [told(0, 5), told(0, 5)]).rate == ""

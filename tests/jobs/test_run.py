@@ -97,12 +97,12 @@ def test_a_change_of_a_file_keeps_its_mode(avactl: Run, specs: Repository) -> No
     ids=["key", "size", "hidden", "empty", "missing"],
 )
 def test_what_is_refused(
-    avactl: Run,
+    avactl: Run,  # noqa: F811
     specs: Repository,
     files: dict[str, str],
     name: str,
     code: int,
-    told: str,  # noqa: F811
+    told: str,
 ) -> None:
     specs.write(files)
     before = state(specs)
@@ -121,10 +121,10 @@ def test_what_is_refused(
     ],
 )
 def test_options_of_the_other_way_are_refused(
-    avactl: Run,
+    avactl: Run,  # noqa: F811
     specs: Repository,
     options: tuple[str, ...],
-    told: str,  # noqa: F811
+    told: str,
 ) -> None:
     specs.write({"specs/try.yaml": spec(job("try"))})
     done = avactl("run", "specs/try.yaml", *options, cwd=specs.root, **AUTHOR)

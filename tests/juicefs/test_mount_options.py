@@ -15,5 +15,5 @@ def test_the_list_is_what_this_version_of_juicefs_knows(juicefs: None) -> None:
     printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     stored = Path(known_options.__file__).with_name("mount_options.txt").read_text(encoding="utf-8")
     assert printed == stored
-    assert known_options.options()["read-only"].flag
-    assert known_options.options()["cache-size"].description.startswith("size of cached object for read in MiB")
+    assert known_options.known_options()["read-only"].flag
+    assert known_options.known_options()["cache-size"].description.startswith("size of cached object for read in MiB")

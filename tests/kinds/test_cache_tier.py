@@ -13,7 +13,7 @@ import pytest
 
 from avactl.compiler import Compilation
 from avactl.kinds.cache_tier.alluxio.checks import tier
-from avactl.kinds.cache_tier.alluxio.known_properties import known
+from avactl.kinds.cache_tier.alluxio.known_properties import is_known_property
 from tests.kinds.on_base import Objects, compile_spec, objects, problems
 from tests.test_invalid import BASE
 from tools.controlplane import KubeClient
@@ -224,9 +224,9 @@ def test_every_property_written_is_one_that_the_engine_knows() -> None:
         written |= set(re.findall(r"-D(alluxio[A-Za-z0-9_.]+)=", everything))
         written |= {name.rstrip(".") for name in re.findall(r"--option '?(alluxio[A-Za-z0-9_.]+)=", everything)}
     assert len(written) > 25
-    assert [name for name in sorted(written) if not known(name)] == []
-    assert not known("alluxio.no.such.property")
-    assert known("alluxio.worker.tieredstore.level0.dirs.quota")  # by a pattern
+    assert [name for name in sorted(written) if not is_known_property(name)] == []
+    assert not is_known_property("alluxio.no.such.property")
+    assert is_known_property("alluxio.worker.tieredstore.level0.dirs.quota")  # by a pattern
 
 
 def test_without_fuse_and_disks_a_worker_touches_nothing_of_the_machine() -> None:

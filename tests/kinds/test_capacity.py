@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from avactl.diagnostics import Diagnostic
-from avactl.program.capacity.capacity import demand, gpu_model, gpu_problems, roles
+from avactl.program.capacity.capacity import gpu_demand, gpu_model, gpu_problems, running_roles
 from avactl.program.program import Item, Program
 from avactl.spec.schema.compute import Compute, GpuLinkCompute
 from tests.kinds.compiling import compiled, unchecked
@@ -202,21 +202,21 @@ def items(suspended: str = "", gpus: str = "1", running: str = "true") -> tuple[
 
 def test_demand_by_cluster_and_model() -> None:
     program, found = items()
-    assert demand(found["ctr"], program) == {("main", "K80"): 8, ("main", "V100"): 1}
-    assert demand(found["elastic"], program) == {("main", "V100"): 4}
-    assert demand(found["elastic"], program, least=True) == {("main", "V100"): 1}
-    assert demand(found["detector"], program) == {("main", "V100"): 5}
-    assert demand(found["detector"], program, least=True) == {("main", "V100"): 2}
-    assert demand(found["half"], program) == {("main", "K80"): 1}
-    assert [role.path[-1] for role in roles(found["ctr"])] == ["workers", "servers", "evaluator"]
+    assert gpu_demand(found["ctr"], program) == {("main", "K80"): 8, ("main", "V100"): 1}
+    assert gpu_demand(found["elastic"], program) == {("main", "V100"): 4}
+    assert gpu_demand(found["elastic"], program, least=True) == {("main", "V100"): 1}
+    assert gpu_demand(found["detector"], program) == {("main", "V100"): 5}
+    assert gpu_demand(found["detector"], program, least=True) == {("main", "V100"): 2}
+    assert gpu_demand(found["half"], program) == {("main", "K80"): 1}
+    assert [role.path[-1] for role in running_roles(found["ctr"])] == ["workers", "servers", "evaluator"]
 
 
 def test_demand_of_what_does_not_run_is_nothing() -> None:
     program, found = items(suspended="suspended: true", running="false")
-    assert demand(found["elastic"], program) == {}
-    assert demand(found["half"], program) == {}
+    assert gpu_demand(found["elastic"], program) == {}
+    assert gpu_demand(found["half"], program) == {}
 
 
 def test_a_shared_gpu_counts_as_its_share() -> None:
     program, found = items(gpus="0.25")
-    assert demand(found["half"], program) == {("main", "K80"): 0.25}
+    assert gpu_demand(found["half"], program) == {("main", "K80"): 0.25}

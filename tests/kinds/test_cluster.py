@@ -246,7 +246,7 @@ def test_device_classes_are_for_dra_pools_and_can_be_replaced() -> None:
 def test_facts_count_machines_and_gpus() -> None:
     result = compiled(BARE + machine("A10") + machine("H100"))
     item = result.program.get("Cluster", "main")
-    facts = registry.kind("Cluster").facts(item, result.program)
+    facts = registry.get_kind("Cluster").facts(item, result.program)
     assert (facts["machines"], facts["GPUs"]) == (4, "16 A10, 16 H100")
 
 

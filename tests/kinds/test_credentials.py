@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from avactl.diagnostics.redaction import redact
+from avactl.diagnostics.redaction import redact_text
 from avactl.diagnostics.secrets import looks_secret
 from avactl.diagnostics.text import render_text
 from tests.kinds.on_base import compile_spec
@@ -69,7 +69,7 @@ def test_what_is_no_credential_is_let_through(name: str, value: str) -> None:
 
 def test_a_covered_line_keeps_its_columns() -> None:
     line = f'env: {{DB_PASSWORD: "hunter2", LR: 0.1, STORE: "s3://a:b@c/d", X: {KEY}, secret: wandb}}'
-    covered = redact(line)
+    covered = redact_text(line)
     assert len(covered) == len(line)
     assert covered.startswith("env: {DB_PASSWORD: ****")
     assert covered.index("LR: 0.1") == line.index("LR: 0.1")

@@ -38,8 +38,8 @@ def test_a_model_with_another_checksum_is_not_served(tmp_path: Path, s3: str, bu
     source, version = open_store(f"{bucket}/training/7", s3), open_store(f"{bucket}/published/7", s3)
     for name, content in MODEL.items():
         source.write(f"export/{name}", content)
-    publish.stage(source, version, "export")
-    publish.seal(version, {})
+    publish.stage_version(source, version, "export")
+    publish.seal_version(version, {})
     done = fetched(tmp_path / "good", s3)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "good" / "1" / "weights of a model.bin").read_bytes() == MODEL["1/weights of a model.bin"]

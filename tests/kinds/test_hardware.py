@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from avactl.compiler.validate import validate_document
 from avactl.hardware import library
 from avactl.hardware.machine import NVLINK, Machine, Nvlink, NvlinkPair, PcieSwitch
-from avactl.hardware.topology import LEVELS, Topology, satisfies, topology
+from avactl.hardware.topology import LEVELS, Topology, satisfies, topology_of
 from avactl.kinds.machine_type import MachineType
-from avactl.kinds.machine_type.check import problems
+from avactl.kinds.machine_type.check import check_machine_type
 from avactl.program.capacity.machine_hardware import machine_facts
 from avactl.program.program import Item
 from avactl.spec.documents.yaml import load_yaml
@@ -21,7 +21,7 @@ from avactl.spec.platform.machine_type import MachineTypeSpec
 
 
 def shipped(name: str) -> Item[MachineTypeSpec]:
-    documents, found = load_yaml(library.place(name), library.read(name))
+    documents, found = load_yaml(library.display_path(name), library.read(name))
     assert not found
     assert len(documents) == 1
     resource = validate_document(documents[0])
@@ -30,7 +30,7 @@ def shipped(name: str) -> Item[MachineTypeSpec]:
 
 
 def of(name: str) -> Topology:
-    return topology(Machine.from_facts(machine_facts(shipped(name).spec)))
+    return topology_of(Machine.from_facts(machine_facts(shipped(name).spec)))
 
 
 def mask(*gpus: int) -> int:
@@ -60,11 +60,11 @@ def matrix(machine: Topology) -> str:
 # -- the library ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", library.names())
+@pytest.mark.parametrize("name", library.shipped_names())
 def test_every_shipped_machine_is_valid_and_called_like_its_file(name: str) -> None:
     item = shipped(name)
     assert item.name == name
-    assert list(problems(item)) == []
+    assert list(check_machine_type(item)) == []
     assert library.read(name).startswith(b"# ")  # says where the facts come from
 
 
@@ -241,4 +241,4 @@ def test_levels_of_sets_are_those_of_their_definition(machine: Machine) -> None:
 
 def test_a_topology_is_computed_once() -> None:
     machine = of("dgx1-v100").machine
-    assert topology(machine) is topology(machine)
+    assert topology_of(machine) is topology_of(machine)

@@ -113,7 +113,7 @@ def test_many_jobs_on_all_ports(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def counted(self: Program, item: Item, make: Any) -> Any:
         nonlocal reads
-        reads += make is host_network._listens
+        reads += make is host_network._listening_port
         return derive(self, item, make)
 
     monkeypatch.setattr(Program, "derive", counted)

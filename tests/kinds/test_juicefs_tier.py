@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from avactl.kinds.cache_tier.juicefs.known_options import options
+from avactl.kinds.cache_tier.juicefs.known_options import known_options
 from tests.kinds.compiling import DIGEST, codes, compiled, unchecked
 from tools.controlplane import KubeClient
 
@@ -96,7 +96,7 @@ def test_every_option_is_one_that_the_engine_knows() -> None:
     assert len(volumes) == 4
     for name in volumes:
         for key, value in mount_options(found, name).items():
-            assert options()[key].flag == (not value), key
+            assert known_options()[key].flag == (not value), key
     given = mount_options(found, "avactl-cache-images-read")
     assert (given["prefetch"], given["sort-dir"], given["open-cache"]) == ("3", "", "300s")
     assert "read-only" not in mount_options(found, "avactl-cache-images-import")

@@ -45,7 +45,7 @@ def test_only_shipped_machines_in_use_are_in_the_program() -> None:
     result = compiled(CLUSTER.rstrip("-\n") + POOL % "dgx1-v100")
     (item,) = result.program.of("MachineType")
     assert item.name == "dgx1-v100"
-    facts = registry.kind("MachineType").facts(item, result.program)
+    facts = registry.get_kind("MachineType").facts(item, result.program)
     assert facts["GPUs"] == "8 V100 of 32Gi"
     assert facts["NVLink"] == "24 links, generation 2"
     assert not [manifest for manifest in result.manifests if manifest.item is item]

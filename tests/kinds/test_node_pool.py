@@ -13,7 +13,7 @@ from avactl.compiler import Compilation
 from avactl.contracts.document import load
 from avactl.contracts.scheduling import PoolFacts
 from avactl.hardware.machine import Machine
-from avactl.hardware.topology import topology
+from avactl.hardware.topology import topology_of
 from avactl.program import registry
 from tests.kinds.compiling import body, codes, compiled, names, unchecked
 from tools.controlplane import KubeClient
@@ -68,9 +68,9 @@ def test_the_config_map_is_what_placement_reads() -> None:
     data = pool_json(compiled(CLUSTER % "" + NAMED % "b, a"), "dgx")
     machine = Machine.from_facts(load(PoolFacts, json.dumps(data)).machine)
     del data["machine"]
-    assert topology(machine).reachable_level(8) == "nvlink"
-    assert topology(machine).bandwidth(0, 3) == 50.0
-    assert topology(machine).switch(7).nics == ("mlx5_3",)
+    assert topology_of(machine).reachable_level(8) == "nvlink"
+    assert topology_of(machine).bandwidth(0, 3) == 50.0
+    assert topology_of(machine).switch(7).nics == ("mlx5_3",)
     assert data == {
         "version": 1,
         "pool": "dgx",
@@ -95,7 +95,7 @@ def test_a_pool_without_names_touches_no_node_and_says_what_they_need() -> None:
     assert data["allocation"] == {"method": "dra", "deviceClass": "gpu-h100", "driver": "gpu.nvidia.com"}
     assert data["nodeLabels"] == {"avactl.dev/pool": "h100", "avactl.dev/gpu": "H100"}
     item = result.program.get("NodePool", "h100")
-    facts = registry.kind("NodePool").facts(item, result.program)
+    facts = registry.get_kind("NodePool").facts(item, result.program)
     assert (facts["machines"], facts["GPUs"]) == ("1 to 9", "8 to 72 H100")
 
 

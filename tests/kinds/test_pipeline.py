@@ -12,14 +12,14 @@ import pytest
 import yaml
 
 from avactl.base.object_identity import ObjectKey
-from avactl.change.plan.workloads import workloads
+from avactl.change.plan.workloads import find_workloads
 from avactl.compiler import Compilation, compile_tree
 from avactl.contracts import names
 from avactl.kinds import Pipeline
-from avactl.program.capacity.capacity import demand
+from avactl.program.capacity.capacity import gpu_demand
 from avactl.program.lowering.pods import FETCH_SCRIPT
 from avactl.program.manifest import templates_of
-from avactl.program.registry import kind
+from avactl.program.registry import get_kind
 from tests.conftest import ROOT
 from tests.example_trees import example_tree
 from tests.kinds.compiling import DIGEST, codes, compiled, unchecked
@@ -175,7 +175,7 @@ def test_followers_find_the_run_of_their_leader() -> None:
 def test_the_largest_step_counts(old: str, new: str, gpus: int | None) -> None:
     result = compiled(joined(CLUSTER, TEAM, POOL, PIPELINE.replace(old, new) if old else PIPELINE))
     item = result.program.get("Pipeline", "ranker", "vision")
-    assert demand(item, result.program).get(("main", "V100")) == gpus
+    assert gpu_demand(item, result.program).get(("main", "V100")) == gpus
 
 
 @pytest.mark.parametrize(("gpus", "found"), [(4, []), (3, ["quota-exceeded"])])
@@ -185,12 +185,12 @@ def test_the_quota_of_the_team(gpus: int, found: list[str]) -> None:
 
 
 def test_a_plan_is_for_the_time_of_a_run() -> None:
-    found = workloads(compiled(joined(CLUSTER, TEAM, POOL, PIPELINE)).manifests, "main")
+    found = find_workloads(compiled(joined(CLUSTER, TEAM, POOL, PIPELINE)).manifests, "main")
     counts = {id_.name: work.count() for id_, work in found.items() if id_.kind == "Job"}
     assert counts == {"ranker-train-chief": 1, "ranker-train-server": 1, "ranker-train-worker": 1}
     assert found[ObjectKey("batch", "Job", "vision", "ranker-train-chief")].owner.name == "ranker"
     idle = PIPELINE.replace("  publish", "  suspended: true\n  publish")
-    assert workloads(compiled(joined(CLUSTER, TEAM, POOL, idle)).manifests, "main").keys() == {
+    assert find_workloads(compiled(joined(CLUSTER, TEAM, POOL, idle)).manifests, "main").keys() == {
         each for each in found if each.kind != "Job"
     }
 
@@ -200,7 +200,7 @@ def test_facts_and_look() -> None:
     item = program.get_kind(Pipeline, "ranker", "search")
     train = item.spec.train.template
     assert train is not None
-    assert kind("Pipeline").facts(item, program) == {
+    assert get_kind("Pipeline").facts(item, program) == {
         "trigger": "new version of clicks",
         "GPUs": "16 A100",
         "image": train.image,
@@ -208,7 +208,7 @@ def test_facts_and_look() -> None:
         "publish": "s3://search-models/published/ranker, 10 kept",
         "deploy": "ranker by commit",
     }
-    hooks = kind("Pipeline").workload
+    hooks = get_kind("Pipeline").workload
     assert hooks is not None
     assert hooks.summary(item) == "new version of clicks · ranker"
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import yaml
 
-from avactl.base.quantity import quantity
+from avactl.base.quantity import parse_quantity
 from avactl.compiler import Compilation
 from avactl.program import registry
-from avactl.program.capacity.capacity import roles
+from avactl.program.capacity.capacity import running_roles
 from avactl.scheduler.objects.pod_requirements import requests
-from avactl.spec.schema.pod_requests import beside
-from avactl.spec.schema.pod_settings import PodSettings, merged
+from avactl.spec.schema.pod_requests import with_other_containers
+from avactl.spec.schema.pod_settings import PodSettings, merge_settings
 from tests.conftest import ROOT
 from tests.kinds.compiling import DIGEST, apply, codes, unchecked
 from tools.controlplane import ControlPlane
@@ -98,7 +98,7 @@ def test_each_need_of_the_page_sets_what_it_says(need: str) -> None:
 def test_roles_add_to_the_settings_of_the_job() -> None:
     base = PodSettings.model_validate({"labels": {"a": "1"}, "sidecars": [{"name": "x", "image": "a:1"}]})
     own = PodSettings.model_validate({"labels": {"b": "2"}, "sidecars": [{"name": "x", "image": "a:2"}]})
-    both = merged(base, own)
+    both = merge_settings(base, own)
     assert both is not None
     assert (both.labels, [each.image for each in both.sidecars]) == ({"a": "1", "b": "2"}, ["a:2"])
     more = {
@@ -228,21 +228,21 @@ BUSY = {
 def test_further_containers_count_as_the_scheduler_counts_them(kind: str) -> None:
     result = compiled(kind, BUSY)
     item = result.program.of(kind)[0]
-    (role,) = roles(item)
-    hooks = registry.kind(kind).workload
+    (role,) = running_roles(item)
+    hooks = registry.get_kind(kind).workload
     cpu = role.compute.cpu
     if cpu is None:
         assert hooks is not None
         assert hooks.default_requests is not None
         cpu = hooks.default_requests(item, result.program).cpu
-    assert quantity(cpu) == 18
+    assert parse_quantity(cpu) == 18
     assert requests(template(result, kind)["spec"])["cpu"] == 18_000
 
 
 def test_sidecars_run_beside_the_init_containers_and_the_program() -> None:
     settings = PodSettings.model_validate(BUSY["pod"])
-    assert beside(settings, "cpu", "4") == 18
-    assert beside(settings, "cpu", "20") == 22
+    assert with_other_containers(settings, "cpu", "4") == 18
+    assert with_other_containers(settings, "cpu", "20") == 22
 
 
 def test_sidecars_count_in_the_quota_and_on_machines() -> None:

@@ -115,7 +115,7 @@ def test_default_requests_stay_below_a_small_maximum() -> None:
 
 def test_facts() -> None:
     result = compiled(PLATFORM + QUOTA)
-    facts = registry.kind("Quota").facts(result.program.get("Quota", "gpus", "vision"), result.program)
+    facts = registry.get_kind("Quota").facts(result.program.get("Quota", "gpus", "vision"), result.program)
     assert facts["V100"] == "16 + 8 borrowed"
     assert facts["machines of 8 V100"] == 2
 

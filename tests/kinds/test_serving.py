@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from avactl.program.registry import kind
+from avactl.program.registry import get_kind
 from tests.kinds.on_base import Objects, api_server_says, compile_spec, objects, problems
 from tools.controlplane import KubeClient
 
@@ -270,7 +270,7 @@ spec: {clusters: [other]}
 def test_facts_are_what_a_person_wants_to_know() -> None:
     result = compile_spec(TRITON + "  replicas: {min: 1, max: 2}\n")
     item = result.program.get("ServingDeployment", "classifier", "vision")
-    facts = kind("ServingDeployment").facts(item, result.program)
+    facts = get_kind("ServingDeployment").facts(item, result.program)
     assert facts["replicas"] == "1 to 2"
     assert facts["GPUs"] == "2 to 4 V100"
     assert facts["model"] == "detector 4"

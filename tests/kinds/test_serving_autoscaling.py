@@ -8,7 +8,7 @@ import pytest
 
 from avactl.apply.doctor.needs import needs_of
 from avactl.base.object_identity import ObjectKey
-from avactl.change.plan.workloads import workloads
+from avactl.change.plan.workloads import find_workloads
 from avactl.compiler import Compilation, compile_tree
 from avactl.spec.repository.tree import MemoryTree
 from tests.definitions import define_scaling
@@ -84,7 +84,7 @@ def test_the_cpu_may_be_one_of_the_metrics() -> None:
 
 
 def test_plans_know_the_bounds() -> None:
-    found = workloads(compiled(VLLM + METRICS).manifests, "main")
+    found = find_workloads(compiled(VLLM + METRICS).manifests, "main")
     work = found[ObjectKey("apps", "Deployment", "vision", "classifier")]
     assert (work.fewest, work.most) == (2, 6)
 

@@ -11,10 +11,10 @@ from avactl.apply.doctor.live import Live
 from avactl.apply.doctor.needs import needs_of
 from avactl.base.object_identity import ObjectKey
 from avactl.change.diff.fields import Change
-from avactl.change.diff.rules import POD_RESTART, classify
-from avactl.change.plan.workloads import GROUPS, KINDS, workloads
+from avactl.change.diff.rules import POD_RESTART, classify_change
+from avactl.change.plan.workloads import GROUPS, KINDS, find_workloads
 from avactl.compiler import Compilation, compile_tree
-from avactl.policy.builtin import pods
+from avactl.policy.builtin import nested_pods
 from avactl.program import registry
 from avactl.program.dependencies import dependencies
 from avactl.program.manifest import templates_of
@@ -151,7 +151,7 @@ def test_an_autoscaler_counts_groups() -> None:
     groups_of = next(m for m in result.manifests if m.kind == "LeaderWorkerSet")
     assert "replicas" not in groups_of.body["spec"]
     assert groups_of.owned == ("spec.replicas",)
-    work = workloads(result.manifests, "main")[ObjectKey(KINDS[GROUPS], GROUPS, "vision", "classifier")]
+    work = find_workloads(result.manifests, "main")[ObjectKey(KINDS[GROUPS], GROUPS, "vision", "classifier")]
     assert (work.fewest, work.most) == (1, 2)
     assert (work.count(), work.count(4), work.count(6)) == (2, 4, 4)
 
@@ -159,23 +159,23 @@ def test_an_autoscaler_counts_groups() -> None:
 def test_quota_and_graph_count_every_machine() -> None:
     result = compiled(VLLM + "  replicas: 2\n")
     item = result.program.get("ServingDeployment", "classifier", "vision")
-    hooks = registry.kind("ServingDeployment").workload
+    hooks = registry.get_kind("ServingDeployment").workload
     assert hooks is not None
     (role,) = hooks.roles(item)
     assert (role.least, role.most) == (4, 4)
     assert hooks.summary(item).endswith("4 pods")
-    facts = registry.kind("ServingDeployment").facts(item, result.program)
+    facts = registry.get_kind("ServingDeployment").facts(item, result.program)
     assert facts["GPUs"] == "16 V100"
     assert facts["machines"] == "2 a replica"
 
 
 def test_both_templates_are_seen_everywhere() -> None:
     body = objects(VLLM)["LeaderWorkerSet", "classifier"]
-    assert [path[-2] for _, path in pods(body)] == ["leaderTemplate", "workerTemplate"]
+    assert [path[-2] for _, path in nested_pods(body)] == ["leaderTemplate", "workerTemplate"]
     assert ObjectKey("", "ConfigMap", "vision", "checks") in dependencies(body)
     for name in ("leaderTemplate", "workerTemplate"):
         change = Change(("spec", "leaderWorkerTemplate", name, "spec", "nodeName"), "changed", "a", "b")
-        assert classify("LeaderWorkerSet", change, body)[0] is POD_RESTART
+        assert classify_change("LeaderWorkerSet", change, body)[0] is POD_RESTART
 
 
 def test_alerts_watch_the_leaders() -> None:

@@ -12,10 +12,10 @@ from avactl.apply.doctor.live import Live
 from avactl.apply.doctor.needs import needs_of
 from avactl.base.object_identity import ObjectKey
 from avactl.change.diff.fields import Change
-from avactl.change.diff.rules import IN_PLACE, POD_RESTART, classify
-from avactl.change.plan.workloads import KINDS, ROLES, workloads
+from avactl.change.diff.rules import IN_PLACE, POD_RESTART, classify_change
+from avactl.change.plan.workloads import KINDS, ROLES, find_workloads
 from avactl.compiler import Compilation, compile_tree
-from avactl.policy.builtin import pods
+from avactl.policy.builtin import nested_pods
 from avactl.program import registry
 from avactl.program.dependencies import dependencies
 from avactl.program.manifest import groups_at, templates_of
@@ -261,14 +261,14 @@ def test_the_budget_protects_all_pods() -> None:
 def test_quota_graph_and_plan_count_both_roles() -> None:
     result = compiled(VLLM)
     item = result.program.get("ServingDeployment", "classifier", "vision")
-    hooks = registry.kind("ServingDeployment").workload
+    hooks = registry.get_kind("ServingDeployment").workload
     assert hooks is not None
     counted = [(role.least, role.most, role.compute.gpus) for role in hooks.roles(item)]
     assert counted == [(3, 3, 4), (2, 2, 2), (2, 2, 0)]
     assert hooks.summary(item).endswith("5 pods")
-    facts = registry.kind("ServingDeployment").facts(item, result.program)
+    facts = registry.get_kind("ServingDeployment").facts(item, result.program)
     assert (facts["replicas"], facts["prefill"], facts["GPUs"]) == (3, 2, "12 V100 + 4 V100")
-    found = workloads(result.manifests, "main")
+    found = find_workloads(result.manifests, "main")
     for role, count in (("prefill", 2), ("decode", 3)):
         assert found[ObjectKey(KINDS[ROLES], ROLES, "vision", f"classifier-{role}")].count() == count
     requests = [role.compute for role in hooks.roles(compiled(PICKED).program.get(*item.key[:1], item.name, "vision"))]
@@ -284,13 +284,13 @@ def test_all_templates_are_seen_everywhere() -> None:
         for key in ("leaderTemplate", "workerTemplate")
     ]
     assert [groups_at(body, path)["replicas"] for path in paths] == [2, 2, 1, 1]
-    assert len(list(pods(body))) == 4
+    assert len(list(nested_pods(body))) == 4
     assert ObjectKey("", "ServiceAccount", "vision", "avactl-run") in dependencies(body)
     for path in paths:
         change = Change((*path, "spec", "nodeName"), "changed", "a", "b")
-        assert classify("DisaggregatedSet", change, body)[0] is POD_RESTART
+        assert classify_change("DisaggregatedSet", change, body)[0] is POD_RESTART
     change = Change(("spec", "roles", "decode", "spec", "replicas"), "changed", 3, 4)
-    assert classify("DisaggregatedSet", change, body)[0] is IN_PLACE
+    assert classify_change("DisaggregatedSet", change, body)[0] is IN_PLACE
 
 
 def test_the_diff_says_when_versions_mix() -> None:
@@ -301,10 +301,10 @@ def test_the_diff_says_when_versions_mix() -> None:
             compiled(each).program.get("ServingDeployment", "classifier", "vision")
             for each in (text, text.replace('version: "2"', 'version: "3"'))
         )
-        phrase = registry.kind("ServingDeployment").impact(old, new, effects)
+        phrase = registry.get_kind("ServingDeployment").impact(old, new, effects)
         assert phrase is not None
         assert said in phrase
-    assert registry.kind("ServingDeployment").impact(old, new, []) is None
+    assert registry.get_kind("ServingDeployment").impact(old, new, []) is None
 
 
 def test_alerts_watch_both_roles() -> None:

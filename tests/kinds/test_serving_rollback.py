@@ -7,7 +7,7 @@ import json
 import pytest
 
 from avactl.contracts.names import TEMPLATE_DIGEST
-from avactl.program.lowering.k8s import digest
+from avactl.program.lowering.k8s import short_digest
 from tests.kinds.compiling import DIGEST, body, codes, compiled, names, unchecked
 from tests.kinds.test_cluster import documented
 
@@ -56,7 +56,7 @@ def test_the_plan_and_the_rights() -> None:
     triples = {(g, r, v) for rule in rules for g in rule["apiGroups"] for r in rule["resources"] for v in rule["verbs"]}
     assert triples == documented("`NAME-rollback`, in the namespaces of teams")
     deployment = body(result, "Deployment", "web", "vision")
-    assert deployment["metadata"]["annotations"][TEMPLATE_DIGEST] == digest(deployment["spec"]["template"], 16)
+    assert deployment["metadata"]["annotations"][TEMPLATE_DIGEST] == short_digest(deployment["spec"]["template"], 16)
 
 
 def test_a_patch_is_part_of_the_digest() -> None:

@@ -11,7 +11,7 @@ from avactl.base.object_identity import ObjectKey
 from avactl.change.diff.compare import compare
 from avactl.change.plan.model import Verdict
 from avactl.change.plan.planner import make_plan
-from avactl.change.plan.workloads import workloads
+from avactl.change.plan.workloads import find_workloads
 from tests.kinds.compiling import DIGEST, body, codes, compiled, unchecked
 
 PLATFORM = """
@@ -142,7 +142,7 @@ def test_a_service_without_pods_must_be_able_to_have_one() -> None:
 
 def test_plans_and_diffs_count_no_pods() -> None:
     before, after = compiled(PLATFORM + FAST.replace("min: 0", "min: 2")), compiled(PLATFORM + FAST)
-    work = workloads(after.manifests, "main")[ObjectKey("apps", "Deployment", "vision", "web")]
+    work = find_workloads(after.manifests, "main")[ObjectKey("apps", "Deployment", "vision", "web")]
     assert (work.count(), work.count(2)) == (0, 2)
     (service,) = [each for each in compare(before, after).intents if each.key.name == "web"]
     facts = {change.name: (change.old, change.new) for change in service.facts}

@@ -219,7 +219,7 @@ def test_labels_of_a_namespace() -> None:
 
 def test_facts_count_people_once() -> None:
     result = compiled(PLATFORM)
-    facts = registry.kind("Team").facts(result.program.get("Team", "vision"), result.program)
+    facts = registry.get_kind("Team").facts(result.program.get("Team", "vision"), result.program)
     assert facts["members"] == "2 users, 1 group, 1 viewing group"
     assert facts["buckets"] == "raw, results-v2, archive"
 

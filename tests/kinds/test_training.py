@@ -9,7 +9,7 @@ import pytest
 from avactl.kinds.training.commands import with_mpirun, with_torchrun
 from avactl.kinds.training.followers import EVALUATOR_GRACE
 from avactl.program.lowering.pods import MISSING_REVISION
-from avactl.program.registry import kind
+from avactl.program.registry import get_kind
 from tests.kinds.on_base import compile_spec, objects, problems
 from tests.kinds.training import HEAD, PLATFORM, PS, container, env, host, job, pod
 
@@ -227,7 +227,7 @@ def test_a_job_fails_at_once_if_its_commit_does_not_exist() -> None:
 def test_only_a_commit_is_a_fixed_version_of_code(ref: str, known: int) -> None:
     text = f"  code: {{git: {{url: 'https://git.example.com/a.git', ref: {ref}}}}}\n"
     (item,) = compile_spec(HEAD + text).program.of("TrainingJob")
-    workload = kind("TrainingJob").workload
+    workload = get_kind("TrainingJob").workload
     assert workload is not None
     assert [each.path[-1] for each in workload.unpinned(item)] == ["ref"] * known
 
@@ -415,7 +415,7 @@ def test_facts_name_what_a_reviewer_looks_at() -> None:
     program = compile_spec(
         HEAD + "  strategy: allReduce\n  workers: {replicas: 2, gpus: 8}\n  datasets: [{name: imagenet}]\n"
     ).program
-    facts = kind("TrainingJob").facts(program.get("TrainingJob", "net", "vision"), program)
+    facts = get_kind("TrainingJob").facts(program.get("TrainingJob", "net", "vision"), program)
     assert (facts["workers"], facts["GPUs"], facts["datasets"]) == (2, "16 V100", "imagenet v1")
 
 

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from avactl.program.registry import kind
+from avactl.program.registry import get_kind
 from tests.kinds.on_base import Objects, compile_spec, objects, problems
 from tests.kinds.training import HEAD, container, env, host, job, pod
 
@@ -115,7 +115,7 @@ def test_leading_groups_watch_each_other_and_servers_wait_for_all() -> None:
 
 def test_quota_and_capacity_count_every_group() -> None:
     (item,) = compile_spec(HEAD + "  strategy: allReduce\n" + GROUPS).program.of("TrainingJob")
-    workload = kind("TrainingJob").workload
+    workload = get_kind("TrainingJob").workload
     assert workload is not None
     assert [(role.path, role.least) for role in workload.roles(item)] == [
         (("spec", "workers"), 3),

@@ -13,7 +13,7 @@ from avactl_worker.health_check import FAILED, REPLACED
 
 from avactl.contracts import names
 from avactl.daemons.elastic.library import copy_library
-from avactl.kinds.training.commands import interpreter
+from avactl.kinds.training.commands import python_interpreter
 from avactl.kinds.training.init_containers import health_check
 from avactl.workbench.local.addresses import AddressBlock
 from tests.kinds.on_base import Objects, objects
@@ -69,14 +69,14 @@ def test_only_workers_are_checked_and_all_groups() -> None:
     ],
 )
 def test_the_interpreter_is_that_of_the_job(command: list[str], wanted: str) -> None:
-    assert interpreter(command) == wanted
+    assert python_interpreter(command) == wanted
 
 
 def test_the_compiled_check_runs(tmp_path: Path) -> None:
     """As in a pod: the arguments of the Job, and the library from its copy only."""
     copy_library(tmp_path)
     check = init(objects(CHECKED + "  workers: {replicas: 2}\n"))[1]
-    assert check["command"] == ["python", health_check._DIRECTORY, "health_check"]
+    assert check["command"] == ["python", health_check._LIBRARY_DIRECTORY, "health_check"]
     block = AddressBlock()
     running = []
     for index in range(2):

@@ -8,7 +8,7 @@ import pytest
 
 from avactl.contracts.pod_annotations import AFTER
 from avactl.program.program import Program
-from avactl.program.registry import kind
+from avactl.program.registry import get_kind
 from tests.kinds.compiling import apply, body, codes, compiled, names, unchecked
 from tests.kinds.specs import JOB, SCHEDULED, TEAM, joined
 from tools.controlplane import KubeClient
@@ -76,7 +76,7 @@ def test_a_change_of_a_schedule_restarts_nothing() -> None:
         compiled(joined(PLATFORM, job("nightly", f"schedule: {{cron: 0 {hour} * * *}}"))).program.of("TrainingJob")[0]
         for hour in (3, 4)
     )
-    impact = kind("TrainingJob").impact
+    impact = get_kind("TrainingJob").impact
     assert impact(one, other, []) is None
 
 

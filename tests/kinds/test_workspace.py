@@ -9,7 +9,7 @@ import pytest
 
 from avactl.contracts.names import WORKSPACE_PRIORITY
 from avactl.contracts.pod_annotations import PREEMPTIBLE
-from avactl.program.registry import kind
+from avactl.program.registry import get_kind
 from tests.kinds.on_base import Objects, api_server_says, compile_spec, objects
 from tools.controlplane import KubeClient
 
@@ -136,7 +136,7 @@ def test_only_the_team_reaches_the_editor() -> None:
 def test_facts_are_what_a_person_wants_to_know() -> None:
     result = compile_spec(PLATFORM + HEAD + "  gpus: 0.5\n", base=False)
     item = result.program.get("Workspace", "lin", "vision")
-    facts = kind("Workspace").facts(item, result.program)
+    facts = get_kind("Workspace").facts(item, result.program)
     assert facts["user"] == "lin@example.com"
     assert facts["GPUs"] == "0.5 V100"
     assert facts["image"] == "registry.example.com/lab:1"

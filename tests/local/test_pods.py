@@ -13,8 +13,8 @@ import pytest
 
 from avactl.compiler import Compilation, compile_tree
 from avactl.spec.repository.tree import DirTree
-from avactl.workbench.local.addresses import AddressBlock, paths
-from avactl.workbench.local.environment import expand, resolve
+from avactl.workbench.local.addresses import AddressBlock, path_translator
+from avactl.workbench.local.environment import expand_references, resolve
 from avactl.workbench.local.errors import LocalRunError
 from avactl.workbench.local.pods import LocalJob, LocalPod, Place, describe
 from avactl.workbench.local.selection import select
@@ -187,9 +187,9 @@ def test_runs_have_addresses_of_their_own(block: AddressBlock) -> None:
 
 def test_expansion_is_that_of_kubernetes() -> None:
     known = {"A": "1", "B": "$(A)"}
-    assert expand("$(A)$(A)", known) == "11"
-    assert expand("$(B)", known) == "$(A)"
-    assert expand("$$(A) $(C) $A $", known) == "$(A) $(C) $A $"
+    assert expand_references("$(A)$(A)", known) == "11"
+    assert expand_references("$(B)", known) == "$(A)"
+    assert expand_references("$$(A) $(C) $A $", known) == "$(A) $(C) $A $"
 
 
 def variables(entries: list[dict[str, Any]], **more: Any) -> dict[str, str]:
@@ -232,7 +232,7 @@ def test_values_from_elsewhere_are_not_expanded() -> None:
 
 
 def test_paths_are_replaced_whole() -> None:
-    local = paths({"/data": "/run/1", "/data/more": "/run/2", "/": "/run/3"})
+    local = path_translator({"/data": "/run/1", "/data/more": "/run/2", "/": "/run/3"})
     assert local("/data:/data/x,/data/more/y=/database /my/data s3://data /data.old") == (
         "/run/1:/run/1/x,/run/2/y=/database /my/data s3://data /data.old"
     )

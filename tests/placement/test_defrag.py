@@ -14,7 +14,7 @@ from avactl.hardware.placement.defrag import Move, make_whole
 from avactl.hardware.placement.gang import Gang, Role, place_gang
 from avactl.hardware.placement.request import Request
 from avactl.hardware.placement.score import Scorer
-from avactl.hardware.topology import members
+from avactl.hardware.topology import gpus_in_mask
 
 
 def fleet(nodes: int, gpus: int = 4) -> State:
@@ -28,7 +28,7 @@ def fill(state: State, *pods: tuple[int, int]) -> dict[Hashable, Request]:
     """Pods `(node, GPUs)`, and what they ask for."""
     asked: dict[Hashable, Request] = {}
     for index, (node, gpus) in enumerate(pods):
-        taken = sum(1 << gpu for gpu in members(int(state.whole[node]))[:gpus])
+        taken = sum(1 << gpu for gpu in gpus_in_mask(int(state.whole[node]))[:gpus])
         state.book(index, Booking(node, (1000,), taken))
         asked[index] = Request((1000,), gpus)
     return asked
@@ -106,7 +106,7 @@ def test_as_few_as_an_enumeration_finds(seed: int) -> None:
         nodes = [node for node in range(4) if int(state.whole[node]).bit_count() >= gpus]
         if nodes:
             node = rng.choice(nodes)
-            taken = sum(1 << gpu for gpu in members(int(state.whole[node]))[:gpus])
+            taken = sum(1 << gpu for gpu in gpus_in_mask(int(state.whole[node]))[:gpus])
             state.book(index, Booking(node, (1000,), taken))
             if rng.random() < 0.8:
                 movable[index] = Request((1000,), gpus)

@@ -13,7 +13,7 @@ from avactl.hardware.placement.allocation import MILLI_PER_GPU, Booking, Booking
 from avactl.hardware.placement.gang import Gang, Member, Role, count_fitting, place_gang
 from avactl.hardware.placement.request import Request
 from avactl.hardware.placement.score import Scorer
-from avactl.hardware.topology import members
+from avactl.hardware.topology import gpus_in_mask
 from tests.kinds.test_hardware import of
 from tests.work import calls
 
@@ -175,7 +175,7 @@ def test_large_gangs_are_quick() -> None:
     assert calls(lambda: placed.extend(place_gang(scorer, "x", Gang((worker(512),))) or ())) < 200 * 512
     assert len(placed) == 512
     assert len({state.domains[member.node, 0] for member in placed}) == 3
-    assert all(len(members(member.gpus)) == 8 for member in placed)
+    assert all(len(gpus_in_mask(member.gpus)) == 8 for member in placed)
 
 
 def hops(groups: list[tuple[int, ...]]) -> int:

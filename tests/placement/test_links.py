@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from avactl.hardware import library
 from avactl.hardware.machine import Machine, Nic, Nvlink, NvlinkPair, PcieSwitch
 from avactl.hardware.placement.links import Links, links, unknown_links
-from avactl.hardware.topology import LEVELS, Topology, members, satisfies
+from avactl.hardware.topology import LEVELS, Topology, gpus_in_mask, satisfies
 from tests.kinds.test_hardware import mask, of
 from tests.work import calls
 
@@ -47,19 +47,21 @@ def test_the_best_subset_is_that_of_an_enumeration(machine: Machine, data: st.Da
     required, rdma = data.draw(st.booleans()), data.draw(st.booleans())
 
     def worth(rest: int) -> int:
-        gpus = members(rest)
+        gpus = gpus_in_mask(rest)
         return sum(max(slowest(mask(*each)) for each in combinations(gpus, size)) for size in range(2, len(gpus) + 1))
 
     def slowest(each: int) -> int:
-        return min((round(topology.bandwidth(i, j) * 1000) for i, j in combinations(members(each), 2)), default=10**15)
+        return min(
+            (round(topology.bandwidth(i, j) * 1000) for i, j in combinations(gpus_in_mask(each), 2)), default=10**15
+        )
 
     def key(each: int) -> tuple[float, ...]:
         level = topology.subset_level(each)
-        near = sum(int(table.nic_distance[1 << gpu]) for gpu in members(each)) if rdma else 0
-        total = sum(round(topology.bandwidth(i, j) * 1000) for i, j in combinations(members(each), 2))
+        near = sum(int(table.nic_distance[1 << gpu]) for gpu in gpus_in_mask(each)) if rdma else 0
+        total = sum(round(topology.bandwidth(i, j) * 1000) for i, j in combinations(gpus_in_mask(each), 2))
         return (not satisfies(level, wanted), near, -slowest(each), -total, -worth(free ^ each), each)
 
-    options = [mask(*each) for each in combinations(members(free), count)]
+    options = [mask(*each) for each in combinations(gpus_in_mask(free), count)]
     if required:
         options = [each for each in options if satisfies(topology.subset_level(each), wanted)]
     expected = min(options, key=key, default=0)
@@ -75,12 +77,12 @@ def test_levels_are_those_of_the_topology(machine: Machine) -> None:
     ]
 
 
-@pytest.mark.parametrize("name", library.names())
+@pytest.mark.parametrize("name", library.shipped_names())
 def test_speeds_are_those_of_the_topology(name: str) -> None:
     topology = of(name)
     table = links(topology.machine)
     for each in range(1, topology.all + 1):
-        speeds = [topology.bandwidth(i, j) for i, j in combinations(members(each), 2)]
+        speeds = [topology.bandwidth(i, j) for i, j in combinations(gpus_in_mask(each), 2)]
         if speeds:
             assert table.slowest[each] == pytest.approx(min(speeds) * 1000)
         assert table.total[each] == pytest.approx(sum(speeds) * 1000, abs=len(speeds) + 1)

@@ -15,7 +15,7 @@ from avactl.hardware.placement.expected_workload import Workload, distance
 from avactl.hardware.placement.fragmentation import Measure
 from avactl.hardware.placement.request import Request
 from avactl.hardware.placement.score import Objective, Scorer, place
-from avactl.hardware.topology import members
+from avactl.hardware.topology import gpus_in_mask
 from tests.kinds.test_hardware import mask, of
 
 MODELS = ("V100", "T4")
@@ -67,7 +67,7 @@ def node_cost(state: State, shares: dict[Request, float], slot: int, request: Re
     millis = [max(0, int(each)) for each in state.gpu_free[slot]]
     if request is not None:
         free = [have - amount for have, amount in zip(free, request.amounts, strict=True)]
-        for gpu in members(gpus):
+        for gpu in gpus_in_mask(gpus):
             millis[gpu] -= request.milli
     return cost(shares, free[0], free[1], millis, state.models[state.model[slot]])
 
@@ -176,7 +176,7 @@ def test_links_decide_among_nodes() -> None:
     scorer = Scorer(state)
     taken = {"a": mask(2, 3, 6, 7), "b": mask(4, 5, 6, 7)}
     for name, gpus in taken.items():
-        for gpu in members(gpus):
+        for gpu in gpus_in_mask(gpus):
             state.book((name, gpu), Booking(state.slots[name], (1000,), 1 << gpu))
     preferred = scorer.choose(Request((1000,), 4, link="pcieSwitch"))
     assert preferred is not None

@@ -19,9 +19,9 @@ import orjson
 from avactl.change.plan import rollout
 from avactl.change.plan.model import Plan, Verdict
 from avactl.change.plan.planner import make_plan
-from avactl.change.plan.snapshot.capture import take
+from avactl.change.plan.snapshot.capture import take_snapshot
 from avactl.change.plan.snapshot.loader import read
-from avactl.change.plan.workloads import KINDS, Maker, Workload, surroundings, workloads
+from avactl.change.plan.workloads import KINDS, Maker, Workload, find_surroundings, find_workloads
 from avactl.compiler import Compilation
 from avactl.contracts.document import load
 from avactl.contracts.scheduling import PlacementPolicy
@@ -184,8 +184,8 @@ class Arena:
         """The pods of workloads that are not known yet, as their controllers would make them, by name."""
         # Of job masters.
         apply(self.kube, [manifest for manifest in result.manifests if manifest.kind == "ServiceAccount"])
-        maker = Maker(surroundings(result.manifests, "main"), "", mark)
-        works = workloads(result.manifests, "main")
+        maker = Maker(find_surroundings(result.manifests, "main"), "", mark)
+        works = find_workloads(result.manifests, "main")
         for id_ in sorted(works, key=lambda each: (each.namespace, each.name)):
             if str(id_) in known or id_.namespace == SYSTEM:
                 continue
@@ -219,7 +219,7 @@ class Arena:
 
         async def run() -> bytes:
             async with Client(self.access) as client:
-                return await take(client, SYSTEM)
+                return await take_snapshot(client, SYSTEM)
 
         return asyncio.run(run())
 

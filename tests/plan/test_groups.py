@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from avactl.change.plan.model import Cost, Entry, Owner, Place, Plan, Verdict, Wait
-from avactl.change.plan.output.groups import rows
+from avactl.change.plan.output.groups import group_rows
 from avactl.change.plan.output.json_output import render_json
 from avactl.change.plan.output.markdown import LIMIT, render_markdown
 from avactl.change.plan.output.text import render_text
@@ -25,7 +25,7 @@ def test_equal_predictions_are_one_row() -> None:
     entries += [entry("big", pods=4), entry("late", verdict=Verdict.QUOTA, words="late waits for its team")]
     entries += [entry("slow", verdict=Verdict.QUOTA, words="slow waits for its team")]
     plan = Plan("train", "specs", tuple(entries))
-    found = rows(plan)
+    found = group_rows(plan)
     assert [len(row.entries) for row in found] == [2, 1, 20]
     assert found[0].details[0] == "* waits for its team"
     assert found[2].names.endswith("vision/fold-05, … 14 more")

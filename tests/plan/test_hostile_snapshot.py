@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from avactl.change.plan.cluster_state import configured, machines
+from avactl.change.plan.cluster_state import configured_objects, declared_machines
 from avactl.change.plan.planner import make_plan
 from avactl.change.plan.snapshot import loader
 from avactl.change.plan.snapshot.loader import SnapshotError, read, write
@@ -42,7 +42,10 @@ def whole(compiled: Compilation) -> bytes:
     """A snapshot of the declared machines, with a pod and what pods ask for."""
     manifests = list(compiled.manifests)
     policy = next(each for each in manifests if each.name == POLICY).body["data"]["policy.json"]
-    objects: dict[str, list[dict[str, Any]]] = {**configured(manifests, "main"), **machines(compiled.program, "main")}
+    objects: dict[str, list[dict[str, Any]]] = {
+        **configured_objects(manifests, "main"),
+        **declared_machines(compiled.program, "main"),
+    }
     node = objects["nodes"][0]["metadata"]["name"]
     resources = {"requests": {"cpu": "1", "memory": "1Gi", "nvidia.com/gpu": "1"}}
     objects["pods"] = [

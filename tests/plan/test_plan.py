@@ -8,15 +8,15 @@ import orjson
 import pytest
 
 from avactl.change.diff import compare
-from avactl.change.plan.cluster_state import configured, declared, machines
+from avactl.change.plan.cluster_state import configured_objects, declared_machines, declared_state
 from avactl.change.plan.effects import owner_of
 from avactl.change.plan.model import Entry, Owner, Plan, Verdict
 from avactl.change.plan.output.text import render_text
 from avactl.change.plan.planner import make_plan
 from avactl.change.plan.rollout import place_all
 from avactl.change.plan.simulator import World
-from avactl.change.plan.snapshot.loader import SnapshotError, read, strip, write
-from avactl.change.plan.workloads import surroundings, workloads
+from avactl.change.plan.snapshot.loader import SnapshotError, read, strip_objects, write
+from avactl.change.plan.workloads import find_surroundings, find_workloads
 from avactl.compiler import Compilation
 from avactl.contracts.scheduling import PlacementPolicy
 from avactl.scheduler.objects.pod_info import PodInfo
@@ -105,17 +105,17 @@ def entry(found: Plan, name: str) -> Entry:
 
 def snapshot(result: Compilation) -> bytes:
     """A snapshot of a cluster where this runs."""
-    world = World(declared(result.program, result.manifests, "main"))
-    works = [work for work in workloads(result.manifests, "main").values() if work.id.namespace != "avactl-system"]
-    place_all(world, works, surroundings(result.manifests, "main"), "2026-01-01T00:00:00Z", "live")
-    objects = {**configured(result.manifests, "main"), **machines(result.program, "main")}
+    world = World(declared_state(result.program, result.manifests, "main"))
+    works = [work for work in find_workloads(result.manifests, "main").values() if work.id.namespace != "avactl-system"]
+    place_all(world, works, find_surroundings(result.manifests, "main"), "2026-01-01T00:00:00Z", "live")
+    objects = {**configured_objects(result.manifests, "main"), **declared_machines(result.program, "main")}
     policy = PlacementPolicy(
         cluster="main",
         system_namespace="avactl-system",
         gpu_driver="gpu.nvidia.com",
         levels=("topology.kubernetes.io/rack",),
     )
-    return write(policy, strip({**objects, "pods": list(world.items.values())}), "2026-01-02T00:00:00Z")
+    return write(policy, strip_objects({**objects, "pods": list(world.items.values())}), "2026-01-02T00:00:00Z")
 
 
 def test_a_new_job_starts_and_says_where() -> None:
@@ -425,9 +425,9 @@ def test_a_cluster_comes_and_goes() -> None:
 
 def test_budgets_protect_what_the_base_runs() -> None:
     result = compile_(platform(), service(3))
-    world = World(declared(result.program, result.manifests, "main"))
-    works = workloads(result.manifests, "main")
-    place_all(world, works.values(), surroundings(result.manifests, "main"), "2026-01-01T00:00:00Z", "base")
+    world = World(declared_state(result.program, result.manifests, "main"))
+    works = find_workloads(result.manifests, "main")
+    place_all(world, works.values(), find_surroundings(result.manifests, "main"), "2026-01-01T00:00:00Z", "base")
     for manifest in result.manifests:
         if manifest.kind == "PodDisruptionBudget":
             world.protect(manifest.body)

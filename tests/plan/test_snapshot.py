@@ -11,7 +11,7 @@ import orjson
 import pytest
 import yaml
 
-from avactl.change.plan.snapshot.capture import take
+from avactl.change.plan.snapshot.capture import take_snapshot
 from avactl.change.plan.snapshot.loader import SnapshotError, read
 from avactl.kube.access import from_kubeconfig
 from avactl.kube.client import Client
@@ -35,7 +35,7 @@ def kubeconfig(plane: ControlPlane, user: str, folder: Path) -> Path:
 def taken(path: Path) -> bytes:
     async def run() -> bytes:
         async with Client(from_kubeconfig(path)) as client:
-            return await take(client, SYSTEM)
+            return await take_snapshot(client, SYSTEM)
 
     return asyncio.run(run())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from avactl.change.plan.model import Entry
-from avactl.change.plan.output.phrases import details, price
+from avactl.change.plan.output.phrases import entry_details, format_price
 from avactl.change.plan.planner import make_plan
 from tests.kinds.compiling import compiled
 from tests.kinds.specs import JOB, joined
@@ -29,8 +29,8 @@ def test_surplus_workers_are_priced_and_told_as_reclaimable() -> None:
     entry = planned(ELASTIC + "  workers: {min: 2, max: 5, gpus: 8}\n  spot: allow\n  timeout: 10h\n")
     assert (entry.placed, entry.reclaimable) == (6, 3)  # with the master
     # 5 × 8 GPUs for 2 EUR; or 2 × 8 for 2 and 3 × 8 for 0.5.
-    assert price(entry, "EUR") == "800.00 EUR at most (440.00 EUR on spot)"
-    assert "3 pods on spot machines, which the provider may take back" in list(details(entry))
+    assert format_price(entry, "EUR") == "800.00 EUR at most (440.00 EUR on spot)"
+    assert "3 pods on spot machines, which the provider may take back" in list(entry_details(entry))
 
 
 @pytest.mark.parametrize(
@@ -43,16 +43,17 @@ def test_surplus_workers_are_priced_and_told_as_reclaimable() -> None:
 )
 def test_a_gang(use: str, expected: str) -> None:
     entry = planned(GANG + f"  spot: {use}\n")
-    assert price(entry, "EUR") == expected
+    assert format_price(entry, "EUR") == expected
     assert (entry.reclaimable == 2) is (use == "require")
 
 
 def test_a_pool_has_a_price_of_its_own() -> None:
     dear = PRICED.replace("{name: firm}\nspec: {", "{name: firm}\nspec: {price: 3, ")
-    assert price(planned(JOB + "  workers: {gpus: 1, pool: firm}\n", dear), "EUR") == "3.00 EUR per hour"
-    assert price(planned(JOB + "  workers: {gpus: 1}\n", dear), "EUR") == "3.00 EUR per hour"
+    assert format_price(planned(JOB + "  workers: {gpus: 1, pool: firm}\n", dear), "EUR") == "3.00 EUR per hour"
+    assert format_price(planned(JOB + "  workers: {gpus: 1}\n", dear), "EUR") == "3.00 EUR per hour"
     only = PRICED.replace("prices: {currency: EUR, gpus: {V100: 2}}", "prices: {currency: EUR}")
-    assert price(planned(JOB + "  workers: {gpus: 1}\n", only), "EUR") == ""
+    assert format_price(planned(JOB + "  workers: {gpus: 1}\n", only), "EUR") == ""
     assert (
-        price(planned(JOB + CHECKPOINT + "  workers: {gpus: 1}\n  spot: require\n", only), "EUR") == "0.50 EUR per hour"
+        format_price(planned(JOB + CHECKPOINT + "  workers: {gpus: 1}\n  spot: require\n", only), "EUR")
+        == "0.50 EUR per hour"
     )

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from avactl.change.plan.snapshot.loader import strip
-from avactl.change.plan.workloads import KINDS, Maker, surroundings, workloads
+from avactl.change.plan.snapshot.loader import strip_objects
+from avactl.change.plan.workloads import KINDS, Maker, find_surroundings, find_workloads
 from tests.kinds.compiling import DIGEST, apply, unchecked
 from tests.plan.arena import PLATFORM, TEAMS, Arena
 
@@ -72,7 +72,7 @@ _OWN = ("controller-uid", "batch.kubernetes.io/controller-uid", "controller-revi
 def seen(pods: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What scheduling reads of pods, without what only the cluster can know: names and moments."""
     found = []
-    for pod in strip({"pods": pods})["pods"]:
+    for pod in strip_objects({"pods": pods})["pods"]:
         metadata, spec = pod["metadata"], dict(pod["spec"])
         labels = {key: value for key, value in metadata["labels"].items() if key not in _OWN}
         spec["tolerations"] = sorted(spec["tolerations"], key=str)
@@ -92,8 +92,8 @@ def seen(pods: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def test_pods_are_as_the_controllers_make_them(arena: Arena) -> None:
     result = unchecked(SPECS)
     assert result.ok, result.diagnostics
-    maker = Maker(surroundings(result.manifests, "main"), "", "x")
-    works = [work for id_, work in workloads(result.manifests, "main").items() if id_.namespace == "alpha"]
+    maker = Maker(find_surroundings(result.manifests, "main"), "", "x")
+    works = [work for id_, work in find_workloads(result.manifests, "main").items() if id_.namespace == "alpha"]
     mine = [made.pod for work in works for made in maker.pods(work, range(work.count()))]
     apply(arena.kube, result.manifests)
     try:

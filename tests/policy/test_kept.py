@@ -23,14 +23,14 @@ OWNERS = (
 def judged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The specs that were judged."""
     found: list[str] = []
-    judge = enforcing.judge
+    judge = enforcing.judge_specs
 
     def watched(rules: Any, tree: Any, items: Any, manifests: Any) -> Any:
         items = list(items)
         found.extend(str(item) for item in items if item.kind == "TrainingJob")
         return judge(rules, tree, items, manifests)
 
-    monkeypatch.setattr(enforcing, "judge", watched)
+    monkeypatch.setattr(enforcing, "judge_specs", watched)
     return found
 
 

@@ -15,7 +15,7 @@ from avactl.compiler.incremental.compile import compile_cached
 from avactl.diagnostics import Diagnostic
 from avactl.policy.owners import Owner, find
 from avactl.spec.repository.tree import DirTree, MemoryTree
-from avactl.workbench.scaffold import template
+from avactl.workbench.scaffold import template_files
 from tests.cli.running import Run
 from tests.diff.repository import Repository
 from tests.diff.sides import HEAD, PLATFORM, job
@@ -193,7 +193,7 @@ def test_policies_see_the_file_of_a_spec() -> None:
 
 
 def test_init_writes_owners_and_codeowners_that_agree() -> None:
-    files = {path: data.decode() for path, data in template().items()}
+    files = {path: data.decode() for path, data in template_files().items()}
     config = compile_tree(MemoryTree({p: t for p, t in files.items() if p.endswith(".yaml") and p[0] != "."}))
     assert config.ok, config.diagnostics
     paths = re.findall(r'path: "?([^",]+)', files["avactl.yaml"])

@@ -131,12 +131,12 @@ def test_a_component_of_two_clusters_wants_to_know_which(repository: Path) -> No
 
 
 def test_every_kind_is_a_component_with_a_typed_schema() -> None:
-    assert [part.__name__ for part in components()] == registry.names()
+    assert [part.__name__ for part in components()] == registry.kind_names()
     schema = component_provider().schema
     assert schema is not None
-    for kind in registry.names():
+    for kind in registry.kind_names():
         assert f'"avactl:index:{kind}"' in schema
-        fields = introspect.fields_by_key(registry.kind(kind).model.model_fields["spec"].annotation)  # type: ignore[arg-type]
+        fields = introspect.fields_by_key(registry.get_kind(kind).model.model_fields["spec"].annotation)  # type: ignore[arg-type]
         # Pulumi would write keys in another way: then arguments would not be those of YAML.
         assert [camel_case(key) for key in fields] == list(fields)
     assert issubclass(component("TrainingJob"), SpecComponent)

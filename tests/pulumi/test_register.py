@@ -9,7 +9,7 @@ import pytest
 
 from avactl.apply.pulumi import aliases as pulumi_aliases
 from avactl.apply.pulumi.resource_plan import of_stack
-from avactl.apply.pulumi.resources import register
+from avactl.apply.pulumi.resources import register_stack
 from avactl.compiler import Compilation, compile_tree
 from avactl.program.dependencies import dependencies
 from tests.example_trees import EXAMPLES, example_tree
@@ -25,7 +25,7 @@ def example(name: str) -> Compilation:
 
 def registered(compilation: Compilation, cluster: str, team: str | None, **options: Any) -> list[Registered]:
     stack = f"{cluster}.{team}" if team else cluster
-    return run(partial(register, compilation, cluster, team, **options), stack)
+    return run(partial(register_stack, compilation, cluster, team, **options), stack)
 
 
 def objects(found: list[Registered]) -> dict[str, Registered]:
@@ -125,7 +125,7 @@ def renamed(*replace: tuple[str, str]) -> list[Registered]:
     """The team's stack after a change, with the aliases that follow from the state before."""
     before, after = compiled(), compiled(*replace)
     past = pulumi_aliases.from_manifests(of_stack(before, "main", "vision"), "main.vision")
-    former = pulumi_aliases.aliases(past, of_stack(after, "main", "vision"), "main.vision")
+    former = pulumi_aliases.former_urns(past, of_stack(after, "main", "vision"), "main.vision")
     return registered(after, "main", "vision", former=former)
 
 
@@ -172,15 +172,15 @@ def test_what_a_spec_left_behind_is_kept_with_what_it_needs_and_is_no_rename() -
     home = next(entry for key, entry in of_anna.items() if key[0].kind == "PersistentVolumeClaim")
     service = next(entry for key, entry in of_anna.items() if key[0].kind == "Service")
     after = [manifest for manifest in before if manifest.item.spec_name != "anna"]
-    assert pulumi_aliases.kept(past, after, pulumi_aliases.Aliases()) == [home]
+    assert pulumi_aliases.kept_objects(past, after, pulumi_aliases.Aliases()) == [home]
     needing = home._replace(needs=(service.urn,))
     assert pulumi_aliases.left_alone(past, [needing]) == {home.urn, service.urn, home.parent}
     rest = pulumi_aliases.Past(
         {k: e for k, e in past.objects.items() if e not in of_anna.values() or e is home}, past.components
     )
     other = of_stack(compiled(("metadata: {name: anna,", "metadata: {name: ben,")), "main", "vision")
-    assert pulumi_aliases.aliases(past, other, "main.vision").specs
-    assert not pulumi_aliases.aliases(rest, other, "main.vision").specs
+    assert pulumi_aliases.former_urns(past, other, "main.vision").specs
+    assert not pulumi_aliases.former_urns(rest, other, "main.vision").specs
 
 
 def test_an_object_that_another_spec_asks_for_now_stays_the_same_resource() -> None:
@@ -190,4 +190,4 @@ def test_an_object_that_another_spec_asks_for_now_stays_the_same_resource() -> N
     (key, entry) = next(item for item in past.objects.items() if item[0][0].kind == "Role")
     elsewhere = entry.urn.replace("avactl:kinds:Team", "avactl:kinds:Quota").replace("authorization.k8s.io/v1", "x/v0")
     moved = pulumi_aliases.Past({**past.objects, key: entry._replace(urn=elsewhere)}, past.components)
-    assert pulumi_aliases.aliases(moved, manifests, "main").objects == {entry.urn: elsewhere}
+    assert pulumi_aliases.former_urns(moved, manifests, "main").objects == {entry.urn: elsewhere}

@@ -11,11 +11,11 @@ import pytest
 from typer.testing import CliRunner
 
 from avactl.apply.pulumi import engine
-from avactl.apply.pulumi.engine_report import Report, lines, summary
+from avactl.apply.pulumi.engine_report import Report, report_lines, report_summary
 from avactl.base.installation import install_command
 from avactl.cli.app import app
 from avactl.compiler import compile_tree
-from avactl.compiler.rename import Candidate, content, match_renames
+from avactl.compiler.rename import Candidate, content_leaves, match_renames
 from avactl.spec.repository.tree import MemoryTree
 from tests.pulumi.repository import compiled, files
 
@@ -57,12 +57,12 @@ def test_a_change_reads_as_the_spec_does() -> None:
         event("same", PARENT, old=old, new=new),
         event("create", other, new=new),
     )
-    assert lines(found) == [
+    assert report_lines(found) == [
         "~ TrainingJob vision/resnet",
         "    + Job vision/bert-worker",
         "    ± Job vision/resnet-worker  spec.parallelism 2 → 4, spec.template.spec.containers[0].image a:1 → a:2",
     ]
-    assert summary(found) == "2 objects: 1 new, 1 replaced; 1 unchanged"
+    assert report_summary(found) == "2 objects: 1 new, 1 replaced; 1 unchanged"
 
 
 def test_many_fields_are_counted_and_credentials_are_not_shown() -> None:
@@ -70,7 +70,7 @@ def test_many_fields_are_counted_and_credentials_are_not_shown() -> None:
     old = {"data": {f"key.{index}": "a" for index in range(9)} | {"a/b": "x"}}
     new = {"data": {f"key.{index}": "b" for index in range(9)} | {"a/b": token}}
     found = report(event("update", old=old, new=new, diff=['data["a/b"]', *(f'data["key.{i}"]' for i in range(9))]))
-    (line,) = lines(found)[1:]
+    (line,) = report_lines(found)[1:]
     assert token not in line
     assert line.endswith('data["key.0"] a → b, data["key.1"] a → b, data["key.2"] a → b, … and 6 more')
 
@@ -168,7 +168,7 @@ def test_problems_in_specs_come_first(repository: Path, monkeypatch: pytest.Monk
 
 
 def candidates(**specs: dict[str, Any]) -> list[Candidate]:
-    return [Candidate(name, "TrainingJob", content(spec, name)) for name, spec in specs.items()]
+    return [Candidate(name, "TrainingJob", content_leaves(spec, name)) for name, spec in specs.items()]
 
 
 def test_renames_are_matched_by_content_best_first() -> None:

@@ -15,7 +15,7 @@ import yaml
 
 from avactl.compiler import compile_tree
 from avactl.spec.repository.tree import DirTree
-from avactl.workbench.scaffold import template
+from avactl.workbench.scaffold import template_files
 from tests.diff.repository import Repository as GitRepository
 from tests.pulumi.conftest import Repository
 from tests.pulumi.test_engine import run, uid
@@ -69,7 +69,7 @@ def test_a_change_to_one_team_is_that_teams_stack_and_no_other(cluster: str, bac
 
 def test_the_pipelines_own_steps(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
     """Apply and drift, as the workflow that `avactl init` writes has them."""
-    workflow = yaml.safe_load(template()[".github/workflows/avactl-stack.yml"])
+    workflow = yaml.safe_load(template_files()[".github/workflows/avactl-stack.yml"])
     steps = {
         step["name"]: step["run"] for step in workflow["jobs"]["stack"]["steps"] if "name" in step and "run" in step
     }

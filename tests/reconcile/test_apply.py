@@ -13,7 +13,7 @@ import pytest
 from avactl.apply.reconcile.actions import Action, Step
 from avactl.apply.reconcile.options import Options
 from avactl.apply.reconcile.reconciler import Reconciler
-from avactl.apply.reconcile.reporting.commit_status import words
+from avactl.apply.reconcile.reporting.commit_status import status_words
 from avactl.apply.reconcile.reporting.report import Result, as_json, as_text
 from avactl.kube import access
 from avactl.kube.client import Client, UnreachableError
@@ -419,7 +419,7 @@ def test_the_compiled_account_can_do_the_whole_job(world: World) -> None:
     said = as_text(result, False)
     assert f"{len(refused)} objects for an administrator: " in said
     assert "`avactl reconcile --once`" in said
-    assert words(result)[1].startswith("an administrator must run `avactl reconcile --once`")
+    assert status_words(result)[1].startswith("an administrator must run `avactl reconcile --once`")
     assert {each["name"] for each in as_json(result)["objects"] if each["needsAdministrator"]} >= {"avactl-serving"}
     world.kubeconfig = administrator
     assert world.once(wait=False).complete

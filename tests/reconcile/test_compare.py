@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from avactl.apply.reconcile.actions import holds_data
-from avactl.apply.reconcile.diffing.field_policy import Hands, left, without
-from avactl.apply.reconcile.diffing.managed_fields import dotted
+from avactl.apply.reconcile.diffing.field_policy import Hands, controller_paths, without_fields
+from avactl.apply.reconcile.diffing.managed_fields import format_path
 from avactl.apply.reconcile.diffing.object_diff import Comparison, compare
-from avactl.apply.reconcile.health import State, crashing, health, is_starting, of_pods
+from avactl.apply.reconcile.health import State, crashing_container, is_starting, object_health, of_pods
 from avactl.compiler import compile_tree
 from avactl.program import registry
 from avactl.spec.repository.tree import DirTree
@@ -34,7 +34,7 @@ def deployment(**spec: Any) -> dict[str, Any]:
 
 
 def compared(want: dict[str, Any], there: dict[str, Any], owned: tuple[str, ...] = ()) -> Comparison:
-    return compare(want, there, left(want["kind"], owned), HANDS)
+    return compare(want, there, controller_paths(want["kind"], owned), HANDS)
 
 
 def fields_of(result: Comparison) -> list[str]:
@@ -102,7 +102,7 @@ def test_a_field_that_becomes_a_controllers_keeps_its_value() -> None:
     there["spec"]["replicas"] = 5
     result = compared(with_pod(), live(ours, there), ("spec.replicas",))
     assert not result.apply
-    assert [dotted(path) for path in result.hand_over] == ["spec.replicas"]
+    assert [format_path(path) for path in result.hand_over] == ["spec.replicas"]
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_order_of_a_list_counts() -> None:
 
 def test_without_shares_what_it_does_not_touch() -> None:
     body = deployment(replicas=3, template={"spec": {}})
-    bare = without(body, ["spec.replicas", "status.nothing"])
+    bare = without_fields(body, ["spec.replicas", "status.nothing"])
     assert "replicas" not in bare["spec"]
     assert body["spec"]["replicas"] == 3
     assert bare["spec"]["template"] is body["spec"]["template"]
@@ -138,7 +138,7 @@ def test_without_shares_what_it_does_not_touch() -> None:
 def test_manifests_own_only_what_their_kind_declares() -> None:
     owned = set()
     for manifest in compile_tree(DirTree(AVA)).manifests:
-        declared = {(o.kind, o.field) for o in registry.kind(manifest.item.kind).owned}
+        declared = {(o.kind, o.field) for o in registry.get_kind(manifest.item.kind).owned}
         here = {(manifest.kind, path) for path in manifest.owned}
         assert here <= declared, manifest
         owned |= here
@@ -161,11 +161,11 @@ def test_data_is_held_unless_the_mark_says_otherwise() -> None:
 
 def test_health_of_what_waits_and_what_is_ill() -> None:
     job = {"kind": "Job", "metadata": {}, "spec": {}, "status": {}}
-    assert health(job).state is State.ready
+    assert object_health(job).state is State.ready
     failed = {"conditions": [{"type": "Failed", "status": "True", "message": "no"}]}
-    assert health({**job, "status": failed}).state is State.failed
+    assert object_health({**job, "status": failed}).state is State.failed
     body = {**deployment(replicas=2), "status": {"observedGeneration": 1, "updatedReplicas": 2, "replicas": 2}}
-    assert health(body).state is State.progressing
+    assert object_health(body).state is State.progressing
     pending = {"metadata": {"name": "p"}, "spec": {}, "status": {}}
     waiting = of_pods([pending])
     assert waiting is not None
@@ -186,10 +186,10 @@ def test_init_containers_and_sidecars_that_crash_are_seen() -> None:
         },
     }
     said = "pod p, container server: CrashLoopBackOff back-off 5m0s"
-    for found in (of_pods([pod]), crashing([pod])):
+    for found in (of_pods([pod]), crashing_container([pod])):
         assert found is not None
         assert (found.state, found.reason) == (State.progressing, said)
-    assert crashing([{**pod, "status": {}}]) is None
+    assert crashing_container([{**pod, "status": {}}]) is None
     assert is_starting({"status": {"active": 2, "ready": 1}})
     assert not is_starting({"status": {"active": 2, "ready": 2}})
 
@@ -209,9 +209,9 @@ def test_groups_of_pods_are_ready_once_all_are_updated_and_ready() -> None:
         ({"observedGeneration": 2, "updatedReplicas": 2, "readyReplicas": 1}, "1 of 2 groups are ready"),
         ({"observedGeneration": 2, "updatedReplicas": 2, "readyReplicas": 2}, "not all groups are updated and ready"),
     ):
-        assert health({**body, "status": status}) == (State.progressing, reason)
+        assert object_health({**body, "status": status}) == (State.progressing, reason)
     ready = {"observedGeneration": 2, "updatedReplicas": 2, "readyReplicas": 2, "conditions": available}
-    assert health({**body, "status": ready}).state is State.ready
+    assert object_health({**body, "status": ready}).state is State.ready
 
 
 @pytest.mark.parametrize(
@@ -225,5 +225,5 @@ def test_pods_that_a_quota_refuses_are_not_waited_for(message: str, state: State
     """There are no pods then that could say that they wait for room."""
     refused = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": message}
     there = {**deployment(replicas=2), "status": {"observedGeneration": 1, "conditions": [refused]}}
-    assert health(there).state is state
-    assert message in health(there).reason
+    assert object_health(there).state is state
+    assert message in object_health(there).reason

@@ -14,7 +14,7 @@ from avactl.apply.reconcile.inventory import Records
 from avactl.apply.reconcile.reporting.events import RunEvents
 from avactl.apply.reconcile.reporting.report import Result, as_text
 from avactl.base.object_identity import Gvk, ObjectKey
-from avactl.base.terminal import inert
+from avactl.base.terminal import inert_text
 from tests.kube.recording_client import RecordingClient
 
 HOSTILE = "::error::x\n##[error]y\x1b[2J\r\nsection_start:1:z " + "a" * 100_000
@@ -32,7 +32,7 @@ def result() -> Result:
 
 def test_a_report() -> None:
     text = as_text(result(), False)
-    assert text == inert(text)
+    assert text == inert_text(text)
     assert not {"\x1b", "\r"} & set(text)
     assert len(text) < 10_000
     assert len(text.splitlines()) < 8

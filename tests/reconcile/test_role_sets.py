@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from avactl.apply.reconcile.health import Health, State, health
+from avactl.apply.reconcile.health import Health, State, object_health
 from tests.definitions import define_groups
 from tests.reconcile.world import World
 
@@ -63,21 +63,21 @@ def made(body: dict[str, Any], revision: str, **replicas: int) -> list[dict[str,
 
 
 def test_the_groups_of_the_current_templates_are_ready() -> None:
-    assert health(live(), made(live(), "r1")).state is State.ready
-    assert health(live()) == Health(State.progressing, OBSERVED)
-    assert health(live(), made(live(), "r1")[:1]) == Health(State.progressing, OBSERVED)
+    assert object_health(live(), made(live(), "r1")).state is State.ready
+    assert object_health(live()) == Health(State.progressing, OBSERVED)
+    assert object_health(live(), made(live(), "r1")[:1]) == Health(State.progressing, OBSERVED)
 
 
 def test_groups_of_other_templates_do_not_count() -> None:
     old, new = made(live(), "r1"), made(live("2"), "r2")
-    assert health(live("2"), old) == Health(State.progressing, OBSERVED)
-    assert health(live("2"), [*old, *new]) == Health(State.progressing, "3 old groups are still terminating")
+    assert object_health(live("2"), old) == Health(State.progressing, OBSERVED)
+    assert object_health(live("2"), [*old, *new]) == Health(State.progressing, "3 old groups are still terminating")
     drained = made(live(), "r1", prefill=0, decode=0)
-    assert health(live("2"), [*drained, *new]).state is State.ready
+    assert object_health(live("2"), [*drained, *new]).state is State.ready
     # A key that is removed is a change, too.
     less = live()
     del less["spec"]["roles"][0]["spec"]["leaderWorkerTemplate"]["workerTemplate"]["metadata"]["labels"]
-    assert health(less, old) == Health(State.progressing, OBSERVED)
+    assert object_health(less, old) == Health(State.progressing, OBSERVED)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_groups_of_other_templates_do_not_count() -> None:
 def test_each_role_is_ready(change: dict[str, int], reason: str) -> None:
     sets = made(live(), "r1")
     (sets[1]["spec"] if "replicas" in change else sets[1]["status"]).update(change)
-    assert health(live(), sets) == Health(State.progressing, reason)
+    assert object_health(live(), sets) == Health(State.progressing, reason)
 
 
 SERVICE = f"""\

@@ -127,18 +127,18 @@ def revision(url: str) -> Revision:
 
 
 def test_the_status_of_a_commit(forge: Forge, monkeypatch: pytest.MonkeyPatch) -> None:
-    asyncio.run(commit_status.tell(revision("https://github.com/acme/platform.git"), "train", "success", "fine"))
+    asyncio.run(commit_status.set_status(revision("https://github.com/acme/platform.git"), "train", "success", "fine"))
     assert forge.seen == []  # no token, no status
     monkeypatch.setenv("GITHUB_TOKEN", "t1")
     forge.failures = [502]
-    asyncio.run(commit_status.tell(revision("git@github.com:acme/platform.git"), "train", "failure", "x" * 300))
+    asyncio.run(commit_status.set_status(revision("git@github.com:acme/platform.git"), "train", "failure", "x" * 300))
     path, token, body = forge.seen[-1]
     assert len(forge.seen) == 2  # sent again after 502
     assert (path, token) == ("/repos/acme/platform/statuses/c0ffee", "Bearer t1")
     assert (body["state"], body["context"], len(body["description"])) == ("failure", "avactl/train", 140)
     monkeypatch.delenv("GITHUB_TOKEN")
     monkeypatch.setenv("GITLAB_TOKEN", "t2")
-    asyncio.run(commit_status.tell(revision("https://gitlab.com/acme/ml/platform.git"), "train", "failure", "no"))
+    asyncio.run(commit_status.set_status(revision("https://gitlab.com/acme/ml/platform.git"), "train", "failure", "no"))
     path, token, body = forge.seen[-1]
     assert (path, token) == ("/api/v4/projects/acme%2Fml%2Fplatform/statuses/c0ffee", "t2")
     assert body["state"] == "failed"
@@ -148,12 +148,14 @@ def test_the_status_of_a_commit(forge: Forge, monkeypatch: pytest.MonkeyPatch) -
 def test_the_status_of_a_commit_on_gitea(forge: Forge, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     variable = name.upper()
     monkeypatch.setenv("GITHUB_TOKEN", "of another forge")  # GITHUB_API_URL is set, too
-    tell = commit_status.tell(revision(f"ssh://git@{name}.example.com:2222/acme/platform.git"), "", "failure", "no")
+    tell = commit_status.set_status(
+        revision(f"ssh://git@{name}.example.com:2222/acme/platform.git"), "", "failure", "no"
+    )
     asyncio.run(tell)
     assert forge.seen == []
     monkeypatch.setenv(f"{variable}_TOKEN", "t3")
     monkeypatch.setenv(f"{variable}_API_URL", f"{forge.url}/api/v1")
-    tell = commit_status.tell(revision(f"https://{name}.example.com:3000/acme/platform.git"), "", "failure", "no")
+    tell = commit_status.set_status(revision(f"https://{name}.example.com:3000/acme/platform.git"), "", "failure", "no")
     asyncio.run(tell)
     ((path, token, body),) = forge.seen
     assert (path, token) == ("/api/v1/repos/acme/platform/statuses/c0ffee", "token t3")
@@ -163,11 +165,11 @@ def test_the_status_of_a_commit_on_gitea(forge: Forge, monkeypatch: pytest.Monke
 def test_a_host_without_a_name_has_the_forge_of_the_pipeline(forge: Forge, monkeypatch: pytest.MonkeyPatch) -> None:
     url = "https://git.example.com/acme/platform"
     monkeypatch.setenv("GITEA_TOKEN", "t3")
-    asyncio.run(commit_status.tell(revision(url), "", "success", "fine"))
+    asyncio.run(commit_status.set_status(revision(url), "", "success", "fine"))
     assert forge.seen == []  # the token goes nowhere without the root of the API
     for name in ("GITHUB_ACTIONS", "GITEA_ACTIONS"):
         monkeypatch.setenv(name, "true")
-    asyncio.run(commit_status.tell(revision(url), "", "success", "fine"))
+    asyncio.run(commit_status.set_status(revision(url), "", "success", "fine"))
     assert [(path, token) for path, token, _ in forge.seen] == [("/repos/acme/platform/statuses/c0ffee", "token t3")]
 
 
@@ -176,6 +178,6 @@ def test_a_refused_status_is_a_note(
 ) -> None:
     monkeypatch.setenv("GITHUB_TOKEN", "t1")
     forge.failures = [403]
-    asyncio.run(commit_status.tell(revision("https://github.com/acme/platform"), "train", "success", "fine"))
+    asyncio.run(commit_status.set_status(revision("https://github.com/acme/platform"), "train", "success", "fine"))
     assert "could not set the status of commit c0ffee: 403" in capsys.readouterr().err
     assert len(forge.seen) == 1

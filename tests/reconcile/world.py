@@ -19,7 +19,7 @@ from avactl.apply.reconcile import command
 from avactl.apply.reconcile.command import Request
 from avactl.apply.reconcile.desired import INVENTORY, Wanted
 from avactl.apply.reconcile.live_state import ALWAYS
-from avactl.apply.reconcile.reconciler import once
+from avactl.apply.reconcile.reconciler import reconcile_once
 from avactl.apply.reconcile.reporting.report import Result
 from avactl.compiler import compile_tree
 from avactl.kube import access
@@ -150,19 +150,19 @@ class World:
         """One run in this process."""
         options.setdefault("timeout", 20.0)
         request = self._request(cluster=cluster, **options)
-        declared = command.declare(request, command.source_of(request).newest())
+        declared = command.compile_revision(request, command.source_of(request).newest())
         assert declared.ok, declared.compilation.diagnostics
 
         async def go() -> Result:
             async with Client(request.connect(declared.cluster)) as client:
-                return (await once(client, declared.options, declared.wanted))[0]
+                return (await reconcile_once(client, declared.options, declared.wanted))[0]
 
         return asyncio.run(go())
 
     def wanted(self, cluster: str = "") -> tuple[Wanted, ...]:
         """What git declares."""
         request = self._request(cluster=cluster)
-        return command.declare(request, command.source_of(request).newest()).wanted
+        return command.compile_revision(request, command.source_of(request).newest()).wanted
 
     # -- the cluster ------------------------------------------------------------------------------------------------
 

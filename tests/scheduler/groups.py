@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from avactl.apply.reconcile.role_sets import comparable
-from avactl.change.plan.snapshot.loader import strip
+from avactl.apply.reconcile.role_sets import comparable_value
+from avactl.change.plan.snapshot.loader import strip_objects
 from avactl.contracts import names
 from avactl.contracts.pod_annotations import GANG_SIZE
 from avactl.program.manifest import Manifest
@@ -55,7 +55,7 @@ def groups(folder: Path) -> Iterator[World]:
 def seen(pods: Iterable[dict[str, Any]], mark: str) -> dict[tuple[str, ...], Any]:
     """Return what the scheduler reads of pods of groups, by their label `mark` and their numbers."""
     found: dict[tuple[str, ...], Any] = {}
-    for pod in strip({"pods": list(pods)})["pods"]:
+    for pod in strip_objects({"pods": list(pods)})["pods"]:
         labels, spec = pod["metadata"]["labels"], dict(pod["spec"])
         spec.pop("nodeName", None)
         spec.pop("terminationGracePeriodSeconds")  # 30 s by default
@@ -64,7 +64,7 @@ def seen(pods: Iterable[dict[str, Any]], mark: str) -> dict[tuple[str, ...], Any
         size = (pod["metadata"].get("annotations") or {}).get(GANG_SIZE.name)
         owner = pod["metadata"]["ownerReferences"][0]["kind"]
         key = (labels[mark], labels[names.LWS_GROUP_INDEX], labels[names.LWS_INDEX])
-        found[key] = (role, size, owner, comparable(spec))
+        found[key] = (role, size, owner, comparable_value(spec))
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from avactl.kinds.cluster.devices import selector
+from avactl.kinds.cluster.devices import device_selector
 from avactl.scheduler.cel.compiler import CelError, Device, compile_selector, quantity, version
 
 V100 = Device(
@@ -26,10 +26,10 @@ V100 = Device(
 @pytest.mark.parametrize(
     ("expression", "expected"),
     [
-        (selector("gpu.nvidia.com", "V100"), True),
-        (selector("gpu.nvidia.com", "V100-32GB"), True),
-        (selector("gpu.nvidia.com", "A100"), False),
-        (selector("gpu.example.com", "V100"), False),
+        (device_selector("gpu.nvidia.com", "V100"), True),
+        (device_selector("gpu.nvidia.com", "V100-32GB"), True),
+        (device_selector("gpu.nvidia.com", "A100"), False),
+        (device_selector("gpu.example.com", "V100"), False),
         ('device.driver == "gpu.nvidia.com"', True),
         ('device.attributes["gpu.nvidia.com"].index in [1, 2, 3]', True),
         ('device.attributes["gpu.nvidia.com"]["index"] > 3', False),

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from avactl.apply.reconcile import role_sets
-from avactl.apply.reconcile.health import Health, State, health
+from avactl.apply.reconcile.health import Health, State, object_health
 from avactl.base.object_identity import ObjectKey
-from avactl.change.plan.workloads import Maker, surroundings, workloads
+from avactl.change.plan.workloads import Maker, find_surroundings, find_workloads
 from avactl.contracts import names
 from avactl.contracts.pod_annotations import GANG_SIZE
 from tests.kinds.compiling import DIGEST, apply
@@ -57,7 +57,7 @@ def servers(world: World, role: str = "") -> dict[str, dict[str, Any]]:
 
 def judged(world: World) -> Health:
     live: dict[str, Any] = world.kube.get(API, KIND, "chat", "vision")
-    return health(live, role_sets.made_by(live, world.kube.list(*GROUPS, "vision")))
+    return object_health(live, role_sets.made_by(live, world.kube.list(*GROUPS, "vision")))
 
 
 def test_the_life_of_a_service(world: World) -> None:
@@ -135,10 +135,10 @@ def _budget(world: World) -> dict[str, Any]:
 def _plans_make_the_same_pods(world: World) -> None:
     """What plans make of the roles is what their controllers make, as far as the scheduler reads it."""
     manifests = specs(service())
-    maker = Maker(surroundings(manifests, "main"), "", "x")
+    maker = Maker(find_surroundings(manifests, "main"), "", "x")
     mine = []
     for role in ROLES:
-        work = workloads(manifests, "main")[ObjectKey("disaggregatedset.x-k8s.io", KIND, "vision", f"chat-{role}")]
+        work = find_workloads(manifests, "main")[ObjectKey("disaggregatedset.x-k8s.io", KIND, "vision", f"chat-{role}")]
         mine += [made.pod for made in maker.pods(work, range(work.count()))]
     assert len(seen(mine, names.DISAGGREGATED_ROLE)) == 4
     assert seen(mine, names.DISAGGREGATED_ROLE) == seen(servers(world).values(), names.DISAGGREGATED_ROLE)

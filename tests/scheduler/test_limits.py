@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from avactl.base.quantity import MOST, amount, whole
+from avactl.base.quantity import MOST, resource_amount, whole_units
 from avactl.contracts.pod_annotations import MAX_TEXT_CHARS
 from avactl.scheduler.cel.compiler import CelError, Device, compile_selector
 from avactl.scheduler.objects.limits import bounded, quote
@@ -39,13 +39,13 @@ def _pod_affinity(terms: int, namespaces: int = 0) -> dict[str, Any]:
 @pytest.mark.parametrize("text", ["1e-99999999", "1e99999999", "1e-41", LONG, "1" * 65, f"0.{LONG}", "1e" + LONG])
 def test_quantities_beyond_the_bounds_are_none(text: str) -> None:
     with pytest.raises(ValueError, match="not a quantity"):
-        whole(text)
+        whole_units(text)
 
 
 def test_amounts_are_capped() -> None:
-    assert amount("memory", "9E") == MOST
-    assert amount("cpu", "9E") == MOST
-    assert amount("memory", "512Gi") == 512 << 30
+    assert resource_amount("memory", "9E") == MOST
+    assert resource_amount("cpu", "9E") == MOST
+    assert resource_amount("memory", "512Gi") == 512 << 30
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from avactl.contracts.serving import (
 )
 from avactl.daemons.serving.decide import decide
 from avactl.daemons.serving.revisions import new_body, revisions_of
-from avactl.daemons.serving.sizes import Sizes, toward, wanted
+from avactl.daemons.serving.sizes import Sizes, next_sizes, step_sizes
 from avactl.daemons.serving.view import Answers, Create, Plan, Reject, Scale, View, Weigh
 
 LABELS = {"app": "web", "app.kubernetes.io/component": "server"}
@@ -236,9 +236,9 @@ def test_a_roll_back_needs_no_pods_of_a_service_that_has_none() -> None:
 def test_sizes_come_to_their_goal_and_keep_the_floor(total: int, by_replicas: bool, in_place: bool) -> None:
     limit, floor = (total, total - 1) if in_place else (2 * total, total)
     for percent in (1, 5, 33, 50, 99, 100):
-        now, goal = Sizes(total, 0), wanted(total, percent, by_replicas=by_replicas, in_place=in_place)
+        now, goal = Sizes(total, 0), step_sizes(total, percent, by_replicas=by_replicas, in_place=in_place)
         for _ in range(3 * total + 3):
-            following = toward(now, now, NONE, goal, limit=limit, floor=floor, stable_first=False)
+            following = next_sizes(now, now, NONE, goal, limit=limit, floor=floor, stable_first=False)
             assert sum(following) <= max(limit, sum(now))
             assert sum(map(min, following, now)) >= min(floor, sum(now))
             now = following
@@ -252,7 +252,7 @@ def test_ready_pods_never_fall_below_the_floor(total: int, in_place: bool) -> No
     limit, floor = (total, total - 1) if in_place else (total + 1, total)
     for seed in range(60):
         order = random.Random(seed)
-        goal = order.choice([Sizes(0, total), wanted(total, 50, by_replicas=True, in_place=in_place)])
+        goal = order.choice([Sizes(0, total), step_sizes(total, 50, by_replicas=True, in_place=in_place)])
         sizes, seen, ready = Sizes(total, 0), Sizes(total, 0), [total, 0]
         for _ in range(200 * total):
             match order.randrange(3):
@@ -261,7 +261,7 @@ def test_ready_pods_never_fall_below_the_floor(total: int, in_place: bool) -> No
                     up = Sizes(*(count if sure else 0 for count, sure in zip(ready, known, strict=True)))
                     pairs = zip(sizes, ready, known, strict=True)
                     down = Sizes(*(size - count if sure else 0 for size, count, sure in pairs))
-                    sizes = toward(sizes, up, down, goal, limit=limit, floor=floor, stable_first=False)
+                    sizes = next_sizes(sizes, up, down, goal, limit=limit, floor=floor, stable_first=False)
                 case 1:
                     which = order.randrange(2)
                     seen = Sizes(*(sizes[each] if each == which else seen[each] for each in range(2)))
@@ -274,7 +274,7 @@ def test_ready_pods_never_fall_below_the_floor(total: int, in_place: bool) -> No
 
 
 def test_sizes_in_place_of_one_pod_never_exceed_it() -> None:
-    now = toward(Sizes(1, 0), Sizes(1, 0), NONE, Sizes(0, 1), limit=1, floor=0, stable_first=False)
+    now = next_sizes(Sizes(1, 0), Sizes(1, 0), NONE, Sizes(0, 1), limit=1, floor=0, stable_first=False)
     assert now == Sizes(0, 0)
 
 

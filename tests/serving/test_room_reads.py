@@ -75,7 +75,7 @@ def test_all_services_share_what_was_read(monkeypatch: pytest.MonkeyPatch) -> No
         # Tenants' pods may have 1.5 MB each: a page must fit.
         assert max(cluster.limits) <= 50
         cluster.pods = 2
-        monkeypatch.setattr(questions, "_KEPT", 0.0)
+        monkeypatch.setattr(questions, "_CACHE_LIFETIME_S", 0.0)
         assert await room.problem(view("web-0")) == ""
 
     asyncio.run(scenario())

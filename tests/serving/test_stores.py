@@ -14,8 +14,8 @@ from avactl.daemons.serving.revisions import (
     new_body,
     revision_number,
     revisions_of,
-    same,
     template_of,
+    templates_equal,
 )
 from avactl.daemons.serving.stores import LARGEST, MOST, objects_of
 
@@ -50,7 +50,7 @@ def test_a_namespace_full_of_versions() -> None:
     honest = deployment("speech", BIG)
     sets.put(replica_set(honest, 1))
     (revision,) = revisions_of(honest, sets.of("uid-speech")).values()
-    assert same(revision.template, template_of(honest))
+    assert templates_equal(revision.template, template_of(honest))
     # What goes makes room.
     for key in sets.keys()[:10]:
         sets.remove(key)

@@ -40,9 +40,9 @@ def change(monkeypatch: pytest.MonkeyPatch, *statements: str) -> None:
     """Let children run these Python statements before their sandbox begins."""
     modules = "from avactl.spec.python_files import sandbox; "
     modules += "from avactl.spec.python_files.sandbox import audit, landlock, limits, process, seccomp"
-    begin, end = sandbox_runner._BOOTSTRAP.split("; from importlib")
+    begin, end = sandbox_runner._BOOTSTRAP_CODE.split("; from importlib")
     boot = "; ".join((begin, modules, *statements, f"from importlib{end}"))
-    monkeypatch.setattr(sandbox_runner, "_BOOTSTRAP", boot)
+    monkeypatch.setattr(sandbox_runner, "_BOOTSTRAP_CODE", boot)
 
 
 def run(root: Path, source: str, seconds: float = 30.0) -> Answer:

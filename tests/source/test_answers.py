@@ -193,13 +193,13 @@ def test_numbers_and_texts_that_json_cannot_hold_are_told_at_their_line() -> Non
 @pytest.fixture
 def unconfined(monkeypatch: pytest.MonkeyPatch) -> None:
     """A system without seccomp and Landlock."""
-    boot = sandbox_runner._BOOTSTRAP.replace(
+    boot = sandbox_runner._BOOTSTRAP_CODE.replace(
         "; from importlib",
         "; from avactl.spec.python_files.sandbox import landlock, seccomp"
         "; seccomp.apply = landlock.apply = lambda *_: False"
         "; from importlib",
     )
-    monkeypatch.setattr(sandbox_runner, "_BOOTSTRAP", boot)
+    monkeypatch.setattr(sandbox_runner, "_BOOTSTRAP_CODE", boot)
     monkeypatch.delenv(sandbox_runner.TRUST, raising=False)
 
 

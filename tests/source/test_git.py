@@ -11,7 +11,15 @@ import pytest
 
 from avactl.spec.repository import git as module
 from avactl.spec.repository import git_tree
-from avactl.spec.repository.git import Access, GitCommandError, GitError, git, git_work_tree, init_bare, locate
+from avactl.spec.repository.git import (
+    Access,
+    GitCommandError,
+    GitError,
+    git_work_tree,
+    init_bare,
+    locate_repository,
+    run_git,
+)
 from avactl.spec.repository.git_tree import GitTree
 from avactl.spec.repository.tree_files import NOWHERE
 from tests.diff.repository import Repository
@@ -75,40 +83,40 @@ def test_one_module_starts_git() -> None:
 
 def test_where_a_directory_is(repository: Repository, tmp_path: Path) -> None:
     root = repository.root.resolve()
-    assert locate(root) == (root, "")
-    assert locate(root / "specs") == (root, "specs/")
-    assert locate(root / "gone" / "away") == (root, "gone/away/")
+    assert locate_repository(root) == (root, "")
+    assert locate_repository(root / "specs") == (root, "specs/")
+    assert locate_repository(root / "gone" / "away") == (root, "gone/away/")
     repository.git("worktree", "add", "-q", str(tmp_path / "other"), "-b", "other")
-    assert locate(tmp_path / "other" / "specs") == ((tmp_path / "other").resolve(), "specs/")
+    assert locate_repository(tmp_path / "other" / "specs") == ((tmp_path / "other").resolve(), "specs/")
     (root / "specs" / ".git").mkdir()  # empty: no repository
-    assert locate(root / "specs") == (root, "specs/")
+    assert locate_repository(root / "specs") == (root, "specs/")
     (tmp_path / "link").symlink_to(root / "specs")
-    assert locate(tmp_path / "link") == (root, "specs/")
+    assert locate_repository(tmp_path / "link") == (root, "specs/")
     (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(GitError, match="is not in a git repository"):
-        locate(tmp_path / "loop")
+        locate_repository(tmp_path / "loop")
 
 
 def test_a_bare_repository_is_never_found(repository: Repository, tmp_path: Path) -> None:
     subprocess.run(["git", "clone", "-q", "--bare", str(repository.root), str(tmp_path / "bare")], check=True)
     with pytest.raises(GitError, match="is not in a git repository"):
-        git(tmp_path / "bare", "rev-parse", "HEAD")
+        run_git(tmp_path / "bare", "rev-parse", "HEAD")
     # Nor by a version of git that does not know safe.bareRepository, as it starts beside the `.git`.
     subprocess.run(["git", "clone", "-q", "--bare", str(repository.root), str(repository.root / "bare")], check=True)
-    found = git(repository.root / "bare", "rev-parse", "--git-dir", "--is-bare-repository").split()
+    found = run_git(repository.root / "bare", "rev-parse", "--git-dir", "--is-bare-repository").split()
     assert found == [b".git", b"false"]
     init_bare(tmp_path / "own")
-    assert git(tmp_path / "own", "rev-parse", "--is-bare-repository").strip() == b"true"
+    assert run_git(tmp_path / "own", "rev-parse", "--is-bare-repository").strip() == b"true"
     assert not (tmp_path / "own" / ".git" / "hooks").exists()
 
 
 def test_a_repository_of_another_user_is_refused(repository: Repository) -> None:
     other = {"GIT_TEST_ASSUME_DIFFERENT_OWNER": "1", "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
     with pytest.raises(GitError, match=r"git does not trust .*: another user owns it") as caught:
-        git(repository.root, "rev-parse", "HEAD", environment=other)
+        run_git(repository.root, "rev-parse", "HEAD", environment=other)
     assert "safe.directory" in caught.value.hint
     trust = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": "*"}
-    assert git(repository.root, "rev-parse", "HEAD", environment=other | trust)
+    assert run_git(repository.root, "rev-parse", "HEAD", environment=other | trust)
 
 
 def test_only_a_fetch_uses_the_user_s_own_ssh(
@@ -119,13 +127,13 @@ def test_only_a_fetch_uses_the_user_s_own_ssh(
     url = "ssh://git@example.com/x.git"
     for access in (Access.READ, Access.WRITE):
         with pytest.raises(GitCommandError, match="transport 'ssh' not allowed"):
-            git(repository.root, "fetch", "--", url, access=access)
+            run_git(repository.root, "fetch", "--", url, access=access)
     assert not canary.exists()
     with pytest.raises(GitCommandError):
-        git(repository.root, "fetch", "--", url, access=Access.REMOTE)
+        run_git(repository.root, "fetch", "--", url, access=Access.REMOTE)
     assert canary.exists()
     with pytest.raises(GitCommandError, match="transport 'ext' not allowed"):
-        git(repository.root, "fetch", "--", "ext::sh -c true", access=Access.REMOTE)
+        run_git(repository.root, "fetch", "--", "ext::sh -c true", access=Access.REMOTE)
 
 
 @pytest.mark.parametrize(
@@ -154,13 +162,13 @@ def test_variables_of_a_hook_are_dropped(
 def test_output_and_time_are_bounded(repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     repository.commit({"large": "x" * 3_000_000})
     with pytest.raises(GitError, match="git wrote more than 1 MiB"):
-        git(repository.root, "cat-file", "blob", "HEAD:large", limit=1 << 20)
-    assert len(git(repository.root, "cat-file", "blob", "HEAD:large")) == 3_000_000
+        run_git(repository.root, "cat-file", "blob", "HEAD:large", limit=1 << 20)
+    assert len(run_git(repository.root, "cat-file", "blob", "HEAD:large")) == 3_000_000
     program(tmp_path / "bin" / "git", "exec sleep 600")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr(module, "_SECONDS", 0.1)
+    monkeypatch.setattr(module, "_TIMEOUT_S", 0.1)
     with pytest.raises(GitError, match="git did not finish"):
-        git(repository.root, "status")
+        run_git(repository.root, "status")
 
 
 def test_git_is_not_taken_from_the_checkout(
@@ -169,7 +177,7 @@ def test_git_is_not_taken_from_the_checkout(
     program(repository.root / "git", f"touch {tmp_path / 'canary'}")
     monkeypatch.chdir(repository.root)
     monkeypatch.setenv("PATH", f".{os.pathsep}{os.pathsep}{os.environ['PATH']}")
-    assert len(git(repository.root, "rev-parse", "HEAD").strip()) == 40
+    assert len(run_git(repository.root, "rev-parse", "HEAD").strip()) == 40
     assert not (tmp_path / "canary").exists()
 
 

@@ -341,7 +341,7 @@ raise ValueError("\\ud800 in a message")
 def test_a_deep_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     deep = b'{"a":' * 500 + b"1" + b"}" * 500
     answer = b'{"documents": [{"value": ' + deep + b', "places": []}], "error": null}'
-    monkeypatch.setattr("avactl.spec.python_files.load._evaluate", lambda *_: answer)
+    monkeypatch.setattr("avactl.spec.python_files.load._evaluate_file", lambda *_: answer)
     assert error_of("specs = []").message.endswith("its output is malformed")
 
 

@@ -15,7 +15,7 @@ from avactl.cli.common import EXIT_CODES
 from avactl.diagnostics.codes import CODES
 from avactl.program import registry
 from avactl.program.explain import introspect
-from avactl.program.explain.explain import about, sub_models
+from avactl.program.explain.explain import describe_field, sub_models
 from avactl.program.explain.recursive import example_of
 from tools.site.links import DIAGNOSTICS, ROOT, TEXTS, relocate
 from tools.site.metrics import declared_metrics
@@ -35,7 +35,7 @@ _TITLES = {
 
 def kind_pages() -> dict[str, str]:
     """Return the kinds by the paths of their pages."""
-    return {f"reference/kinds/{name.lower()}.md": name for name in registry.names()}
+    return {f"reference/kinds/{name.lower()}.md": name for name in registry.kind_names()}
 
 
 def reference_pages(repository: str) -> dict[str, str]:
@@ -62,15 +62,15 @@ def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
 
 def _kinds() -> str:
     rows = []
-    for name in registry.names():
-        first = (inspect.getdoc(registry.kind(name).model) or "").split("\n\n")[0]
+    for name in registry.kind_names():
+        first = (inspect.getdoc(registry.get_kind(name).model) or "").split("\n\n")[0]
         rows.append((f"[{name}]({name.lower()}.md)", first))
     intro = "The kinds of specs (`apiVersion: avactl.dev/v1`). `avactl explain KIND` prints the same."
     return f"# Kinds\n\n{intro}\n\n{_table(('kind', 'meaning'), rows)}\n"
 
 
 def _kind(name: str) -> str:
-    model = registry.kind(name).model
+    model = registry.get_kind(name).model
     parts = [f"# {name}", inspect.getdoc(model) or ""]
     if example := example_of(name):
         parts.append(f"```yaml\n{example}\n```")
@@ -96,7 +96,7 @@ def _section(path: str, models: list[type[BaseModel]], described: dict[type[Base
                 described |= dict.fromkeys(new, f"{path}.{key}")
                 below.append((f"{path}.{key}", new))
             shown = f"`{key}`" if not inner else f"[`{key}`](#{described[inner[0]]})"
-            rows.append((shown, about(field), field.description or ""))
+            rows.append((shown, describe_field(field), field.description or ""))
         yield _table(("field", "type", "meaning"), rows) if rows else "No fields."
     for inner_path, inner_models in below:
         yield from _section(inner_path, inner_models, described)

@@ -8,12 +8,12 @@ from avactl.apply.doctor.live import Live, Resource
 from avactl.apply.doctor.model import Finding, State
 from avactl.apply.doctor.needs import Needs, Pool
 from avactl.apply.doctor.objects import SERVICE
-from avactl.base.quantity import quantity
+from avactl.base.quantity import parse_quantity
 from avactl.kinds.cluster.daemons.rbac import ADMINISTRATORS
 from avactl.program.lowering.storage import offers_many
 from avactl.program.references import CLAIM, CONFIG_MAP
 
-_INSTALL = {
+_INSTALL_HINTS = {
     "resource.nvidia.com": "install NVIDIA's DRA driver, which brings ComputeDomains",
     "source.toolkit.fluxcd.io": "install Flux: `flux install`",
     "kustomize.toolkit.fluxcd.io": "install Flux: `flux install`",
@@ -30,8 +30,8 @@ _INSTALL = {
     "resource.k8s.io": "enable dynamic resource allocation: Kubernetes 1.34 or newer has it",
 }
 _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
-_SHOWN = 3
-_NAMED = {CLAIM: "claims", CONFIG_MAP: "configmaps", SERVICE: "services"}
+_MAX_SHOWN = 3
+_RESOURCE_NAMES = {CLAIM: "claims", CONFIG_MAP: "configmaps", SERVICE: "services"}
 _PRIVILEGED = {
     str(Resource(group, plural, namespaced=False)) for group, plurals in ADMINISTRATORS.items() for plural in plurals
 }
@@ -57,27 +57,27 @@ CHECKS = (
 def check(needs: Needs, live: Live, rights: bool = True) -> list[Finding]:
     """Return the findings of all checks. `rights`: also those of the caller, who applies the objects."""
     found = [
-        *_version(needs, live),
-        *_kinds(needs, live),
-        *_gates(needs, live),
-        *_storage(needs, live),
-        *_devices(needs, live),
-        *_pools(needs, live),
-        *_secrets(needs, live),
-        *_objects(needs, live),
-        *_images(needs),
+        *_check_version(needs, live),
+        *_check_kinds(needs, live),
+        *_check_gates(needs, live),
+        *_check_storage(needs, live),
+        *_check_devices(needs, live),
+        *_check_pools(needs, live),
+        *_check_secrets(needs, live),
+        *_check_objects(needs, live),
+        *_check_images(needs),
     ]
-    found += _rights(needs, live) if rights else ()
+    found += _check_rights(needs, live) if rights else ()
     return sorted(found, key=lambda each: CHECKS.index(each.check))
 
 
-def _some(names: Collection[str], many: str = "more") -> str:
+def _first_names(names: Collection[str], many: str = "more") -> str:
     ordered = sorted(names)
-    more = f" and {len(ordered) - _SHOWN} {many}" if len(ordered) > _SHOWN else ""
-    return ", ".join(ordered[:_SHOWN]) + more
+    more = f" and {len(ordered) - _MAX_SHOWN} {many}" if len(ordered) > _MAX_SHOWN else ""
+    return ", ".join(ordered[:_MAX_SHOWN]) + more
 
 
-def _version(needs: Needs, live: Live) -> Iterator[Finding]:
+def _check_version(needs: Needs, live: Live) -> Iterator[Finding]:
     declared = needs.version.split(".")
     if live.version.partition("-")[0].partition("+")[0].split(".")[: len(declared)] == declared:
         yield Finding("version", State.OK, f"Kubernetes {live.version}")
@@ -91,12 +91,12 @@ def _version(needs: Needs, live: Live) -> Iterator[Finding]:
         )
 
 
-def _kinds(needs: Needs, live: Live) -> Iterator[Finding]:
+def _check_kinds(needs: Needs, live: Live) -> Iterator[Finding]:
     missing = [kind for kind in needs.kinds.keys() - needs.defined if kind not in live.served]
     for version, kind in sorted(missing):
         group = version.rpartition("/")[0]
-        remedy = _INSTALL.get(group, f"install the CRD, or upgrade what serves {version}")
-        users = _some(needs.users[version, kind])
+        remedy = _INSTALL_HINTS.get(group, f"install the CRD, or upgrade what serves {version}")
+        users = _first_names(needs.users[version, kind])
         yield Finding("api", State.FAILED, f"{kind} of {version} is not served; needed by {users}", remedy)
     if len(missing) < len(needs.kinds):
         defined = (
@@ -106,27 +106,27 @@ def _kinds(needs: Needs, live: Live) -> Iterator[Finding]:
         yield Finding("api", State.OK, words)
 
 
-def _gates(needs: Needs, live: Live) -> Iterator[Finding]:
+def _check_gates(needs: Needs, live: Live) -> Iterator[Finding]:
     if not needs.gates:
         return
     if live.gates is None:
-        words = f"{_some(needs.gates)}: this account may not read /metrics of the API server"
+        words = f"{_first_names(needs.gates)}: this account may not read /metrics of the API server"
         yield Finding("gates", State.UNKNOWN, words, "grant `get` on the non-resource URL /metrics")
         return
     off = {gate: users for gate, users in needs.gates.items() if live.gates.get(gate) is False}
     for gate, users in sorted(off.items()):
-        words = f"feature gate {gate} is off; needed by {_some(users)}"
+        words = f"feature gate {gate} is off; needed by {_first_names(users)}"
         remedy = f"start the API server, scheduler, controller manager and kubelets with --feature-gates={gate}=true"
         yield Finding("gates", State.FAILED, words, remedy)
     if len(off) < len(needs.gates):
-        yield Finding("gates", State.OK, f"{_some(needs.gates.keys() - off.keys())} not switched off")
+        yield Finding("gates", State.OK, f"{_first_names(needs.gates.keys() - off.keys())} not switched off")
 
 
-def _storage(needs: Needs, live: Live) -> Iterator[Finding]:
+def _check_storage(needs: Needs, live: Live) -> Iterator[Finding]:
     if not needs.claims and not needs.provisioners:
         return
     if live.classes is None:
-        yield _hidden("storage", "storage classes")
+        yield _hidden_finding("storage", "storage classes")
         return
     good = 0
     defaults = [
@@ -143,14 +143,14 @@ def _storage(needs: Needs, live: Live) -> Iterator[Finding]:
     for (wanted, many), users in sorted(needs.claims.items(), key=lambda each: (each[0][0] or "", each[0][1])):
         chosen = wanted if wanted is not None else next(iter(defaults), "")
         item = live.classes.get(chosen)
-        who = _some(users)
+        who = _first_names(users)
         if item is None and wanted is None:
             remedy = (
                 f"set `storageClasses.default` of Cluster {needs.cluster}, or annotate a class with {_DEFAULT_CLASS}"
             )
             yield Finding("storage", State.FAILED, f"no default storage class; needed by {who}", remedy)
         elif item is None:
-            known = _some(live.classes) or "none"
+            known = _first_names(live.classes) or "none"
             remedy = f"create it, or select another in `storageClasses` of Cluster {needs.cluster}; there are: {known}"
             yield Finding("storage", State.FAILED, f"no storage class {wanted}; needed by {who}", remedy)
         elif many and offers_many(str(item.get("provisioner")), ()) is False:
@@ -162,28 +162,28 @@ def _storage(needs: Needs, live: Live) -> Iterator[Finding]:
         yield Finding("storage", State.OK, f"{good} of {len(needs.claims)} combinations of class and access mode")
 
 
-def _devices(needs: Needs, live: Live) -> Iterator[Finding]:
+def _check_devices(needs: Needs, live: Live) -> Iterator[Finding]:
     if not needs.device_classes:
         return
     if live.device_classes is None:
-        yield _hidden("devices", "device classes")
+        yield _hidden_finding("devices", "device classes")
         return
     for name, users in sorted(needs.device_classes.items()):
         if name not in live.device_classes:
             remedy = "install the DRA driver that brings it, or declare it in `deviceClasses` of the Cluster"
-            yield Finding("devices", State.FAILED, f"no device class {name}; needed by {_some(users)}", remedy)
+            yield Finding("devices", State.FAILED, f"no device class {name}; needed by {_first_names(users)}", remedy)
 
 
-def _pools(needs: Needs, live: Live) -> Iterator[Finding]:
+def _check_pools(needs: Needs, live: Live) -> Iterator[Finding]:
     if live.nodes is None:
         if needs.pools:
-            yield _hidden("nodes", "nodes")
+            yield _hidden_finding("nodes", "nodes")
         return
     for pool in needs.pools:
-        yield from _pool(needs, live, live.nodes, pool)
+        yield from _check_pool(needs, live, live.nodes, pool)
 
 
-def _pool(needs: Needs, live: Live, nodes: Mapping[str, dict[str, object]], pool: Pool) -> Iterator[Finding]:
+def _check_pool(needs: Needs, live: Live, nodes: Mapping[str, dict[str, object]], pool: Pool) -> Iterator[Finding]:
     def labels(name: str) -> Mapping[str, str]:
         metadata = nodes[name]["metadata"]
         found = metadata.get("labels") if isinstance(metadata, dict) else None
@@ -192,7 +192,7 @@ def _pool(needs: Needs, live: Live, nodes: Mapping[str, dict[str, object]], pool
     if pool.nodes:
         members = [name for name in pool.nodes if name in nodes]
         if absent := set(pool.nodes) - nodes.keys():
-            words = f"pool {pool.name}: no node {_some(absent)}"
+            words = f"pool {pool.name}: no node {_first_names(absent)}"
             remedy = f"join it to the cluster, or remove it from `nodes` ({pool.where})"
             yield Finding("nodes", State.FAILED, words, remedy)
     else:
@@ -206,20 +206,20 @@ def _pool(needs: Needs, live: Live, nodes: Mapping[str, dict[str, object]], pool
             yield Finding("nodes", State.FAILED, words, remedy)
     bare = set[str]()
     for resource, least in pool.resources.items():
-        poor = {name for name in members if _allocatable(nodes[name], resource) < least}
+        poor = {name for name in members if _allocatable_amount(nodes[name], resource) < least}
         bare |= poor
         if poor:
             words = f"pool {pool.name}: {len(poor)} of {len(members)} nodes offer fewer than {least} {resource}"
-            remedy = f"install the device plugin of {resource} and its driver; look at {_some(poor)}"
+            remedy = f"install the device plugin of {resource} and its driver; look at {_first_names(poor)}"
             yield Finding("devices", State.FAILED, words, remedy)
     if pool.driver and live.devices is None:
-        yield _hidden("devices", f"the devices (ResourceSlices) of pool {pool.name}")
+        yield _hidden_finding("devices", f"the devices (ResourceSlices) of pool {pool.name}")
     elif pool.driver and live.devices is not None:
         silent = set(members) - live.devices.get(pool.driver, set())
         bare |= silent
         if silent:
             words = f"pool {pool.name}: DRA driver {pool.driver} publishes no devices of {len(silent)} nodes"
-            remedy = f"install the driver; look at {_some(silent)}"
+            remedy = f"install the driver; look at {_first_names(silent)}"
             yield Finding("devices", State.FAILED, words, remedy)
     if members and len(members) >= pool.least and not bare:
         what = pool.driver or ", ".join(pool.resources)
@@ -227,19 +227,19 @@ def _pool(needs: Needs, live: Live, nodes: Mapping[str, dict[str, object]], pool
         yield Finding("nodes", State.OK, words)
 
 
-def _allocatable(node: Mapping[str, object], resource: str) -> int:
+def _allocatable_amount(node: Mapping[str, object], resource: str) -> int:
     status = node.get("status")
     found = status.get("allocatable") if isinstance(status, dict) else None
     try:
-        return int(quantity(str((found or {}).get(resource, "0"))))
+        return int(parse_quantity(str((found or {}).get(resource, "0"))))
     except ValueError:
         return 0
 
 
-def _secrets(needs: Needs, live: Live) -> Iterator[Finding]:
+def _check_secrets(needs: Needs, live: Live) -> Iterator[Finding]:
     good = 0
     for need in needs.secrets:
-        key, who = (need.namespace, need.name), _some(need.users)
+        key, who = (need.namespace, need.name), _first_names(need.users)
         where = f"{need.namespace}/{need.name}"
         if key not in live.secrets:
             state = State.WARNING if need.optional else State.FAILED
@@ -248,7 +248,7 @@ def _secrets(needs: Needs, live: Live) -> Iterator[Finding]:
             continue
         present = live.secrets[key]
         if present is None:
-            yield _hidden("secrets", f"Secret {where}")
+            yield _hidden_finding("secrets", f"Secret {where}")
         elif lacking := need.lacks(present):
             words = f"Secret {where} has no key {lacking}; needed by {who}"
             yield Finding("secrets", State.FAILED, words, f"create it anew: `{need.command()}`")
@@ -258,10 +258,10 @@ def _secrets(needs: Needs, live: Live) -> Iterator[Finding]:
         yield Finding("secrets", State.OK, f"{good} of {len(needs.secrets)} exist with their keys")
 
 
-def _objects(needs: Needs, live: Live) -> Iterator[Finding]:
+def _check_objects(needs: Needs, live: Live) -> Iterator[Finding]:
     good: dict[str, int] = {}
     for need in needs.objects:
-        check, who = _NAMED[need.kind], _some(need.users)
+        check, who = _RESOURCE_NAMES[need.kind], _first_names(need.users)
         where = f"{need.kind} {need.namespace}/{need.name}"
         present = live.objects.get((need.kind, need.namespace, need.name), _ABSENT)
         if present is _ABSENT:
@@ -269,7 +269,7 @@ def _objects(needs: Needs, live: Live) -> Iterator[Finding]:
             words = f"no {where}; {'used' if need.optional else 'needed'} by {who}"
             yield Finding(check, state, words, need.remedy())
         elif present is None:
-            yield _hidden(check, where)
+            yield _hidden_finding(check, where)
         elif lacking := need.lacks(present):
             words = f"{where} has no key {lacking}; needed by {who}"
             yield Finding(check, State.FAILED, words, "add it, or correct the key in the spec")
@@ -278,22 +278,22 @@ def _objects(needs: Needs, live: Live) -> Iterator[Finding]:
     for kind, count in good.items():
         every = sum(need.kind == kind for need in needs.objects)
         keys = " with their keys" if kind == CONFIG_MAP else ""
-        yield Finding(_NAMED[kind], State.OK, f"{count} of {every} exist{keys}")
+        yield Finding(_RESOURCE_NAMES[kind], State.OK, f"{count} of {every} exist{keys}")
 
 
-def _images(needs: Needs) -> Iterator[Finding]:
+def _check_images(needs: Needs) -> Iterator[Finding]:
     loose = {image for image in needs.images if "@sha256:" not in image}
-    for image in sorted(loose)[:_SHOWN]:
-        words = f"{image} of {_some(needs.images[image])} has no digest"
+    for image in sorted(loose)[:_MAX_SHOWN]:
+        words = f"{image} of {_first_names(needs.images[image])} has no digest"
         yield Finding("images", State.WARNING, words, "append `@sha256:…`, so that every pod runs the same image")
-    if len(loose) > _SHOWN:
-        yield Finding("images", State.WARNING, f"{len(loose) - _SHOWN} more images have no digest")
+    if len(loose) > _MAX_SHOWN:
+        yield Finding("images", State.WARNING, f"{len(loose) - _MAX_SHOWN} more images have no digest")
     if len(loose) < len(needs.images):
         words = f"{len(needs.images) - len(loose)} of {len(needs.images)} are named by digest"
         yield Finding("images", State.OK, words)
 
 
-def _rights(needs: Needs, live: Live) -> Iterator[Finding]:
+def _check_rights(needs: Needs, live: Live) -> Iterator[Finding]:
     places: dict[tuple[Resource, frozenset[str]], set[str]] = {}
     for (resource, namespace), verbs in live.denied.items():
         places.setdefault((resource, frozenset(verbs)), set()).add(namespace)
@@ -301,8 +301,8 @@ def _rights(needs: Needs, live: Live) -> Iterator[Finding]:
     for (resource, lacking), namespaces in places.items():
         alike.setdefault((lacking, frozenset(namespaces)), set()).add(str(resource))
     for (lacking, where), resources in sorted(alike.items(), key=lambda each: sorted(each[1])):
-        inside = f" in {_some(where)}" if where != {""} else ""
-        words = f"this account may not {_listed(lacking)}{inside}: "
+        inside = f" in {_first_names(where)}" if where != {""} else ""
+        words = f"this account may not {_join_verbs(lacking)}{inside}: "
         # Of mode `builtin`, the account in the cluster is not to have these.
         privileged = resources & _PRIVILEGED if needs.applied_by == "builtin" and "get" not in lacking else set()
         if privileged:
@@ -317,10 +317,10 @@ def _rights(needs: Needs, live: Live) -> Iterator[Finding]:
         yield Finding("rights", State.OK, words)
 
 
-def _listed(verbs: Iterable[str]) -> str:
+def _join_verbs(verbs: Iterable[str]) -> str:
     *most, last = sorted(verbs)
     return f"{', '.join(most)} or {last}" if most else last
 
 
-def _hidden(check: str, what: str) -> Finding:
+def _hidden_finding(check: str, what: str) -> Finding:
     return Finding(check, State.UNKNOWN, f"this account may not read {what}", "run doctor with an account that may")

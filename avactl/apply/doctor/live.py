@@ -12,12 +12,12 @@ from urllib.parse import quote
 from avactl.kube.client import ApiError, Client, list_all
 from avactl.program.references import keys_of
 
-_PAGE = "500"
-_GATE = re.compile(rb'^kubernetes_feature_enabled\{name="([A-Za-z0-9]{1,128})"[^}]*\} ([01])', re.MULTILINE)
+_PAGE_SIZE = "500"
+_GATE_METRIC = re.compile(rb'^kubernetes_feature_enabled\{name="([A-Za-z0-9]{1,128})"[^}]*\} ([01])', re.MULTILINE)
 _METRICS_LARGEST = 64 << 20
-_VERBS = ("get", "create", "patch", "delete")
+_APPLY_VERBS = ("get", "create", "patch", "delete")
 """Verbs that applying and pruning objects needs. Server-side apply is a patch."""
-_PATCHED = ("get", "patch")
+_PATCH_VERBS = ("get", "patch")
 """Verbs for objects that exist without avactl."""
 
 
@@ -70,21 +70,25 @@ async def read(
     """
     live = Live()
     live.version = str((await client.request("GET", "/version"))["gitVersion"]).removeprefix("v")
-    live.served = await _served(client, {version for version, _ in kinds})
+    live.served = await _served_kinds(client, {version for version, _ in kinds})
     reads: list[Awaitable[None]] = [
-        _gates(client, live),
-        _classes(client, live),
-        _devices(client, live),
-        _nodes(client, live),
-        *(_secret(client, live, *each) for each in sorted(set(secrets))),
-        *(_object(client, live, *each) for each in sorted(set(objects))),
-        *(_rights(applier, live, live.served[kind], namespaces[kind]) for kind in namespaces if kind in live.served),
+        _read_gates(client, live),
+        _read_classes(client, live),
+        _read_devices(client, live),
+        _read_nodes(client, live),
+        *(_read_secret(client, live, *each) for each in sorted(set(secrets))),
+        *(_read_object(client, live, *each) for each in sorted(set(objects))),
+        *(
+            _read_rights(applier, live, live.served[kind], namespaces[kind])
+            for kind in namespaces
+            if kind in live.served
+        ),
     ]
     await asyncio.gather(*reads)
     return live
 
 
-async def _served(client: Client, versions: set[str]) -> dict[tuple[str, str], Resource]:
+async def _served_kinds(client: Client, versions: set[str]) -> dict[tuple[str, str], Resource]:
     found: dict[tuple[str, str], Resource] = {}
 
     async def discover(version: str) -> None:
@@ -110,12 +114,12 @@ async def _unless_refused(ask: Callable[[], Awaitable[Any]], statuses: tuple[int
 
 async def _list(client: Client, path: str) -> list[Any] | None:
     found: list[Any] | None = await _unless_refused(
-        lambda: list_all(lambda query: client.request("GET", path, query=query), {"limit": _PAGE}), (403, 404)
+        lambda: list_all(lambda query: client.request("GET", path, query=query), {"limit": _PAGE_SIZE}), (403, 404)
     )
     return found
 
 
-async def _gates(client: Client, live: Live) -> None:
+async def _read_gates(client: Client, live: Live) -> None:
     async def text() -> bytes:
         content = bytearray()
         async for chunk in client.stream("/metrics", {}, accept="text/plain"):
@@ -126,15 +130,15 @@ async def _gates(client: Client, live: Live) -> None:
 
     content = await _unless_refused(text, (403, 404))
     if content:
-        live.gates = {name.decode(): value == b"1" for name, value in _GATE.findall(content)}
+        live.gates = {name.decode(): value == b"1" for name, value in _GATE_METRIC.findall(content)}
 
 
-async def _classes(client: Client, live: Live) -> None:
+async def _read_classes(client: Client, live: Live) -> None:
     items = await _list(client, "/apis/storage.k8s.io/v1/storageclasses")
     live.classes = None if items is None else {item["metadata"]["name"]: item for item in items}
 
 
-async def _devices(client: Client, live: Live) -> None:
+async def _read_devices(client: Client, live: Live) -> None:
     classes = await _list(client, "/apis/resource.k8s.io/v1/deviceclasses")
     live.device_classes = None if classes is None else frozenset(item["metadata"]["name"] for item in classes)
     slices = await _list(client, "/apis/resource.k8s.io/v1/resourceslices")
@@ -144,24 +148,24 @@ async def _devices(client: Client, live: Live) -> None:
             live.devices.setdefault(item["spec"]["driver"], set()).add(str(item["spec"].get("nodeName", "")))
 
 
-async def _nodes(client: Client, live: Live) -> None:
+async def _read_nodes(client: Client, live: Live) -> None:
     items = await _list(client, "/api/v1/nodes")
     live.nodes = None if items is None else {item["metadata"]["name"]: item for item in items}
 
 
-async def _secret(client: Client, live: Live, namespace: str, name: str) -> None:
-    found = await _found(client, f"/api/v1/namespaces/{quote(namespace)}/secrets/{quote(name)}")
+async def _read_secret(client: Client, live: Live, namespace: str, name: str) -> None:
+    found = await _get_object(client, f"/api/v1/namespaces/{quote(namespace)}/secrets/{quote(name)}")
     if found != {}:
         live.secrets[namespace, name] = None if found is None else frozenset(found.get("data") or ())
 
 
-async def _object(client: Client, live: Live, kind: str, namespace: str, name: str) -> None:
-    found = await _found(client, f"/api/v1/namespaces/{quote(namespace)}/{kind.lower()}s/{quote(name)}")
+async def _read_object(client: Client, live: Live, kind: str, namespace: str, name: str) -> None:
+    found = await _get_object(client, f"/api/v1/namespaces/{quote(namespace)}/{kind.lower()}s/{quote(name)}")
     if found != {}:
         live.objects[kind, namespace, name] = None if found is None else keys_of(found)
 
 
-async def _found(client: Client, path: str) -> dict[str, Any] | None:
+async def _get_object(client: Client, path: str) -> dict[str, Any] | None:
     """Return an object; an empty one if there is none, None if the account may not read it."""
     try:
         found: dict[str, Any] = await client.request("GET", path)
@@ -174,22 +178,22 @@ async def _found(client: Client, path: str) -> dict[str, Any] | None:
     return found
 
 
-async def _rights(client: Client, live: Live, resource: Resource, namespaces: set[str]) -> None:
+async def _read_rights(client: Client, live: Live, resource: Resource, namespaces: set[str]) -> None:
     """Ask for all namespaces first, and for each only if that is denied."""
-    verbs = _PATCHED if str(resource) == "nodes" else _VERBS
-    everywhere = {verb for verb in verbs if not await _allowed(client, resource, verb, "")}
+    verbs = _PATCH_VERBS if str(resource) == "nodes" else _APPLY_VERBS
+    everywhere = {verb for verb in verbs if not await _is_allowed(client, resource, verb, "")}
     if not everywhere:
         return
     if not resource.namespaced:
         live.denied[resource, ""] = everywhere
         return
     for namespace in sorted(namespaces):
-        denied = {verb for verb in everywhere if not await _allowed(client, resource, verb, namespace)}
+        denied = {verb for verb in everywhere if not await _is_allowed(client, resource, verb, namespace)}
         if denied:
             live.denied[resource, namespace] = denied
 
 
-async def _allowed(client: Client, resource: Resource, verb: str, namespace: str) -> bool:
+async def _is_allowed(client: Client, resource: Resource, verb: str, namespace: str) -> bool:
     attributes = {"group": resource.group, "resource": resource.plural, "verb": verb, "namespace": namespace}
     review = {
         "apiVersion": "authorization.k8s.io/v1",

@@ -14,7 +14,7 @@ from avactl.contracts.names import CONFIG_LABEL, TOPOLOGY_CONFIG
 from avactl.contracts.scheduling import POOL_KEY, PoolFacts
 from avactl.program.manifest import Manifest
 
-_GATES = {
+_FIELD_GATES = {
     "ResourceClaimTemplate": {
         "adminAccess": "DRAAdminAccess",
         "firstAvailable": "DRAPrioritizedList",
@@ -99,18 +99,18 @@ def needs_of(compilation: Compilation, cluster: str) -> Needs:
         if manifest.kind in DEFINITIONS:
             needs.defined |= defined_by(manifest.body)
             continue
-        for key, value in _pairs(manifest.body):
+        for key, value in _nested_pairs(manifest.body):
             if key == "image" and isinstance(value, str):
                 needs.images.setdefault(value, set()).add(user)
             elif key == "deviceClassName" and value not in made:
                 needs.device_classes.setdefault(str(value), set()).add(user)
-            elif gate := _GATES.get(manifest.kind, {}).get(key):
+            elif gate := _FIELD_GATES.get(manifest.kind, {}).get(key):
                 needs.gates.setdefault(gate, set()).add(user)
         for claim in claims_of(manifest.body):
             needs.claims.setdefault(claim, set()).add(user)
         labels = manifest.body["metadata"].get("labels") or {}
         if manifest.kind == "ConfigMap" and labels.get(CONFIG_LABEL) == TOPOLOGY_CONFIG:
-            needs.pools.append(_pool(manifest))
+            needs.pools.append(_read_pool(manifest))
     needs.secrets = needed_secrets(manifests)
     needs.objects = needed_objects(manifests)
     return needs
@@ -124,28 +124,28 @@ def defined_by(body: Mapping[str, Any]) -> set[tuple[str, str]]:
     return set()
 
 
-def _pairs(value: Any) -> Iterator[tuple[str, Any]]:
+def _nested_pairs(value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict):
         for key, inner in value.items():
             yield key, inner
-            yield from _pairs(inner)
+            yield from _nested_pairs(inner)
     elif isinstance(value, list):
         for inner in value:
-            yield from _pairs(inner)
+            yield from _nested_pairs(inner)
 
 
 def claims_of(body: Mapping[str, Any]) -> Iterator[Claim]:
     """Yield the volume claims of an object for which a storage class creates volumes."""
     claims: list[Any] = [body] if body["kind"] == "PersistentVolumeClaim" else []
-    claims += [each for key, value in _pairs(body) if key == "volumeClaimTemplates" for each in value or ()]
-    claims += [value for key, value in _pairs(body) if key == "volumeClaimTemplate"]
+    claims += [each for key, value in _nested_pairs(body) if key == "volumeClaimTemplates" for each in value or ()]
+    claims += [value for key, value in _nested_pairs(body) if key == "volumeClaimTemplate"]
     for claim in claims:
         spec = claim.get("spec") if isinstance(claim, dict) else None
         if isinstance(spec, dict) and spec.get("storageClassName") != "" and not spec.get("volumeName"):
             yield Claim(spec.get("storageClassName"), "ReadWriteMany" in spec.get("accessModes", ()))
 
 
-def _pool(manifest: Manifest) -> Pool:
+def _read_pool(manifest: Manifest) -> Pool:
     facts = load(PoolFacts, manifest.body["data"][POOL_KEY])
     size, way, gpus = facts.size, facts.allocation, facts.machine.gpus.count
     resources = {} if way.resource is None else {way.resource: gpus}

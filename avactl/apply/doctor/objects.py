@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 
 from avactl.apply.doctor.secrets import DEFINITIONS
 from avactl.program.manifest import Body, Manifest
-from avactl.program.references import CLAIM, CONFIG_MAP, Reference, keys_of, references
+from avactl.program.references import CLAIM, CONFIG_MAP, Reference, find_references, keys_of
 
 SERVICE = "Service"
-_PUBLISHED = "kube-root-ca.crt"
+_ROOT_CA_CONFIG_MAP = "kube-root-ca.crt"
 """ConfigMap that Kubernetes writes into every namespace."""
-_ORDINAL = re.compile(r"-(0|[1-9][0-9]{0,8})$")
+_ORDINAL_SUFFIX = re.compile(r"-(0|[1-9][0-9]{0,8})$")
 
 
 @dataclass(slots=True)
@@ -56,10 +56,10 @@ def needed_objects(manifests: Iterable[Manifest]) -> list[ObjectNeed]:
         if manifest.kind in (CLAIM, CONFIG_MAP, SERVICE):
             made[manifest.kind, manifest.namespace, manifest.name] = keys_of(manifest.body)
         elif manifest.kind == "StatefulSet":
-            sets.update((manifest.namespace, f"{name}-{manifest.name}") for name in _templates(manifest.body))
+            sets.update((manifest.namespace, f"{name}-{manifest.name}") for name in _claim_templates(manifest.body))
         for use in (
-            *references({key: value for key, value in manifest.body.items() if key != "metadata"}),
-            *_pickers(manifest.body),
+            *find_references({key: value for key, value in manifest.body.items() if key != "metadata"}),
+            *_picker_references(manifest.body),
         ):
             need = found.setdefault(
                 (use.kind, manifest.namespace, use.name), ObjectNeed(use.kind, manifest.namespace, use.name)
@@ -68,10 +68,10 @@ def needed_objects(manifests: Iterable[Manifest]) -> list[ObjectNeed]:
             need.optional = need.optional and use.optional
             if not use.optional:
                 need.keys.update(key for key, _ in use.keys)
-    return [need for key, need in sorted(found.items()) if key not in made and not _arises(need, sets)]
+    return [need for key, need in sorted(found.items()) if key not in made and not _is_made_by_kubernetes(need, sets)]
 
 
-def _pickers(body: Body) -> Iterator[Reference]:
+def _picker_references(body: Body) -> Iterator[Reference]:
     """Yield the Service that an InferencePool names."""
     match body:
         case {"kind": "InferencePool", "spec": {"endpointPickerRef": {"name": str(name), **other}}}:
@@ -79,15 +79,15 @@ def _pickers(body: Body) -> Iterator[Reference]:
                 yield Reference(SERVICE, name, ("spec", "endpointPickerRef", "name"))
 
 
-def _templates(stateful_set: Body) -> list[str]:
+def _claim_templates(stateful_set: Body) -> list[str]:
     spec = stateful_set.get("spec")
     templates = spec.get("volumeClaimTemplates") if isinstance(spec, dict) else None
     metadata = [each.get("metadata") for each in templates or () if isinstance(each, dict)]
     return [str(each.get("name")) for each in metadata if isinstance(each, dict)]
 
 
-def _arises(need: ObjectNeed, sets: set[tuple[str, str]]) -> bool:
+def _is_made_by_kubernetes(need: ObjectNeed, sets: set[tuple[str, str]]) -> bool:
     """Return True if Kubernetes makes the object itself: for a namespace, or for a pod of a StatefulSet."""
     if need.kind == CONFIG_MAP:
-        return need.name == _PUBLISHED
-    return (need.namespace, _ORDINAL.sub("", need.name)) in sets and bool(_ORDINAL.search(need.name))
+        return need.name == _ROOT_CA_CONFIG_MAP
+    return (need.namespace, _ORDINAL_SUFFIX.sub("", need.name)) in sets and bool(_ORDINAL_SUFFIX.search(need.name))

@@ -15,7 +15,7 @@ GENERIC, REGISTRY, TLS = "Opaque", "kubernetes.io/dockerconfigjson", "kubernetes
 _REGISTRY_KEY = ".dockerconfigjson"
 DEFINITIONS = frozenset(("CustomResourceDefinition",))
 """Kinds that name fields of other kinds, and refer to nothing."""
-_LOGINS = {
+_LOGIN_KEYS = {
     GIT_SECRET: (("ssh-privatekey",), ("username", "password")),
     "/etc/git-credentials": (("username", "password"),),
     "/etc/avactl/git": (("username", "password"),),
@@ -84,7 +84,7 @@ def needed_secrets(manifests: Iterable[Manifest]) -> list[SecretNeed]:
     for manifest in manifests:
         if name := made_by(manifest.body):
             made.add((manifest.cluster, manifest.namespace, name))
-        for use in references(manifest.body):
+        for use in secret_references(manifest.body):
             key = (manifest.cluster, use.namespace, use.name)
             need = found.setdefault(key, SecretNeed(*key))
             need.users.add(str(manifest.item))
@@ -117,7 +117,7 @@ def made_by(body: Mapping[str, Any]) -> str:
     return ""
 
 
-def references(body: Mapping[str, Any]) -> Iterator[Reference]:
+def secret_references(body: Mapping[str, Any]) -> Iterator[Reference]:
     """Yield the Secrets that an object refers to, of any kind and also as somebody else wrote it."""
     if body["kind"] in DEFINITIONS:
         return
@@ -138,26 +138,26 @@ def _walk(value: Any, parent: str, mounts: Mapping[str, str]) -> Iterator[Refere
         containers = [*value["containers"], *(value.get("initContainers") or ())]
         mounts = {
             str(mount.get("name")): str(mount.get("mountPath"))
-            for each in _dicts(containers)
-            for mount in _dicts(each.get("volumeMounts"))
+            for each in _list_mappings(containers)
+            for mount in _list_mappings(each.get("volumeMounts"))
         }
-    logins = _LOGINS.get(mounts.get(str(value.get("name")), ""), ()) if parent == "volumes" else ()
+    logins = _LOGIN_KEYS.get(mounts.get(str(value.get("name")), ""), ()) if parent == "volumes" else ()
     for key, inner in value.items():
         match key, inner:
             case "secretKeyRef", {"name": str(name)}:
-                yield Reference("", name, _keys([inner]), bool(inner.get("optional")))
+                yield Reference("", name, _entry_keys([inner]), bool(inner.get("optional")))
             case "secret", {"secretName": str(name)} | {"name": str(name)} if isinstance(inner, dict):
-                keys = _keys(inner.get("items") or [inner])
+                keys = _entry_keys(inner.get("items") or [inner])
                 yield Reference("", name, keys, bool(inner.get("optional")), alternatives=logins)
             case "urlSecret", {"name": str(name)}:
-                yield Reference("", name, _keys([inner]))
+                yield Reference("", name, _entry_keys([inner]))
             case "secretName", str(name) if parent == "tls":
                 yield Reference("", name, ("tls.crt", "tls.key"), type=TLS)
             case "imagePullSecrets", list():
-                for entry in _dicts(inner):
+                for entry in _list_mappings(inner):
                     yield Reference("", str(entry.get("name")), (_REGISTRY_KEY,), type=REGISTRY)
             case "certificateRefs", list():
-                for entry in _dicts(inner):
+                for entry in _list_mappings(inner):
                     if entry.get("kind", "Secret") == "Secret":
                         where, name = str(entry.get("namespace") or ""), str(entry.get("name"))
                         yield Reference(where, name, ("tls.crt", "tls.key"), type=TLS)
@@ -170,9 +170,9 @@ def _walk(value: Any, parent: str, mounts: Mapping[str, str]) -> Iterator[Refere
                 yield from _walk(inner, key, mounts)
 
 
-def _keys(entries: Any) -> tuple[str, ...]:
-    return tuple(str(entry["key"]) for entry in _dicts(entries) if "key" in entry)
+def _entry_keys(entries: Any) -> tuple[str, ...]:
+    return tuple(str(entry["key"]) for entry in _list_mappings(entries) if "key" in entry)
 
 
-def _dicts(value: Any) -> list[dict[str, Any]]:
+def _list_mappings(value: Any) -> list[dict[str, Any]]:
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []

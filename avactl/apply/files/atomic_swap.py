@@ -16,9 +16,9 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-_EXCHANGE = 2  # RENAME_EXCHANGE, linux/fs.h
-_HERE = -100  # AT_FDCWD
-_UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM)
+_RENAME_EXCHANGE = 2  # RENAME_EXCHANGE, linux/fs.h
+_AT_FDCWD = -100  # AT_FDCWD
+_UNSUPPORTED_ERRORS = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM)
 
 
 def new_name(directory: str) -> str:
@@ -41,7 +41,7 @@ def remove(directory: str) -> None:
 
 
 @contextmanager
-def locked(parent: str) -> Iterator[None]:
+def lock_parent(parent: str) -> Iterator[None]:
     """Serialise renders with a lock on the parent directory itself, which leaves no lock file.
 
     On file systems without directory locks (NFS), there is no lock.
@@ -57,7 +57,7 @@ def locked(parent: str) -> Iterator[None]:
         os.close(handle)
 
 
-def recover(directory: str) -> None:
+def recover_swap(directory: str) -> None:
     """Complete or undo the work of a killed run. Requires the lock."""
     old = _old_name(directory)
     if os.path.isdir(old) and not os.path.lexists(directory):
@@ -66,7 +66,7 @@ def recover(directory: str) -> None:
     remove(new_name(directory))
 
 
-def exchange(one: str, other: str) -> bool:
+def exchange_names(one: str, other: str) -> bool:
     """Exchange two names atomically; False if the system or file system does not support it. Raises OSError."""
     import ctypes
 
@@ -74,15 +74,15 @@ def exchange(one: str, other: str) -> bool:
         call = ctypes.CDLL(None, use_errno=True).renameat2
     except (AttributeError, OSError):
         return False
-    if call(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0:
+    if call(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0:
         return True
     code = ctypes.get_errno()
-    if code in _UNSUPPORTED:
+    if code in _UNSUPPORTED_ERRORS:
         return False
     raise OSError(code, os.strerror(code), other)
 
 
-def replace(directory: str) -> None:
+def replace_directory(directory: str) -> None:
     """Move `new_name(directory)` into place without an atomic exchange. Requires the lock."""
     old = _old_name(directory)
     os.rename(directory, old)

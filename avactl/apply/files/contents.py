@@ -12,7 +12,7 @@ from avactl.program.manifest import Manifest
 from avactl.program.program import Item
 
 
-def _header(item: Item) -> str:
+def _file_header(item: Item) -> str:
     """Return a comment with the spec that the object comes from, without the line number, which would change with every
     other spec in the file and clutter diffs of rendered output."""
     text = f"# {item}, from {item.doc.file}"
@@ -21,7 +21,7 @@ def _header(item: Item) -> str:
 
 def object_text(manifest: Manifest) -> str:
     """Return the content of an object's file."""
-    return f"{_header(manifest.item)}\n{dump(manifest.body)}"
+    return f"{_file_header(manifest.item)}\n{dump(manifest.body)}"
 
 
 def stream(manifests: Iterable[Manifest]) -> Iterable[str]:

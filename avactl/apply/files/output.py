@@ -31,10 +31,10 @@ Seen = dict[str, tuple[str, dict[str, Stamp]]]
 Texts = Callable[[Collection[str]], Mapping[str, str]]
 """Returns the contents of files by path."""
 
-_HEADER = "# Written by `avactl render`. Files that are not listed here are not its own. Check: sha256sum -c\n"
-_RACY = 20_000_000
+_LIST_HEADER = "# Written by `avactl render`. Files that are not listed here are not its own. Check: sha256sum -c\n"
+_RACY_NS = 20_000_000
 """A file modified less than this many ns before its stat may change again within one clock tick."""
-_SLICE = 500
+_FILES_PER_SLICE = 500
 """Fewest files to write that justify another process, which costs about 15 ms."""
 
 
@@ -79,10 +79,10 @@ def write(
         _check_place(directory, name)
         want_no_link(directory)
         os.makedirs(parent, exist_ok=True)
-        with atomic_swap.locked(parent):
-            atomic_swap.recover(directory)
-            found = _look(directory, seen or {})
-            _refuse(directory, found, force)
+        with atomic_swap.lock_parent(parent):
+            atomic_swap.recover_swap(directory)
+            found = _read_state(directory, seen or {})
+            _refuse_overwriting(directory, found, force)
             return _update(directory, wanted, texts, found)
     except OSError as error:
         _explain(directory, error)
@@ -119,18 +119,18 @@ def _explain(directory: str, error: OSError) -> NoReturn:
 # -- current state -------------------------------------------------------------------------------------------------
 
 
-def _look(directory: str, seen: Seen) -> _Found:
+def _read_state(directory: str, seen: Seen) -> _Found:
     """Read the directory's state. Raises OutputError if avactl does not own it."""
     found = _Found()
     if os.path.lexists(f"{directory}/{RENDERED}"):
-        _scan(directory, "", seen, found)
+        _scan_directory(directory, "", seen, found)
     elif os.path.isdir(directory) and (names := os.listdir(directory)):
         what = f"`avactl render` did not write it (it has no {RENDERED}): {min(names)}"
         raise OutputError(f"{directory} is not empty, and {what}", "use a new or empty directory")
     return found
 
 
-def _scan(directory: str, prefix: str, seen: Seen, found: _Found) -> None:
+def _scan_directory(directory: str, prefix: str, seen: Seen, found: _Found) -> None:
     handle = os.open(f"{directory}/{prefix}", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         with os.scandir(handle) as listing:
@@ -154,7 +154,7 @@ def _scan(directory: str, prefix: str, seen: Seen, found: _Found) -> None:
         for name, entry in entries.items():
             path = prefix + name
             if entry.is_dir(follow_symlinks=False):
-                _scan(directory, f"{path}/", seen, found)
+                _scan_directory(directory, f"{path}/", seen, found)
             elif name not in listed or not entry.is_file(follow_symlinks=False):
                 found.added.append(path)
             else:
@@ -184,22 +184,22 @@ def _parse(text: str) -> dict[str, list[str]]:
     return listed
 
 
-def _refuse(directory: str, found: _Found, force: bool) -> None:
+def _refuse_overwriting(directory: str, found: _Found, force: bool) -> None:
     """Refuse to overwrite manual changes."""
     added = {path: f"{directory}/{path}" for path in found.added}
     special = [path for path, at in added.items() if not (os.path.islink(at) or os.path.isfile(at))]
     if special:
-        raise OutputError(f"{directory} contains something that is not a file: {few(special)}", "move it away")
+        raise OutputError(f"{directory} contains something that is not a file: {join_first(special)}", "move it away")
     if force:
         return
     by_hand = {"changed": found.changed, "added": found.added}
-    problems = [f"{what} by hand: {few(paths)}" for what, paths in by_hand.items() if paths]
+    problems = [f"{what} by hand: {join_first(paths)}" for what, paths in by_hand.items() if paths]
     if problems:
         hint = "change the specs instead, or move the files away; --force overwrites changed files and keeps added ones"
         raise OutputError(f"{directory} has files that would be lost: {'; '.join(problems)}", hint)
 
 
-def few(names: list[str], most: int = 5) -> str:
+def join_first(names: list[str], most: int = 5) -> str:
     """Join the first names, and count the rest."""
     return ", ".join(sorted(names)[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
@@ -216,19 +216,19 @@ def _by_directory(paths: Iterable[str]) -> dict[str, list[str]]:
     return names
 
 
-def lists(wanted: Mapping[str, str]) -> dict[str, str]:
+def directory_lists(wanted: Mapping[str, str]) -> dict[str, str]:
     """Return the list of each directory (path of the list → its text), for files by path with their SHA-256."""
     names = _by_directory(wanted)
     return {f"{prefix}{RENDERED}": _list(prefix, here, wanted) for prefix, here in names.items()}
 
 
-def listed(prefix: str, text: str) -> list[str]:
+def listed_paths(prefix: str, text: str) -> list[str]:
     """Return the paths of the files in a directory's list."""
     return [prefix + name for name in _parse(text)]
 
 
 def _list(prefix: str, names: list[str], wanted: Mapping[str, str]) -> str:
-    return _HEADER + "".join(f"{wanted[prefix + name]}  {name}\n" for name in sorted(names))
+    return _LIST_HEADER + "".join(f"{wanted[prefix + name]}  {name}\n" for name in sorted(names))
 
 
 def _update(directory: str, wanted: Mapping[str, str], texts: Texts, found: _Found) -> Written:
@@ -259,7 +259,7 @@ def _update(directory: str, wanted: Mapping[str, str], texts: Texts, found: _Fou
     written = sum(len(names.get(prefix, ())) for prefix in touched) - len(same)
     stamps = _Version(directory, wanted, lists, texts, found, touched, same).replace() if touched else {}
     seen: Seen = {}
-    latest = time.time_ns() - _RACY
+    latest = time.time_ns() - _RACY_NS
     for prefix, here in names.items():
         _, files = found.seen.get(prefix, ("", {}))
         if prefix in touched or prefix in odd:
@@ -271,7 +271,7 @@ def _update(directory: str, wanted: Mapping[str, str], texts: Texts, found: _Fou
     return Written(written, len(wanted) - written, deleted, seen)
 
 
-def _common(prefixes: Collection[str]) -> str:
+def _common_directory(prefixes: Collection[str]) -> str:
     """Return the common parent directory."""
     first, last = min(prefixes), max(prefixes)
     same = next((i for i, char in enumerate(first) if last[i : i + 1] != char), len(first))
@@ -293,7 +293,7 @@ class _Version:
     def replace(self) -> dict[str, Stamp]:
         """Replace the smallest directory that contains all changes; return the stamps of written files."""
         above = {prefix[: i + 1] for prefix in self.lists for i, char in enumerate(prefix) if char == "/"} | {""}
-        part = _common(self.touched)
+        part = _common_directory(self.touched)
         while part and (part not in above or part not in self.found.seen):
             part = part[: part.rfind("/", 0, -1) + 1]
         new = atomic_swap.new_name(self.directory)
@@ -304,10 +304,10 @@ class _Version:
                 if not self.found.seen:
                     os.rename(new, self.directory)  # also replaces an empty directory
                     return stamps
-                if atomic_swap.exchange(new, f"{self.directory}/{part}".rstrip("/")):
+                if atomic_swap.exchange_names(new, f"{self.directory}/{part}".rstrip("/")):
                     return stamps
                 if not part:
-                    atomic_swap.replace(self.directory)
+                    atomic_swap.replace_directory(self.directory)
                     return stamps
                 part = ""  # two renames of a part would briefly show half a directory
         finally:
@@ -329,13 +329,13 @@ class _Version:
         for path in self.wanted:
             if path.startswith(part):
                 stays = path in self.same or path[: path.rfind("/") + 1] not in self.touched
-                if not stays or not _link(f"{old}/{path}", f"{new}/{path[cut:]}"):
+                if not stays or not _hard_link(f"{old}/{path}", f"{new}/{path[cut:]}"):
                     missing.append(path)
         for path in self.found.added:
             if path.startswith(part) and path not in self.wanted:
                 target = f"{new}/{path[cut:]}"
                 os.makedirs(os.path.dirname(target), exist_ok=True)
-                if not _link(f"{old}/{path}", target):
+                if not _hard_link(f"{old}/{path}", target):
                     shutil.copy2(f"{old}/{path}", target, follow_symlinks=False)
         if not missing:
             return {}
@@ -344,11 +344,11 @@ class _Version:
         def create(paths: Sequence[str]) -> list[Stamp]:
             return [_create(f"{new}/{path[cut:]}", content[path]) for path in paths]
 
-        stamps = parallel.in_slices(missing, create, _SLICE)
+        stamps = parallel.in_slices(missing, create, _FILES_PER_SLICE)
         return dict(zip(missing, chain.from_iterable(stamps), strict=True))
 
 
-def _link(source: str, target: str) -> bool:
+def _hard_link(source: str, target: str) -> bool:
     """Hard-link a file; return False if the file system does not support it."""
     try:
         os.link(source, target, follow_symlinks=False)

@@ -12,7 +12,7 @@ from avactl.forges import join_hints
 from avactl.spec.repository.git import Access
 from avactl.spec.repository.git_tree import GitTree
 
-_COMPILED = 8
+_MAX_COMPILED_COMMITS = 8
 """Maximum number of commits between two that are compiled to check for differences."""
 
 
@@ -25,17 +25,17 @@ class Order(Enum):
     UNRELATED = "unrelated"
 
 
-def relation(store: Store, published: str, source: str, remote: str | None) -> Order:
+def find_relation(store: Store, published: str, source: str, remote: str | None) -> Order:
     """Return the relation of `source` to the published commit. Missing history is fetched from the remote, if given.
 
     Raises PublishError if a shallow clone makes it undecidable.
     """
     if published == source:
         return Order.SAME
-    found = _known(store, published, source)
+    found = _local_relation(store, published, source)
     if found is None and remote is not None and remote in store.run("remote").split():
-        _complete(store, remote)
-        found = _known(store, published, source)
+        _fetch_history(store, remote)
+        found = _local_relation(store, published, source)
     if found is None and store.shallow:
         raise PublishError(
             f"the clone is shallow: it cannot tell whether {source[:10]} is newer than {published[:10]}",
@@ -44,7 +44,7 @@ def relation(store: Store, published: str, source: str, remote: str | None) -> O
     return found or Order.UNRELATED
 
 
-def _known(store: Store, published: str, source: str) -> Order | None:
+def _local_relation(store: Store, published: str, source: str) -> Order | None:
     """Return the relation if the local commits determine it."""
     if store.resolve(published) is None:
         return None
@@ -53,7 +53,7 @@ def _known(store: Store, published: str, source: str) -> Order | None:
     return Order.OLDER if store.succeeds("merge-base", "--is-ancestor", source, published) else None
 
 
-def _complete(store: Store, remote: str) -> None:
+def _fetch_history(store: Store, remote: str) -> None:
     """Fetch all branches of the remote with their history: the published commit may be on none of ours."""
     depth = ["--unshallow"] if store.shallow else []
     try:
@@ -82,4 +82,6 @@ def quiet_between(store: Store, published: str, source: str, same: Callable[[Com
     listed = store.run("rev-list", f"{published}..{source}", "--", store.pathspec).split()
     between = [commit for commit in listed if commit != source]
     trees = (GitTree(store.directory, commit) for commit in between)
-    return len(between) <= _COMPILED and all(same(compile_tree(base_in_environment(tree))) for tree in trees)
+    return len(between) <= _MAX_COMPILED_COMMITS and all(
+        same(compile_tree(base_in_environment(tree))) for tree in trees
+    )

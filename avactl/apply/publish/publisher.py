@@ -19,12 +19,12 @@ from avactl import __version__
 from avactl.apply.files import contents as files
 from avactl.apply.files import output
 from avactl.apply.files.paths import object_path
-from avactl.apply.publish.order import Order, quiet_between, relation
+from avactl.apply.publish.order import Order, find_relation, quiet_between
 from avactl.apply.publish.store import FILE, Entry, PublishError, Store
 from avactl.apply.publish.target import Local, Remote
-from avactl.base.terminal import visible
+from avactl.base.terminal import visible_text
 from avactl.compiler import Compilation, compile_tree
-from avactl.compiler.config import load_config, selected
+from avactl.compiler.config import environment_paths, load_config
 from avactl.compiler.selection import overlay_files, spec_files
 from avactl.spec.repository.git_tree import GitTree
 from avactl.spec.repository.tree import DirTree, chosen_environment
@@ -34,9 +34,9 @@ from avactl.spec.schema.reconcile_modes import FOLLOW_FILES, rendered_branch
 SOURCE = ".avactl-source"
 """File on a published branch with the commit it was rendered from."""
 TRAILER = "Avactl-Source"
-_HEADER = "# Written by `avactl render --publish`; a change by hand is undone by the next commit of the specs.\n"
-_ATTEMPTS = 60
-_FLUX = re.compile(r"([^/]+)/_platform/([^/]+)/kustomization\.kustomize\.toolkit\.fluxcd\.io-").match
+_LIST_HEADER = "# Written by `avactl render --publish`; a change by hand is undone by the next commit of the specs.\n"
+_MAX_ATTEMPTS = 60
+_FLUX_KUSTOMIZATION = re.compile(r"([^/]+)/_platform/([^/]+)/kustomization\.kustomize\.toolkit\.fluxcd\.io-").match
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class _Tip:
     ours: frozenset[str]
 
 
-def publish(root: Path, options: Options) -> tuple[Compilation, Outcome | None]:
+def publish_commit(root: Path, options: Options) -> tuple[Compilation, Outcome | None]:
     """Compile the last commit of a repository and publish its objects; None if the specs have errors.
 
     Raises PublishError.
@@ -104,7 +104,7 @@ def publish(root: Path, options: Options) -> tuple[Compilation, Outcome | None]:
     compilation = compile_tree(GitTree(root, source))
     if not compilation.ok:
         return compilation, None
-    return compilation, _Publisher(store, target, options, source, _rendered(compilation)).run()
+    return compilation, _Publisher(store, target, options, source, _rendered_files(compilation)).run()
 
 
 def looks_elsewhere(compilation: Compilation, branch: str) -> list[str]:
@@ -127,7 +127,7 @@ def _want_clean(store: Store) -> None:
     status = store.status()
     tree = DirTree(store.directory)
     config, _ = load_config(tree)
-    wanted, paths = selected(config, tree.environment), tree.paths()
+    wanted, paths = environment_paths(config, tree.environment), tree.paths()
     specs = {
         *spec_files(wanted.include, wanted.exclude, paths),
         *overlay_files(wanted.overlays, config.exclude, paths),
@@ -139,13 +139,13 @@ def _want_clean(store: Store) -> None:
             changed.append(path)
     if changed:
         hint = "only the last commit is published: commit, or `git stash`"
-        raise PublishError(f"not committed: {output.few(changed, 3)}", hint)
+        raise PublishError(f"not committed: {output.join_first(changed, 3)}", hint)
 
 
-def _rendered(compilation: Compilation) -> dict[str, str]:
+def _rendered_files(compilation: Compilation) -> dict[str, str]:
     """Return every file that `avactl render` writes, including its lists."""
     texts = {object_path(manifest): files.object_text(manifest) for manifest in compilation.manifests}
-    return texts | output.lists({path: sha256(text.encode()).hexdigest() for path, text in texts.items()})
+    return texts | output.directory_lists({path: sha256(text.encode()).hexdigest() for path, text in texts.items()})
 
 
 def _is_object(path: str) -> bool:
@@ -166,23 +166,23 @@ class _Publisher:
 
     def run(self) -> Outcome:
         """Publish, and retry after lost races."""
-        for attempt in range(_ATTEMPTS):
+        for attempt in range(_MAX_ATTEMPTS):
             at = self._target.tip()
-            base = at or self._remembered()
+            base = at or self._remembered_tip()
             tip = self._read(base) if base else None
-            outcome = self._next(tip, gone=at is None)
+            outcome = self._next_outcome(tip, gone=at is None)
             if outcome.commit is None or self._target.move(at, outcome.commit):
                 return outcome
             time.sleep(random.uniform(0.02, 0.1 * min(attempt + 1, 10)))  # noqa: S311 - jitter
-        raise PublishError(f"{self._target.name} moved {_ATTEMPTS} times during the run", "run it again")
+        raise PublishError(f"{self._target.name} moved {_MAX_ATTEMPTS} times during the run", "run it again")
 
-    def _remembered(self) -> str | None:
+    def _remembered_tip(self) -> str | None:
         """Return the last known tip of a deleted branch, if this commit belongs to the same history."""
         commit = self._target.remembered()
         if commit is None:
             return None
         try:
-            order = relation(self._store, self._read(commit).source, self._source, None)
+            order = find_relation(self._store, self._read(commit).source, self._source, None)
         except PublishError:
             return None
         return None if order is Order.UNRELATED else commit
@@ -205,14 +205,14 @@ class _Publisher:
         ours = {SOURCE}
         for path, oid in kept.items():
             if path != SOURCE:
-                ours |= {path, *output.listed(path.removesuffix(RENDERED), texts[oid])}
+                ours |= {path, *output.listed_paths(path.removesuffix(RENDERED), texts[oid])}
         return _Tip(commit, files, about["commit"], frozenset(ours & files.keys()))
 
-    def _next(self, tip: _Tip | None, *, gone: bool) -> Outcome:
+    def _next_outcome(self, tip: _Tip | None, *, gone: bool) -> Outcome:
         """Return the outcome on top of a tip, creating the next commit if needed."""
         before = tip.source if tip else None
         if tip is not None:
-            order = relation(self._store, tip.source, self._source, self._options.remote)
+            order = find_relation(self._store, tip.source, self._source, self._options.remote)
             if order is Order.OLDER and not self._options.even_if_older:
                 return Outcome(self._source, before, older=True, objects=self._objects)
             if order is Order.UNRELATED and not self._options.even_if_older:
@@ -224,13 +224,13 @@ class _Publisher:
             self._want_followed(tip)
         files, written, deleted = self._merge(tip)
         if tip is not None and not written and not deleted:
-            if order is Order.SAME or quiet_between(self._store, tip.source, self._source, self._same):
+            if order is Order.SAME or quiet_between(self._store, tip.source, self._source, self._compiles_to_same):
                 # A deleted branch is restored with its last tip.
                 return Outcome(self._source, before, tip.commit if gone else None, objects=self._objects)
             subject = f"Nothing changed up to {self._source[:10]}"
         else:
             subject = self._store.run("log", "-1", "--format=%s", self._source).strip() or "Without a subject"
-        said = f"{_HEADER}commit: {self._source}\npath: {self._place}\n".encode()
+        said = f"{_LIST_HEADER}commit: {self._source}\npath: {self._place}\n".encode()
         files[SOURCE] = Entry(FILE, self._store.oid(said))
         had = {entry.oid for entry in tip.files.values()} if tip else set()
         new = (self._texts[path].encode() for path, oid in self._wanted.items() if oid not in had)
@@ -249,7 +249,7 @@ class _Publisher:
             objects=self._objects,
             written=len(objects),
             deleted=len(lost),
-            foreign=self._foreign(tip.commit) if tip else (),
+            foreign=self._foreign_commits(tip.commit) if tip else (),
         )
 
     def _merge(self, tip: _Tip | None) -> tuple[dict[str, Entry], list[str], list[str]]:
@@ -266,16 +266,16 @@ class _Publisher:
         deleted = [path for path in tip.ours if path not in result and path != SOURCE]
         return result, written, deleted
 
-    def _same(self, compilation: Compilation) -> bool:
+    def _compiles_to_same(self, compilation: Compilation) -> bool:
         """Return whether another commit compiles to the same objects, or does not compile."""
-        return not compilation.ok or _rendered(compilation) == self._texts
+        return not compilation.ok or _rendered_files(compilation) == self._texts
 
     def _want_followed(self, tip: _Tip) -> None:
         """Refuse to remove Flux's own objects from a directory it follows: Flux would delete all it applied."""
         if self._options.let_go:
             return
-        had = {match.groups() for path in tip.ours if (match := _FLUX(path))}
-        has = {match.groups() for path in self._wanted if (match := _FLUX(path))}
+        had = {match.groups() for path in tip.ours if (match := _FLUX_KUSTOMIZATION(path))}
+        has = {match.groups() for path in self._wanted if (match := _FLUX_KUSTOMIZATION(path))}
         clusters = {path.partition("/")[0] for path in self._wanted}
         for cluster, namespace in sorted(had - has):
             if cluster in clusters:
@@ -284,7 +284,7 @@ class _Publisher:
                     f"first `flux -n {namespace} suspend kustomization --all`, then publish with `--let-go`",
                 )
 
-    def _foreign(self, tip: str) -> tuple[str, ...]:
+    def _foreign_commits(self, tip: str) -> tuple[str, ...]:
         """Return foreign commits since our last one, newest first."""
         # NUL cannot occur in names and subjects.
         form = f"--format=%h %an: %s%x00%(trailers:key={TRAILER},valueonly)"
@@ -293,5 +293,5 @@ class _Publisher:
         for line, trailer in zip(fields[::2], fields[1::2], strict=False):
             if trailer.strip():
                 break
-            found.append(visible(line))
+            found.append(visible_text(line))
         return tuple(found)

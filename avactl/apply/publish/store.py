@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from avactl.base.errors import HintedError
-from avactl.spec.repository.git import Access, GitCommandError, GitError, git, git_work_tree, locate
+from avactl.spec.repository.git import Access, GitCommandError, GitError, git_work_tree, locate_repository, run_git
 from avactl.spec.repository.git_tree import read_blobs
 
 PASSWORD = re.compile(r"(://)[^/@\s]+@")
@@ -48,7 +48,7 @@ class Store:
         """Raises PublishError if there is no repository."""
         self.directory = directory
         try:
-            self.prefix, self.pathspec = locate(directory).prefix, locate(directory).pathspec
+            self.prefix, self.pathspec = locate_repository(directory).prefix, locate_repository(directory).pathspec
         except GitError as error:
             raise PublishError(str(error), "only commits are published: `git init`, then commit") from None
         self._hash = self.run("rev-parse", "--show-object-format").strip()
@@ -56,7 +56,7 @@ class Store:
     def run(self, *arguments: str, **options: Any) -> str:
         """Return the standard output of a git command; options are those of `git`. Raises FailedError."""
         try:
-            out = git(self.directory, *arguments, **options)
+            out = run_git(self.directory, *arguments, **options)
         except GitCommandError as error:
             raise FailedError(error.command, error.said) from None
         except GitError as error:

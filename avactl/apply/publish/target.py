@@ -10,13 +10,13 @@ from avactl.apply.publish.store import PASSWORD, FailedError, PublishError, Stor
 from avactl.forges import forge_names, join_hints
 from avactl.spec.repository.git import Access
 
-_OVERTAKEN = re.compile(
+_IS_OVERTAKEN = re.compile(
     r"fetch first|non-fast-forward|stale info|cannot lock ref|failed to (?:update|lock)|reference already exists|"
     r"unable to (?:update local ref|create '.*\.lock')|incorrect old value|but expected",
     re.IGNORECASE,
 )
 """git's messages after a lost race."""
-_ABSENT = re.compile(r"couldn't find remote ref|no such ref was fetched|Remote branch .* not found")
+_IS_ABSENT = re.compile(r"couldn't find remote ref|no such ref was fetched|Remote branch .* not found")
 
 
 class Remote:
@@ -46,11 +46,11 @@ class Remote:
                     "fetch", *options, "--", self._remote, f"+{self._branch}:{self.mirror}", access=Access.REMOTE
                 )
             except FailedError as error:
-                if _ABSENT.search(error.said):
+                if _IS_ABSENT.search(error.said):
                     return None
-                if not _OVERTAKEN.search(error.said):  # another local process fetches into the same reference
+                if not _IS_OVERTAKEN.search(error.said):  # another local process fetches into the same reference
                     message = f"cannot read {self.name} from {self._shown}: {error}"
-                    raise PublishError(message, _remedy(error.said)) from None
+                    raise PublishError(message, _push_remedy(error.said)) from None
                 time.sleep(0.05)
             else:
                 return self._store.resolve(self.mirror)
@@ -66,7 +66,7 @@ class Remote:
         try:
             self._store.run("push", *options, "--", self._remote, f"{commit}:{self._branch}", access=Access.REMOTE)
         except FailedError as error:
-            if _OVERTAKEN.search(error.said):
+            if _IS_OVERTAKEN.search(error.said):
                 return False
             raise self._refused(error) from None
         return True
@@ -79,10 +79,10 @@ class Remote:
         first = remote[0] if remote else ""
         said = next((text for text in remote if text.lower().startswith(("error", *forge_names()))), first)
         text = f"{reason}: {said}" if said else reason
-        return PublishError(f"the push to {self.name} was refused: {text}", _remedy(error.said))
+        return PublishError(f"the push to {self.name} was refused: {text}", _push_remedy(error.said))
 
 
-_REMEDIES = (
+_PUSH_REMEDIES = (
     (
         r"protected branch|GH006|GH013|pre-receive hook declined|hook declined",
         "let the account that publishes push to "
@@ -104,8 +104,8 @@ _REMEDIES = (
 )
 
 
-def _remedy(said: str) -> str:
-    return next((remedy for pattern, remedy in _REMEDIES if re.search(pattern, said)), "")
+def _push_remedy(said: str) -> str:
+    return next((remedy for pattern, remedy in _PUSH_REMEDIES if re.search(pattern, said)), "")
 
 
 class Local:
@@ -137,7 +137,7 @@ class Local:
         try:
             self._store.run(*arguments, access=Access.WRITE)
         except FailedError as error:
-            if _OVERTAKEN.search(error.said):
+            if _IS_OVERTAKEN.search(error.said):
                 return False
             raise
         return True

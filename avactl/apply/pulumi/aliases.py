@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 from avactl.apply.pulumi.resource_plan import component_name, component_type, manifest_parent, manifest_urn
 from avactl.base.object_identity import ObjectKey
-from avactl.compiler.rename import Candidate, content, match_renames
+from avactl.compiler.rename import Candidate, content_leaves, match_renames
 from avactl.program.manifest import Body, Manifest
 
-_COMPONENT = component_type("")
-_INSTANCE = "app.kubernetes.io/instance"
+_COMPONENT_TYPE = component_type("")
+_INSTANCE_LABEL = "app.kubernetes.io/instance"
 _Name = tuple[str, str]  # kind and component name
 
 
@@ -53,8 +53,8 @@ def from_state(deployment: Mapping[str, Any] | None) -> Past:
     components: dict[tuple[str, str], str] = {}
     for resource in (deployment or {}).get("resources") or ():
         token, name = resource["type"], resource["urn"]
-        if token.startswith(_COMPONENT):
-            components[token.removeprefix(_COMPONENT), name.rpartition("::")[2]] = name
+        if token.startswith(_COMPONENT_TYPE):
+            components[token.removeprefix(_COMPONENT_TYPE), name.rpartition("::")[2]] = name
         elif token.startswith("kubernetes:") and not resource.get("delete"):
             body = resource.get("inputs") or {}
             if "apiVersion" in body and "metadata" in body:
@@ -77,7 +77,7 @@ def from_manifests(manifests: Iterable[Manifest], stack: str) -> Past:
     return Past(objects, components)
 
 
-def aliases(past: Past, manifests: Iterable[Manifest], stack: str) -> Aliases:
+def former_urns(past: Past, manifests: Iterable[Manifest], stack: str) -> Aliases:
     """Return the former URNs of the declared resources.
 
     An object is identified by its name in the cluster, so it stays the same resource when its spec changes. A renamed
@@ -85,31 +85,31 @@ def aliases(past: Past, manifests: Iterable[Manifest], stack: str) -> Aliases:
     one change instead of being created and deleted.
     """
     wanted = list(manifests)
-    specs = _renamed(past, wanted)
-    bases = _bases(past)
+    specs = _renamed_specs(past, wanted)
+    bases = _component_bases(past)
     names = {key: bases[urn] for key, urn in specs.items() if urn in bases}
     present = {(ObjectKey.of(manifest.body), manifest.patch) for manifest in wanted}
     objects: dict[str, str] = {}
     for manifest in wanted:
         before = past.objects.get((ObjectKey.of(manifest.body), manifest.patch))
         if before is None and manifest.item.key in names:
-            before = _former(past, present, manifest, names[manifest.item.key])
+            before = _former_object(past, present, manifest, names[manifest.item.key])
         now = manifest_urn(manifest, stack)
         if before is not None and before.urn != now:
             objects[now] = before.urn
     return Aliases(specs, objects, names)
 
 
-def _bases(past: Past) -> dict[str, str]:
+def _component_bases(past: Past) -> dict[str, str]:
     """Return component URN → base name of its objects, from their common label."""
     found: dict[str, str] = {}
     for entry in past.objects.values():
-        if name := entry.body["metadata"].get("labels", {}).get(_INSTANCE):
+        if name := entry.body["metadata"].get("labels", {}).get(_INSTANCE_LABEL):
             found[entry.parent] = name
     return found
 
 
-def kept(past: Past, manifests: Iterable[Manifest], former: Aliases) -> list[PastObject]:
+def kept_objects(past: Past, manifests: Iterable[Manifest], former: Aliases) -> list[PastObject]:
     """Return protected objects whose specs were removed: updates leave them alone to keep their data.
 
     Excludes those of renamed specs, which the engine would refuse to replace by empty ones.
@@ -136,7 +136,7 @@ def left_alone(past: Past, keep: Iterable[PastObject]) -> set[str]:
     return found
 
 
-def _renamed(past: Past, wanted: list[Manifest]) -> dict[tuple[str, str, str], str]:
+def _renamed_specs(past: Past, wanted: list[Manifest]) -> dict[tuple[str, str, str], str]:
     """Return key of a renamed spec → URN of its former component.
 
     A spec that adopts objects by `objectName` is identified by them; others by content.
@@ -165,10 +165,10 @@ def _renamed(past: Past, wanted: list[Manifest]) -> dict[tuple[str, str, str], s
     for entry in past.objects.values():
         if entry.parent in gone and entry.parent in alive:
             lost.setdefault(entry.parent, []).append(entry.body)
-    bases = _bases(past)
-    old = [_candidate(parent, gone[parent], bases.get(parent, ""), bodies) for parent, bodies in lost.items()]
+    bases = _component_bases(past)
+    old = [_make_candidate(parent, gone[parent], bases.get(parent, ""), bodies) for parent, bodies in lost.items()]
     fresh = [
-        _candidate(here, here, manifests[0].item.name, [m.body for m in manifests])
+        _make_candidate(here, here, manifests[0].item.name, [m.body for m in manifests])
         for here, manifests in new.items()
         if here not in found
     ]
@@ -178,17 +178,19 @@ def _renamed(past: Past, wanted: list[Manifest]) -> dict[tuple[str, str, str], s
     return {manifests[0].item.key: str(urns[here]) for here, manifests in new.items() if here in urns}
 
 
-def _candidate(key: Hashable, here: _Name, name: str, bodies: list[Body]) -> Candidate:
+def _make_candidate(key: Hashable, here: _Name, name: str, bodies: list[Body]) -> Candidate:
     """Describe a spec by its objects, which are named after `name`."""
     kind, component = here
     team = component.rpartition("/")[0]
     by_kind: dict[str, list[Body]] = {}
     for body in sorted(bodies, key=lambda body: str(body["metadata"]["name"])):
         by_kind.setdefault(body["kind"], []).append(body)
-    return Candidate(key, (kind, team), content(by_kind, name))
+    return Candidate(key, (kind, team), content_leaves(by_kind, name))
 
 
-def _former(past: Past, present: set[tuple[ObjectKey, bool]], manifest: Manifest, former: str) -> PastObject | None:
+def _former_object(
+    past: Past, present: set[tuple[ObjectKey, bool]], manifest: Manifest, former: str
+) -> PastObject | None:
     """Return the former object that an object replaces under a new name, unless it is still declared."""
     key, name = ObjectKey.of(manifest.body), manifest.item.name
     if not (key.name == name or key.name.startswith(f"{name}-")):

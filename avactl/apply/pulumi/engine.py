@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from avactl.apply.pulumi import aliases as pulumi_aliases
 from avactl.apply.pulumi.aliases import Aliases, Past, PastObject
-from avactl.apply.pulumi.engine_report import Change, Report, object_of, plain
+from avactl.apply.pulumi.engine_report import Change, Report, object_of, strip_colours
 from avactl.apply.pulumi.resource_plan import PROJECT, manifest_parent, manifest_urn, of_stack
 from avactl.base.errors import HintedError
 from avactl.base.exit_codes import USAGE
@@ -21,7 +21,7 @@ from avactl.base.installation import install_command
 from avactl.base.kubeconfig import choose_context
 from avactl.compiler import Compilation
 from avactl.compiler.selection import PROJECT_DIRECTORY
-from avactl.diagnostics.redaction import redact
+from avactl.diagnostics.redaction import redact_text
 from avactl.diagnostics.suggest import did_you_mean
 from avactl.program.manifest import Manifest
 from avactl.spec.schema.reconcile_modes import PULUMI
@@ -155,16 +155,16 @@ class Session:
         self.options = options
         self.manifests = of_stack(compilation, *name)
         self._past, self._former = Past(), Aliases()
-        self._stack = self._guard(self._open)
-        self.context = self._guard(self._find_context)
+        self._stack = self._run_guarded(self._open)
+        self.context = self._run_guarded(self._find_context)
         """Context of the kubeconfig; None: the current one."""
         self._deployment: Mapping[str, Any] | None = None
-        self._look()
+        self._read_stack()
 
     @property
     def kept(self) -> list[PastObject]:
         """Objects that hold data and whose specs were removed: they are kept."""
-        return pulumi_aliases.kept(self._past, self.manifests, self._former)
+        return pulumi_aliases.kept_objects(self._past, self.manifests, self._former)
 
     @property
     def renamed(self) -> dict[tuple[str, str, str], str]:
@@ -180,14 +180,18 @@ class Session:
         jobs = [resource["urn"] for resource in resources if resource["type"].startswith("kubernetes:batch/")]
         report = Report()
         if resources:
-            self._guard(lambda: self._stack.refresh(exclude=jobs or None, on_event=report.take, color="never"), report)
-        self._look()
+            self._run_guarded(
+                lambda: self._stack.refresh(exclude=jobs or None, on_event=report.take, color="never"), report
+            )
+        self._read_stack()
 
     def preview(self) -> Report:
         """Report the changes that `up` would make."""
         self._refuse_empty()
         report = Report()
-        self._guard(lambda: self._stack.preview(on_event=report.take, exclude=self._excluded(), color="never"), report)
+        self._run_guarded(
+            lambda: self._stack.preview(on_event=report.take, exclude=self._excluded_urns(), color="never"), report
+        )
         return report
 
     @property
@@ -207,7 +211,7 @@ class Session:
             if change is not None:
                 say(change)
 
-        self._guard(lambda: self._stack.up(on_event=take, exclude=self._excluded(), color="never"), report)
+        self._run_guarded(lambda: self._stack.up(on_event=take, exclude=self._excluded_urns(), color="never"), report)
         return report
 
     def _open(self) -> automation.Stack:
@@ -220,7 +224,7 @@ class Session:
             environment["KUBECONFIG"] = str(self.options.kubeconfig.resolve())
         project = self._project
         settings = automation.LocalWorkspaceOptions(
-            env_vars=environment, work_dir=str(project) if project else None, pulumi_command=_command()
+            env_vars=environment, work_dir=str(project) if project else None, pulumi_command=_engine_command()
         )
         if self.manifests:
             return automation.create_or_select_stack(str(self.name), PROJECT, self._program, opts=settings)
@@ -246,16 +250,18 @@ class Session:
             chosen = str(setting.value) if setting is not None else None
         return find_context(self.compilation, self.name.cluster, self.options.kubeconfig, chosen)
 
-    def _look(self) -> None:
+    def _read_stack(self) -> None:
         """Read the stack's objects."""
-        self._deployment = self._guard(lambda: self._stack.export_stack().deployment)
+        self._deployment = self._run_guarded(lambda: self._stack.export_stack().deployment)
         self._past = pulumi_aliases.from_state(self._deployment)
-        self._former = pulumi_aliases.aliases(self._past, self.manifests, str(self.name))
+        self._former = pulumi_aliases.former_urns(self._past, self.manifests, str(self.name))
 
     def _program(self) -> None:
-        from avactl.apply.pulumi.resources import register
+        from avactl.apply.pulumi.resources import register_stack
 
-        register(self.compilation, *self.name, context=self.context, adopt=self.options.adopt, former=self._former)
+        register_stack(
+            self.compilation, *self.name, context=self.context, adopt=self.options.adopt, former=self._former
+        )
 
     def _refuse_empty(self) -> None:
         """Refuse to replace a renamed spec's volume by an empty one."""
@@ -269,43 +275,43 @@ class Session:
                     f"add `objectName: {self._former.names[item.key]}` to its metadata to keep its objects",
                 )
 
-    def _excluded(self) -> list[str] | None:
+    def _excluded_urns(self) -> list[str] | None:
         """Return URNs that the engine must not touch: kept objects and their dependencies that no spec declares."""
         declared = {manifest_urn(manifest, str(self.name)) for manifest in self.manifests}
         declared |= {manifest_parent(manifest, str(self.name)) for manifest in self.manifests}
         return sorted(pulumi_aliases.left_alone(self._past, self.kept) - declared) or None
 
-    def _guard(self, run: Callable[[], _T], report: Report | None = None) -> _T:
+    def _run_guarded(self, run: Callable[[], _T], report: Report | None = None) -> _T:
         """Run the engine, and convert its failure to an EngineError."""
         from pulumi.automation import CommandError, InvalidVersionError
 
         try:
             return run()
         except CommandError as error:
-            problems = report.problems if report is not None and report.problems else [_stderr(str(error))]
+            problems = report.problems if report is not None and report.problems else [_extract_stderr(str(error))]
             text = "\n".join(problems)
-            hint = next((hint for word, hint in _HINTS if word in text), "")
-            raise EngineError(redact(f"stack {self.name}: {text}"), hint) from error
+            hint = next((hint for word, hint in _ERROR_HINTS if word in text), "")
+            raise EngineError(redact_text(f"stack {self.name}: {text}"), hint) from error
         except InvalidVersionError as error:
             raise EngineError(str(error), "install a newer engine: https://www.pulumi.com/docs/install/") from error
 
 
 @cache
-def _command() -> PulumiCommand:
+def _engine_command() -> PulumiCommand:
     """Return the engine's command; its version is queried once."""
     from pulumi.automation import PulumiCommand
 
     return PulumiCommand()
 
 
-def _stderr(text: str) -> str:
+def _extract_stderr(text: str) -> str:
     """Extract standard error from the Automation API's description of a failed command."""
-    said = plain(text.partition("\n stderr: ")[2] or text)
+    said = strip_colours(text.partition("\n stderr: ")[2] or text)
     lines = [line.removeprefix("error: ") for line in said.splitlines() if line.strip()]
     return "\n".join(lines) or "the engine failed without a message"
 
 
-_HINTS = (
+_ERROR_HINTS = (
     ("holds data", "revert the change; or set `deletionPolicy: delete`, apply, and then make the change"),
     ("already exists", "`--adopt` takes over existing objects"),
     ("currently locked", "another run is active; if not, `pulumi cancel` releases the lock"),

@@ -59,7 +59,7 @@ def component_name(item: Item) -> str:
     return f"{item.team}/{item.spec_name}" if item.team else item.spec_name
 
 
-def urn(stack: str, component: str, token: str, name: str) -> str:
+def make_urn(stack: str, component: str, token: str, name: str) -> str:
     """Return the URN of an object below a component of this type; without `component`, of a top-level resource."""
     parents = f"{component}$" if component else ""
     return f"urn:pulumi:{stack}::{PROJECT}::{parents}{token}::{name}"
@@ -67,9 +67,9 @@ def urn(stack: str, component: str, token: str, name: str) -> str:
 
 def manifest_urn(manifest: Manifest, stack: str) -> str:
     """Return the URN of an object in a stack."""
-    return urn(stack, component_type(manifest.item.kind), type_token(manifest), object_name(manifest))
+    return make_urn(stack, component_type(manifest.item.kind), type_token(manifest), object_name(manifest))
 
 
 def manifest_parent(manifest: Manifest, stack: str) -> str:
     """Return the URN of the component of an object's spec in a stack."""
-    return urn(stack, "", component_type(manifest.item.kind), component_name(manifest.item))
+    return make_urn(stack, "", component_type(manifest.item.kind), component_name(manifest.item))

@@ -35,7 +35,7 @@ class KubernetesObject(pulumi.CustomResource):
         super().__init__(pulumi_plan.type_token(manifest), pulumi_plan.object_name(manifest), manifest.body, opts)
 
 
-def provider(
+def make_provider(
     cluster: str, *, context: str | None = None, kubeconfig: str | None = None, adopt: bool = False
 ) -> pulumi.ProviderResource:
     """Return the Kubernetes provider of a cluster, with server-side apply and forced ownership of avactl's fields.
@@ -47,15 +47,15 @@ def provider(
     inputs = {"clusterIdentifier": cluster, **dict.fromkeys(switches, "true")}
     given = {"upsertExistingObjects": "true" if adopt else "", "context": context, "kubeconfig": kubeconfig}
     inputs |= {name: value for name, value in given.items() if value}
-    return pulumi.ProviderResource("kubernetes", cluster, inputs, pulumi.ResourceOptions(version=_plugin()))
+    return pulumi.ProviderResource("kubernetes", cluster, inputs, pulumi.ResourceOptions(version=_plugin_version()))
 
 
-def _plugin() -> str:
+def _plugin_version() -> str:
     """Return the version of the Kubernetes plugin: that of its Python package."""
     return importlib.metadata.version("pulumi-kubernetes")
 
 
-def register(
+def register_stack(
     compilation: Compilation,
     cluster: str,
     team: str | None = None,
@@ -73,12 +73,12 @@ def register(
     # The operator runs unattended, so nobody could exclude protected objects: forget them. They stay in the cluster and
     # are adopted again if their spec returns.
     forgets = compilation.program.cluster_spec(cluster).reconcile.mode == "pulumiOperator"
-    connection = provider(cluster, context=context, kubeconfig=kubeconfig, adopt=adopt or forgets)
+    connection = make_provider(cluster, context=context, kubeconfig=kubeconfig, adopt=adopt or forgets)
     components: dict[str, Spec] = {}
     parents: dict[tuple[str, str, str], pulumi.Resource] = {}
     for item in {manifest.item.key: manifest.item for manifest in manifests}.values():
         name = pulumi_plan.component_name(item)
-        opts = pulumi.ResourceOptions(aliases=_alias(former.specs.get(item.key)))
+        opts = pulumi.ResourceOptions(aliases=_alias_list(former.specs.get(item.key)))
         component = Spec(pulumi_plan.component_type(item.kind), name, opts)
         parents[item.key] = components[f"{item.kind} {name}"] = component
     register_objects(manifests, parents, connection, former.objects, forgets=forgets)
@@ -108,7 +108,7 @@ def register_objects(
         opts = pulumi.ResourceOptions(
             parent=parents[manifest.item.key],
             provider=connection,
-            version=None if connection is not None else _plugin(),
+            version=None if connection is not None else _plugin_version(),
             protect=True if keeps else None,
             retain_on_delete=True if manifest.holds_data and forgets else None,
             ignore_changes=list(manifest.owned) or None,
@@ -116,11 +116,11 @@ def register_objects(
             replace_on_changes=replaced,
             # The name stays, so the old object must be deleted before the new one is created.
             delete_before_replace=True if replaced else None,
-            aliases=_alias(former.get(pulumi_plan.manifest_urn(manifest, pulumi.get_stack())) if former else None),
+            aliases=_alias_list(former.get(pulumi_plan.manifest_urn(manifest, pulumi.get_stack())) if former else None),
         )
         made[ObjectKey.of(manifest.body)] = KubernetesObject(manifest, opts)
     return list(made.values())
 
 
-def _alias(urn: str | None) -> Sequence[str] | None:
+def _alias_list(urn: str | None) -> Sequence[str] | None:
     return [urn] if urn else None

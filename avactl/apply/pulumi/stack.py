@@ -17,8 +17,8 @@ import pulumi
 from avactl.apply.pulumi import aliases as pulumi_aliases
 from avactl.apply.pulumi.engine import WrongUseError, find_context, stack_names
 from avactl.apply.pulumi.resource_plan import of_stack
-from avactl.apply.pulumi.resources import register
-from avactl.base.kubeconfig import AccessError, KubeconfigError, locate
+from avactl.apply.pulumi.resources import register_stack
+from avactl.base.kubeconfig import AccessError, KubeconfigError, locate_kubeconfig
 from avactl.compiler import Compilation, compile_tree
 from avactl.compiler.config import base_in_environment
 from avactl.diagnostics.text import render_problems
@@ -34,7 +34,7 @@ def run() -> None:
     root = Path(config.get("path") or "..")
     cluster, _, team = pulumi.get_stack().partition(".")
     cluster, owner = config.get("cluster") or cluster, config.get("team") or team or None
-    compilation = _compile(open_tree(root))
+    compilation = _compile_tree(open_tree(root))
     manifests = of_stack(compilation, cluster, owner)
     if cluster not in {stack.cluster for stack in stack_names(compilation)}:
         raise pulumi.RunError(
@@ -44,23 +44,23 @@ def run() -> None:
     former = pulumi_aliases.Aliases()
     if base := config.get("base"):
         try:
-            before = of_stack(_compile(base_in_environment(GitTree(root, base))), cluster, owner)
+            before = of_stack(_compile_tree(base_in_environment(GitTree(root, base))), cluster, owner)
         except GitError as error:
             raise pulumi.RunError(f"avactl:base: {error}") from error
         stack = pulumi.get_stack()
-        former = pulumi_aliases.aliases(pulumi_aliases.from_manifests(before, stack), manifests, stack)
-    register(
+        former = pulumi_aliases.former_urns(pulumi_aliases.from_manifests(before, stack), manifests, stack)
+    register_stack(
         compilation,
         cluster,
         owner,
-        context=_context(compilation, cluster, config),
+        context=_kubeconfig_context(compilation, cluster, config),
         kubeconfig=config.get("kubeconfig"),
         adopt=config.get_bool("adopt") or False,
         former=former,
     )
 
 
-def _context(compilation: Compilation, cluster: str, config: pulumi.Config) -> str | None:
+def _kubeconfig_context(compilation: Compilation, cluster: str, config: pulumi.Config) -> str | None:
     """Return the context of the cluster, as `avactl up` chooses it; None in the operator's pod, without a kubeconfig.
 
     Raises pulumi.RunError.
@@ -68,7 +68,7 @@ def _context(compilation: Compilation, cluster: str, config: pulumi.Config) -> s
     kubeconfig = config.get("kubeconfig")
     path = Path(kubeconfig) if kubeconfig else None
     try:
-        locate(path)
+        locate_kubeconfig(path)
     except AccessError:
         return config.get("context")
     try:
@@ -79,7 +79,7 @@ def _context(compilation: Compilation, cluster: str, config: pulumi.Config) -> s
         raise pulumi.RunError(f"{error}: `pulumi config set context NAME`, or name the context `{cluster}`") from error
 
 
-def _compile(tree: Tree) -> Compilation:
+def _compile_tree(tree: Tree) -> Compilation:
     compilation = compile_tree(tree)
     if not compilation.ok:
         raise pulumi.RunError(render_problems(compilation.diagnostics, compilation.program.read_file))

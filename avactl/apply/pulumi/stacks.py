@@ -9,7 +9,7 @@ from avactl.apply.pulumi.engine import StackName, stack_names
 from avactl.compiler import Compilation, compile_tree
 from avactl.compiler.config import base_in_environment
 from avactl.compiler.selection import PROJECT_DIRECTORY
-from avactl.spec.repository.git import GitCommandError, git_work_tree, locate
+from avactl.spec.repository.git import GitCommandError, git_work_tree, locate_repository
 from avactl.spec.repository.git_tree import GitTree, find_commit
 
 
@@ -24,7 +24,7 @@ class Touched:
     """Stacks whose cluster was removed, or is now applied by another engine."""
 
 
-def touched(root: Path, head: Compilation, head_revision: str | None, base: str | None) -> Touched:
+def touched_stacks(root: Path, head: Compilation, head_revision: str | None, base: str | None) -> Touched:
     """Return the stacks that differ between the revision `base` and the compilation.
 
     Returns all of them without a base, if the base has errors, or if the `stacks` directory differs, because it
@@ -34,12 +34,12 @@ def touched(root: Path, head: Compilation, head_revision: str | None, base: str 
     if base is None or not base.strip("0"):  # a forge's null commit
         return Touched(tuple(now), "no base revision to compare with")
     commit = find_commit(root, base)
-    if _differs(root, commit, head_revision, PROJECT_DIRECTORY):
+    if _path_differs(root, commit, head_revision, PROJECT_DIRECTORY):
         return Touched(tuple(now), f"`{PROJECT_DIRECTORY}` changed")
     before = compile_tree(base_in_environment(GitTree(root, commit)))
     if not before.ok:
         return Touched(tuple(now), f"{commit[:10]} has errors, so the applied objects are unknown")
-    old, new = _contents(before), _contents(head)
+    old, new = _stack_contents(before), _stack_contents(head)
     clusters = {stack.cluster for stack in now}
     gone = [stack for stack in _of_pulumi(before) if stack not in now]
     changed = {stack for stack in now if old.get(stack) != new.get(stack)}
@@ -58,7 +58,7 @@ def _of_pulumi(compilation: Compilation) -> list[StackName]:
     ]
 
 
-def _contents(compilation: Compilation) -> dict[StackName, list[object]]:
+def _stack_contents(compilation: Compilation) -> dict[StackName, list[object]]:
     """Return the contents of each stack in order."""
     found: dict[StackName, list[object]] = {}
     for m in compilation.manifests:
@@ -67,9 +67,9 @@ def _contents(compilation: Compilation) -> dict[StackName, list[object]]:
     return found
 
 
-def _differs(root: Path, base: str, head: str | None, path: str) -> bool:
+def _path_differs(root: Path, base: str, head: str | None, path: str) -> bool:
     """Return whether anything below a path of `root` differs. Raises GitError."""
-    path = locate(root).prefix + path
+    path = locate_repository(root).prefix + path
     compared = ("diff", "--quiet", "--no-ext-diff", "--no-textconv", "--no-renames", "--ignore-submodules=all")
     try:
         git_work_tree(root, *compared, base, *([find_commit(root, head)] if head else []), "--", path)

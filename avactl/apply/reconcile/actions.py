@@ -13,17 +13,17 @@ from avactl.apply.reconcile.desired import (
     INVENTORY,
     PATCHED,
     Wanted,
-    ended,
     inventory_of,
-    marks,
+    live_annotations,
+    object_title,
     rank_of,
     run_of,
-    title,
+    terminal_condition,
 )
 from avactl.apply.reconcile.diffing.field_policy import Hands
-from avactl.apply.reconcile.diffing.managed_fields import ABSENT, applied, find, has
+from avactl.apply.reconcile.diffing.managed_fields import ABSENT, applied_fields, find, has_path
 from avactl.apply.reconcile.diffing.object_diff import Comparison, Difference, compare
-from avactl.apply.reconcile.inventory import Record, identity
+from avactl.apply.reconcile.inventory import Record, identity_digest
 from avactl.base.object_identity import ObjectKey
 from avactl.change.diff.model import Disruption
 from avactl.change.diff.rules import deletion_of, holds_own_data
@@ -31,7 +31,7 @@ from avactl.contracts import names
 from avactl.program.dependencies import dependencies
 
 Body = dict[str, Any]
-_MARK = ("f:metadata", "f:labels", f"f:{INVENTORY}")
+_INVENTORY_FIELD = ("f:metadata", "f:labels", f"f:{INVENTORY}")
 
 
 class Action(str, Enum):  # noqa: UP042 - its values stand in JSON
@@ -89,26 +89,26 @@ def plan(
     take_over: bool = False,
 ) -> list[Step]:
     """Return all steps: applies in apply order, then prunes in prune order."""
-    steps = [_step(each, live.get(each.key), inventory, record, hands, take_over) for each in wanted]
+    steps = [_make_step(each, live.get(each.key), inventory, record, hands, take_over) for each in wanted]
     _hold_back(steps)
     _mark_recreated(steps)
     declared = {step.key for step in steps}
-    return [*steps, *_prunes(live, declared, inventory)]
+    return [*steps, *_prune_steps(live, declared, inventory)]
 
 
-def _step(each: Wanted, live: Body | None, inventory: str, record: Record, hands: Hands, take_over: bool) -> Step:
+def _make_step(each: Wanted, live: Body | None, inventory: str, record: Record, hands: Hands, take_over: bool) -> Step:
     step = Step(Action.none, str(each), each.key, each.rank, each, live)
     if live is None or live["metadata"].get("deletionTimestamp"):
         if each.manifest.patch:
             step.action, step.reason = Action.wait, "not in the cluster yet; its fields are set once it exists"
-        elif identity(each.key) in record.objects:
+        elif identity_digest(each.key) in record.objects:
             step.action, step.reason = Action.restore, "it was deleted in the cluster"
         else:
             step.action = Action.create
         return step
     owner = inventory_of(live)
     # A `run` annotation that no apply has set was written by hand.
-    theirs = has(applied(live), _MARK) or identity(each.key) not in record.objects
+    theirs = has_path(applied_fields(live), _INVENTORY_FIELD) or identity_digest(each.key) not in record.objects
     if owner not in ("", inventory) and theirs and not take_over:
         step.action = Action.refuse
         step.error = f"owned by inventory {owner}: remove it there, or take it over with --take-over"
@@ -123,21 +123,21 @@ def _step(each: Wanted, live: Body | None, inventory: str, record: Record, hands
         return step
     if each.gvk.kind == "Job" and run_of(live) != run_of(each.body):
         step.comparison = compare(each.body, live, each.leave, hands)
-        running = not ended(live)
-        if running and marks(each.body).get(names.ON_CHANGE) == "finish":
+        running = not terminal_condition(live)
+        if running and live_annotations(each.body).get(names.ON_CHANGE) == "finish":
             step.action, step.reason = Action.wait, "the current run finishes first (`onChange: finish`)"
         else:
             step.action = Action.recreate
             step.reason = "a new run" + ("; the current one is stopped" if running else "")
         return step
     step.comparison = compare(each.body, live, each.leave, hands)
-    freed = _released(each, live)
+    freed = _claim_ref_differences(each, live)
     if freed and step.comparison.same:
         step.action, step.reason = Action.change, "its claim was deleted; the volume is released"
     step.comparison.take_out += freed
     if not step.comparison.same and step.action is Action.none:
         step.action = Action.restore if record.unchanged(each) else Action.change
-        if owner == "" and identity(each.key) not in record.objects:
+        if owner == "" and identity_digest(each.key) not in record.objects:
             step.action, step.reason = Action.change, "already existed; taken over"
     return step
 
@@ -182,7 +182,7 @@ def _claim_of(volume: Body) -> ObjectKey:
     return ObjectKey("", "PersistentVolumeClaim", claim.get("namespace", ""), claim.get("name", ""))
 
 
-def _released(each: Wanted, live: Body) -> list[Difference]:
+def _claim_ref_differences(each: Wanted, live: Body) -> list[Difference]:
     """Return the `claimRef` fields that keep a volume from being bound again after its claim was deleted."""
     if each.key.kind != "PersistentVolume" or (live.get("status") or {}).get("phase") != "Released":
         return []
@@ -192,17 +192,17 @@ def _released(each: Wanted, live: Body) -> list[Difference]:
     return [Difference(path, old, ABSENT) for path in paths if (old := find(live, path)) is not ABSENT]
 
 
-def _prunes(live: Mapping[ObjectKey, Body], declared: Collection[ObjectKey], inventory: str) -> list[Step]:
+def _prune_steps(live: Mapping[ObjectKey, Body], declared: Collection[ObjectKey], inventory: str) -> list[Step]:
     """Return the steps for objects that carry our inventory's label and are no longer in git."""
     gone = {
         key: body
         for key, body in live.items()
         if key not in declared and inventory_of(body) == inventory and not _made_by_controller(body)
     }
-    kept = _kept(gone, live)
+    kept = _kept_objects(gone, live)
     steps = []
     for key, body in gone.items():
-        step = Step(Action.prune, title(body), key, rank_of(key.kind), live=body)
+        step = Step(Action.prune, object_title(body), key, rank_of(key.kind), live=body)
         if body["metadata"].get("deletionTimestamp"):
             step.action, step.reason = Action.wait, "is being deleted"
         elif key in kept:
@@ -217,14 +217,14 @@ def _made_by_controller(body: Body) -> bool:
 
 def holds_data(live: Mapping[str, Any]) -> bool:
     """Return whether deleting a live object would lose data that its spec does not allow to delete."""
-    notes = marks(live)
+    notes = live_annotations(live)
     if notes.get(HOLDS_DATA) == "true":
         return True
     lost = deletion_of(live["kind"], live)[0] is Disruption.DATA_LOSS
     return lost and notes.get(DELETION_POLICY) != "delete" and PATCHED not in notes
 
 
-def _kept(gone: Mapping[ObjectKey, Body], live: Mapping[ObjectKey, Body]) -> dict[ObjectKey, str]:
+def _kept_objects(gone: Mapping[ObjectKey, Body], live: Mapping[ObjectKey, Body]) -> dict[ObjectKey, str]:
     """Return the objects that are not pruned, with the reason: those that hold data, and all that these need."""
     kept: dict[ObjectKey, str] = {key: "it holds data" for key, body in gone.items() if holds_data(body)}
     ahead = list(kept)
@@ -232,18 +232,20 @@ def _kept(gone: Mapping[ObjectKey, Body], live: Mapping[ObjectKey, Body]) -> dic
         key = ahead.pop()
         for other in dependencies(live[key]):
             if other in gone and other not in kept:
-                kept[other] = f"needed by {title(live[key])}"
+                kept[other] = f"needed by {object_title(live[key])}"
                 ahead.append(other)
     return kept
 
 
-def shown(difference: Difference, kind: str) -> tuple[Any, Any]:
+def masked_values(difference: Difference, kind: str) -> tuple[Any, Any]:
     """Return both values of a difference with secrets masked; ABSENT for a missing value."""
-    from avactl.change.diff.secrets import cover
+    from avactl.change.diff.secrets import mask_credentials
     from avactl.diagnostics.redaction import MASK
 
     if kind == "Secret" and difference.path[0] in ("f:data", "f:stringData"):
         return tuple(value if value is ABSENT else MASK for value in (difference.old, difference.new))  # type: ignore[return-value]
     name = difference.path[-1][2:]
-    old, new = (value if value is ABSENT else cover(value, name) for value in (difference.old, difference.new))
+    old, new = (
+        value if value is ABSENT else mask_credentials(value, name) for value in (difference.old, difference.new)
+    )
     return old, new

@@ -10,29 +10,29 @@ from time import monotonic
 from typing import Any
 
 from avactl.apply.reconcile.actions import Action, Step, holds_data
-from avactl.apply.reconcile.desired import PATCHED, inventory_of, marks
+from avactl.apply.reconcile.desired import PATCHED, inventory_of, live_annotations
 from avactl.apply.reconcile.diffing import managed_fields
 from avactl.apply.reconcile.diffing.field_policy import Hands
 from avactl.apply.reconcile.diffing.managed_fields import ABSENT
 from avactl.apply.reconcile.diffing.object_diff import Difference, compare
-from avactl.apply.reconcile.health import State, health
+from avactl.apply.reconcile.health import State, object_health
 from avactl.base.object_identity import Gvk, ObjectKey
 from avactl.change.diff.fields import Change, Entry
 from avactl.change.diff.model import ABSENT as NOTHING
 from avactl.change.diff.model import Disruption
-from avactl.change.diff.rules import classify
+from avactl.change.diff.rules import classify_change
 from avactl.compiler.normalise import RANK
 from avactl.kinds.cluster.daemons import builtin
 from avactl.kube.client import ApiError, UnreachableError
 from avactl.kube.object_client import FIELD_MANAGER, Body, ObjectClient
 
 APPLIED = frozenset({Action.create, Action.change, Action.recreate, Action.restore})
-_HANDOVER = f"{FIELD_MANAGER}-handover"
-_TRIES = 5
-_POLL = 0.1
-_AGAIN = 10.0
+_HANDOVER_MANAGER = f"{FIELD_MANAGER}-handover"
+_MAX_TRIES = 5
+_POLL_INTERVAL_S = 0.1
+_SECOND_DELETE_TIMEOUT_S = 10.0
 """Seconds to wait for the deletion of an object after the wait for another one has timed out."""
-_ESTABLISHED = 30.0
+_ESTABLISHED_TIMEOUT_S = 30.0
 """Seconds to wait until a new kind is served."""
 
 _LACKS_RIGHTS = re.compile(
@@ -46,7 +46,7 @@ def to_do(steps: Iterable[Step]) -> bool:
     return any(step.action in APPLIED or step.action is Action.prune for step in steps)
 
 
-async def settle(api: ObjectClient, steps: Iterable[Step]) -> None:
+async def settle_comparisons(api: ObjectClient, steps: Iterable[Step]) -> None:
     """Resolve comparisons that need a dry run on the API server. Writes nothing."""
 
     async def resolve(step: Step) -> None:
@@ -56,7 +56,7 @@ async def settle(api: ObjectClient, steps: Iterable[Step]) -> None:
             answer = await api.apply(step.wanted.body, dry_run=True)
         except ApiError:
             return  # the apply reports the same error
-        if _content(answer) == _content(step.live):
+        if _object_content(answer) == _object_content(step.live):
             step.action = Action.none
             step.comparison.apply.clear()
 
@@ -67,7 +67,9 @@ async def settle(api: ObjectClient, steps: Iterable[Step]) -> None:
         """
         assert step.live is not None
         try:
-            answer = await api.remove_fields(step.live, _pointers(step.live, step.comparison.take_out), dry_run=True)
+            answer = await api.remove_fields(
+                step.live, _removal_pointers(step.live, step.comparison.take_out), dry_run=True
+            )
         except ApiError:
             return
         if answer is None:
@@ -87,7 +89,7 @@ async def settle(api: ObjectClient, steps: Iterable[Step]) -> None:
     await asyncio.gather(*(resolve(s) for s in unsure if not s.comparison.take_out and not s.comparison.hand_over))
 
 
-def _content(live: Body) -> Body:
+def _object_content(live: Body) -> Body:
     bare = ("managedFields", "resourceVersion", "generation")
     return {**live, "metadata": {key: value for key, value in live["metadata"].items() if key not in bare}}
 
@@ -117,15 +119,15 @@ class Applier:
             if step.error:
                 self._failed[step.key] = step.title
         forward = sorted((step for step in steps if step.action in APPLIED), key=lambda step: step.rank)
-        for _, group in groupby(forward, key=_wave):
+        for _, group in groupby(forward, key=_wave_number):
             several = list(group)
             self._pending = {step.key: asyncio.Event() for step in several}
             await asyncio.gather(*map(self._in_turn, several))
             kinds = (step for step in several if step.key.kind == "CustomResourceDefinition" and not step.error)
-            await asyncio.gather(*map(self._established, kinds))
+            await asyncio.gather(*map(self._wait_established, kinds))
         prunes = [step for step in steps if step.action is Action.prune]
         for _, group in groupby(prunes, key=lambda step: step.rank):
-            await asyncio.gather(*map(self._prune, list(group)))
+            await asyncio.gather(*map(self._delete_pruned, list(group)))
 
     async def _in_turn(self, step: Step) -> None:
         """Apply after the steps that this one depends on."""
@@ -149,7 +151,7 @@ class Applier:
             else:
                 await self._put(step)
         except (ApiError, UnreachableError, _StillThereError) as error:
-            _fail(step, error)
+            _record_error(step, error)
         if step.error:
             self._failed[step.key] = step.title
         self._done(step)
@@ -157,19 +159,19 @@ class Applier:
     async def _put(self, step: Step) -> None:
         assert step.wanted is not None
         if step.action is Action.recreate:
-            await self._replace(step)
+            await self._recreate(step)
             return
         for body in step.first:
             await self._api.delete(body, "Background")
         live = step.live
         if live is not None and (step.comparison.same or live["metadata"].get("deletionTimestamp")):
-            await self._gone(live)
+            await self._wait_deleted(live)
             live = None
         if live is None:
             step.after = await self._api.apply(step.wanted.body)
             return
         for path in step.comparison.hand_over:
-            await self._api.apply(_only(live, path), manager=_HANDOVER)
+            await self._api.apply(_body_with_only(live, path), manager=_HANDOVER_MANAGER)
         if step.comparison.take_out:
             live = step.after = await self._take_out(step, live)
         if step.comparison.apply or step.comparison.hand_over:
@@ -181,17 +183,17 @@ class Applier:
                 self._want_replaceable(step, error)
                 step.action = Action.recreate
                 step.reason = "the change is to immutable fields"
-                await self._replace(step)
+                await self._recreate(step)
 
     async def _take_out(self, step: Step, live: Body) -> Body:
         """Remove fields that were added by hand, from the object as it is at that moment."""
         assert step.wanted is not None
         differences: list[Difference] = step.comparison.take_out
-        for _ in range(_TRIES):
+        for _ in range(_MAX_TRIES):
             there = [d for d in differences if managed_fields.find(live, d.path) is not ABSENT]
             if not there:
                 return live
-            done = await self._api.remove_fields(live, _pointers(live, there))
+            done = await self._api.remove_fields(live, _removal_pointers(live, there))
             if done is not None:
                 return done
             found = await self._api.get(step.wanted.gvk, step.key.namespace, step.key.name)
@@ -206,7 +208,7 @@ class Applier:
         """Re-raise the refusal unless the object can be replaced without losing data."""
         assert step.live is not None
         kind = step.key.kind
-        classes = {classify(kind, _change(d), step.live)[0] for d in step.comparison.apply}
+        classes = {classify_change(kind, _as_change(d), step.live)[0] for d in step.comparison.apply}
         if not classes & {Disruption.REPLACE, Disruption.DATA_LOSS}:
             raise error
         if Disruption.DATA_LOSS in classes or holds_data(step.live):
@@ -214,59 +216,60 @@ class Applier:
                 422,
                 "Invalid",
                 f"immutable fields changed: {', '.join(sorted({d.field for d in step.comparison.apply}))}; replacing "
-                f"the object would lose data: revert the change, or delete the object by hand ({_message(error)})",
+                "the object would lose data: revert the change, or delete the object by hand "
+                f"({_error_message(error)})",
             )
 
-    async def _replace(self, step: Step) -> None:
+    async def _recreate(self, step: Step) -> None:
         """Delete and recreate; the pods of a Job terminate first, so that two runs never write the same checkpoint."""
         assert step.wanted is not None
         assert step.live is not None
         live: Body | None = step.live
-        for _ in range(_TRIES):
+        for _ in range(_MAX_TRIES):
             if live is None or await self._api.delete(live, "Foreground" if step.key.kind == "Job" else "Background"):
                 break
             live = await self._api.get(step.wanted.gvk, step.key.namespace, step.key.name)
         else:
             raise _StillThereError("the object keeps changing while it is being deleted; the next run retries")
-        await self._gone(step.live)
+        await self._wait_deleted(step.live)
         step.after = await self._api.apply(step.wanted.body)
 
-    async def _gone(self, live: Body) -> None:
+    async def _wait_deleted(self, live: Body) -> None:
         """Wait until this object is deleted."""
         found = await self._api.wait_deleted(live, self._patience)
         if found is not None:
             # One time limit for the whole run, not one per wave.
-            self._patience = min(self._patience, _AGAIN)
+            self._patience = min(self._patience, _SECOND_DELETE_TIMEOUT_S)
             held = ", ".join(found["metadata"].get("finalizers") or ())
             why = f", finalizers: {held}" if held else ""
             raise _StillThereError(f"is still being deleted{why}; the next run retries")
 
-    async def _established(self, step: Step) -> None:
+    async def _wait_established(self, step: Step) -> None:
         """Wait until a new kind is served."""
-        ends = monotonic() + _ESTABLISHED
+        ends = monotonic() + _ESTABLISHED_TIMEOUT_S
         while not step.error:
             live = await self._api.get(Gvk("apiextensions.k8s.io/v1", "CustomResourceDefinition"), "", step.key.name)
-            if live is not None and health(live).state is State.ready:
+            if live is not None and object_health(live).state is State.ready:
                 return
             if monotonic() > ends:
-                step.error = "the kind is not served yet: " + (health(live).reason if live else "it was deleted")
+                step.error = "the kind is not served yet: " + (object_health(live).reason if live else "it was deleted")
                 self._failed[step.key] = step.title
                 return
-            await asyncio.sleep(_POLL)
+            await asyncio.sleep(_POLL_INTERVAL_S)
 
-    async def _prune(self, step: Step) -> None:
+    async def _delete_pruned(self, step: Step) -> None:
         live = step.live
         if any(key.namespace == step.key.namespace for key in self._failed):
             step.action, step.reason = Action.wait, "not pruned: an object that may replace it could not be applied"
             return
         try:
-            for _ in range(_TRIES):
+            for _ in range(_MAX_TRIES):
                 if live is None:
                     break
                 if inventory_of(live) != self._inventory or holds_data(live):
                     step.action, step.reason = Action.keep, "its ownership labels changed during the run"
                     break
-                if PATCHED in marks(live):
+                if PATCHED in live_annotations(live):
                     metadata = {"name": step.key.name, "uid": live["metadata"]["uid"]}
                     await self._api.apply({**_gvk(live), "metadata": metadata})
                     step.reason = "the object stays; avactl's fields were removed"
@@ -277,21 +280,21 @@ class Applier:
             else:
                 step.error = "the object keeps changing while it is being deleted; the next run retries"
         except (ApiError, UnreachableError) as error:
-            _fail(step, error)
+            _record_error(step, error)
         self._done(step)
 
 
-def _pointers(live: Body, differences: Iterable[Difference]) -> list[str]:
+def _removal_pointers(live: Body, differences: Iterable[Difference]) -> list[str]:
     """Return the JSON pointers of fields: the last list entries first, so that the indices of the others stay valid."""
-    ordered = sorted(differences, key=lambda each: managed_fields.positions(live, each.path), reverse=True)
-    return [managed_fields.pointer(live, each.path) for each in ordered]
+    ordered = sorted(differences, key=lambda each: managed_fields.list_positions(live, each.path), reverse=True)
+    return [managed_fields.json_pointer(live, each.path) for each in ordered]
 
 
 class _StillThereError(Exception):
     """An object is still being deleted when the wait times out."""
 
 
-def _wave(step: Step) -> int:
+def _wave_number(step: Step) -> int:
     """Return the number of the wave of a step; a wave starts when the previous one is complete.
 
     0: namespaces and definitions; 1: objects that pods read when they start; 2: workloads; 3: custom resources. Within
@@ -302,13 +305,13 @@ def _wave(step: Step) -> int:
     return 1 if step.rank < RANK["DaemonSet"] else 2 if step.rank < len(RANK) else 3
 
 
-def _fail(step: Step, error: Exception) -> None:
+def _record_error(step: Step, error: Exception) -> None:
     """Record the error of a step."""
-    step.error = _message(error)
+    step.error = _error_message(error)
     step.lacks_rights = isinstance(error, ApiError) and error.status == 403 and bool(_LACKS_RIGHTS(str(error)))
 
 
-def _message(error: Exception) -> str:
+def _error_message(error: Exception) -> str:
     """Return an error's message; the API server's without the object's name, which the report already shows."""
     if isinstance(error, ApiError):
         return f"{error.message or error} ({error.status})"
@@ -319,7 +322,7 @@ def _gvk(live: Body) -> Body:
     return {"apiVersion": live["apiVersion"], "kind": live["kind"]}
 
 
-def _only(live: Body, path: tuple[str, ...]) -> Body:
+def _body_with_only(live: Body, path: tuple[str, ...]) -> Body:
     """Return an object with only one of its fields."""
     metadata = {key: live["metadata"][key] for key in ("name", "namespace") if key in live["metadata"]}
     body: Body = {**_gvk(live), "metadata": metadata}
@@ -330,7 +333,7 @@ def _only(live: Body, path: tuple[str, ...]) -> Body:
     return body
 
 
-def _change(difference: Difference) -> Change:
+def _as_change(difference: Difference) -> Change:
     """Convert a difference to a change as the diff's rules take it."""
     path = tuple(step[2:] if step.startswith("f:") else Entry(step[2:]) for step in difference.path)
     old, new = (NOTHING if value is ABSENT else value for value in (difference.old, difference.new))

@@ -17,7 +17,7 @@ from avactl.kube.object_client import ObjectClient
 if TYPE_CHECKING:
     from avactl.apply.reconcile.options import Options
 
-_SHOWN = 80
+_MAX_SHOWN = 80
 """Characters of a repository that are shown."""
 
 
@@ -55,13 +55,13 @@ async def read_claims(api: ObjectClient, records: Records, cluster: str) -> Clai
     return Claims(uid, carried, others, [each for each in inventories if each[1].cluster != cluster])
 
 
-def refusal(claims: Claims, record: Record, context: str, options: Options) -> str:
+def refusal_reason(claims: Claims, record: Record, context: str, options: Options) -> str:
     """Return the reason why a run must not write, or an empty string."""
     place, cluster, inventory = place_of(context), options.cluster, options.inventory
     right = f"is this the right cluster? `--context {cluster}` selects another"
     if record.repository and options.repository and record.repository != options.repository:
         return (
-            f"inventory {inventory} of {place} belongs to another repository ({_short(record.repository)}): {right}; "
+            f"inventory {inventory} of {place} belongs to another repository ({_shorten(record.repository)}): {right}; "
             "--take-over adopts the inventory and prunes objects that this repository does not declare"
         )
     if record.cluster not in ("", cluster, *options.carries):
@@ -86,7 +86,7 @@ def refusal(claims: Claims, record: Record, context: str, options: Options) -> s
     )
 
 
-async def confirm(records: Records, record: Record, before: Record, options: Options) -> str:
+async def confirm_claim(records: Records, record: Record, before: Record, options: Options) -> str:
     """Look again after a first claim, and withdraw it if another run has claimed the cluster at the same time.
 
     `before`: the record that the claim has replaced. Both runs may withdraw, but never do both apply. Return the
@@ -109,5 +109,5 @@ async def take_over(claims: Claims, cluster: str) -> None:
         await records.write(replace(record, cluster=cluster))
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+def _shorten(text: str) -> str:
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"

@@ -12,26 +12,26 @@ from pathlib import Path
 
 from avactl.apply.reconcile.desired import Wanted, wanted_of
 from avactl.apply.reconcile.options import Options
-from avactl.apply.reconcile.reconciler import once
+from avactl.apply.reconcile.reconciler import reconcile_once
 from avactl.apply.reconcile.reporting import commit_status, report
 from avactl.apply.reconcile.reporting.progress import Progress
 from avactl.apply.reconcile.reporting.report import Result
 from avactl.apply.reconcile.source import Branch, Revision, WorkingDirectory
 from avactl.base.directories import cache_directory
 from avactl.base.exit_codes import CHANGES, INCOMPLETE, MISSING, OK, PROBLEMS
-from avactl.base.terminal import colour, json_output
+from avactl.base.terminal import json_output, use_colour
 from avactl.compiler import Compilation, compile_tree
 from avactl.compiler.config import owners_of
 from avactl.compiler.layers.check import inherited_not_owned
-from avactl.diagnostics.suggest import closest, one_of
+from avactl.diagnostics.suggest import closest_word, one_of
 from avactl.diagnostics.text import render_problems
 from avactl.kube.access import Access
 from avactl.kube.client import Client
-from avactl.policy.owners import as_json, from_json, problem
+from avactl.policy.owners import as_json, from_json, ownership_problem
 from avactl.program.program import Program
-from avactl.spec.repository.git import git
+from avactl.spec.repository.git import run_git
 from avactl.spec.repository.tree import find_root
-from avactl.spec.schema.values import DURATION_PATTERN, seconds
+from avactl.spec.schema.values import DURATION_PATTERN, duration_seconds
 
 AGENT = "avactl-reconcile"
 
@@ -70,11 +70,11 @@ class Declared:
         return self.compilation.ok
 
 
-def duration(text: str, name: str) -> float:
+def parse_duration(text: str, name: str) -> float:
     """Parse `90s` or `5m` into seconds. Raises ValueError."""
     if re.fullmatch(DURATION_PATTERN, text) is None:
         raise ValueError(f"{name}: `{text}` is not a duration; write e.g. `90s` or `5m`")
-    return float(seconds(text))
+    return float(duration_seconds(text))
 
 
 def source_of(request: Request) -> WorkingDirectory | Branch:
@@ -89,12 +89,12 @@ def source_of(request: Request) -> WorkingDirectory | Branch:
         raise ValueError(f"{request.path}: not a directory")
     root = find_root(request.path)
     if request.branch or request.watch:
-        git(root, "rev-parse", "--git-dir")  # whatever is wrong speaks here
+        run_git(root, "rev-parse", "--git-dir")  # whatever is wrong speaks here
         return Branch(str(root), request.branch or "HEAD")
     return WorkingDirectory(root)
 
 
-def declare(request: Request, revision: Revision) -> Declared:
+def compile_revision(request: Request, revision: Revision) -> Declared:
     """Compile a revision. Raises ValueError if it does not declare the cluster."""
     compilation = compile_tree(revision.tree)
     if not compilation.ok:
@@ -108,7 +108,7 @@ def declare(request: Request, revision: Revision) -> Declared:
         )
         raise ValueError(f"no cluster selected: {known}")
     if name not in clusters and not request.allow_empty:
-        near = closest(name, clusters)
+        near = closest_word(name, clusters)
         raise ValueError(
             f"the repository has no Cluster `{name}`: " + (f"did you mean `{near}`?" if near else one_of(clusters, 6))
         )
@@ -120,14 +120,14 @@ def declare(request: Request, revision: Revision) -> Declared:
         inventory=inventory,
         namespace=namespace,
         commit=revision.commit,
-        repository=_identity(revision),
+        repository=_inventory_identity(revision),
         owners=as_json(owners_of(revision.tree)),
         not_owned=partial(_not_owned, compilation.program),
     )
     return Declared(revision, compilation, name, tuple(wanted_of(compilation, name, inventory)), options)
 
 
-def _identity(revision: Revision) -> str:
+def _inventory_identity(revision: Revision) -> str:
     """Return what owns the inventory: another environment would prune the objects of this one."""
     environment = revision.tree.environment
     known = revision.repository  # "" if unknown
@@ -140,7 +140,7 @@ def _not_owned(program: Program, recorded: str) -> str:
         return ""
     owners = from_json(recorded)
     found = [
-        problem((owners,), item.doc, item.resource) or inherited_not_owned(item.doc, item.kind, owners)
+        ownership_problem((owners,), item.doc, item.resource) or inherited_not_owned(item.doc, item.kind, owners)
         for item in program.items
         if not item.doc.shipped
     ]
@@ -157,16 +157,18 @@ def code_of(result: Result) -> int:
 async def run(request: Request) -> int:
     """Reconcile once and return the exit code. Raises ValueError for invalid options, and GitError."""
     revision = source_of(request).newest()
-    declared = declare(request, revision)
+    declared = compile_revision(request, revision)
     found = declared.compilation
     if found.diagnostics:
-        text = render_problems(found.diagnostics, found.program.read_file, colour(sys.stderr))
+        text = render_problems(found.diagnostics, found.program.read_file, use_colour(sys.stderr))
         sys.stderr.write(text + ("\n" if declared.ok else ""))
     if not declared.ok:
         errors = sum(d.severity == "error" for d in declared.compilation.diagnostics)
         sys.stderr.write(f"avactl: {errors} errors: nothing was changed in the cluster\n")
         if not request.dry_run:
-            await commit_status.tell(revision, declared.cluster, "failure", f"{errors} errors; nothing was changed")
+            await commit_status.set_status(
+                revision, declared.cluster, "failure", f"{errors} errors; nothing was changed"
+            )
         return PROBLEMS
     _warn_of_others(declared)
     # Objects come by the thousand, none of them in cycles: the collector would only walk them again and again.
@@ -175,15 +177,15 @@ async def run(request: Request) -> int:
     gc.enable()
     async with Client(request.connect(declared.cluster), agent=AGENT) as client:
         with Progress(sys.stderr, request.json) as progress:
-            result, reconciler = await once(client, declared.options, declared.wanted, progress.listener())
+            result, reconciler = await reconcile_once(client, declared.options, declared.wanted, progress.listener())
         if not request.dry_run:
             await reconciler.tell(result)
     if not request.dry_run:
-        await commit_status.tell(revision, declared.cluster, *commit_status.words(result))
+        await commit_status.set_status(revision, declared.cluster, *commit_status.status_words(result))
     if request.json:
         sys.stdout.write(json_output(report.as_json(result)))
     else:
-        sys.stdout.write(report.as_text(result, colour(sys.stdout)))
+        sys.stdout.write(report.as_text(result, use_colour(sys.stdout)))
     return MISSING if result.unreachable else code_of(result)
 
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from time import monotonic
 
-from avactl.apply.reconcile.command import AGENT, Declared, Request, declare, source_of
+from avactl.apply.reconcile.command import AGENT, Declared, Request, compile_revision, source_of
 from avactl.apply.reconcile.drift import Watcher
 from avactl.apply.reconcile.readiness import wait_healthy
 from avactl.apply.reconcile.reconciler import Reconciler
@@ -23,9 +23,9 @@ from avactl.kube.elected_daemon import ElectedDaemon, wait_first
 from avactl.kube.leader import GIVE_WAY_S, LostError
 from avactl.spec.repository.git import GitError
 
-_SETTLE = 1.0
+_SETTLE_TIME_S = 1.0
 """Seconds from drift to the run that corrects it: manual edits often come in bursts."""
-_FIGHT = (60.0, 300.0)
+_FIGHT_RANGE_S = (60.0, 300.0)
 """If drift recurs within this many seconds, another writer is fighting back: runs are then at least this far apart."""
 
 
@@ -46,7 +46,7 @@ class Daemon(ElectedDaemon):
         self._reconciler: Reconciler | None = None
         self._watcher: Watcher | None = None
         self._health: asyncio.Task[None] | None = None
-        self._drifted, self._pause = float("-inf"), _SETTLE
+        self._drifted, self._pause = float("-inf"), _SETTLE_TIME_S
         self.exit_code = OK
 
     async def run(self) -> None:
@@ -105,7 +105,7 @@ class Daemon(ElectedDaemon):
                 return refused
             except (ApiError, UnreachableError) as error:
                 logs.warn("cluster", error=str(error))
-                await self._sleep(_SETTLE)
+                await self._sleep(_SETTLE_TIME_S)
         return ""
 
     async def _work(self) -> None:
@@ -145,7 +145,7 @@ class Daemon(ElectedDaemon):
             revision = await asyncio.to_thread(self._source.newest)
             if revision.commit == self._seen:
                 return False
-            declared = await asyncio.to_thread(declare, self._request, revision)
+            declared = await asyncio.to_thread(compile_revision, self._request, revision)
         except (GitError, ValueError) as error:
             metrics.GIT_ERRORS.inc()
             logs.warn("git", error=str(error))
@@ -159,7 +159,7 @@ class Daemon(ElectedDaemon):
         errors = sum(d.severity == "error" for d in declared.compilation.diagnostics)
         sys.stderr.write(render_problems(declared.compilation.diagnostics, declared.compilation.program.read_file))
         logs.error("commit does not compile; nothing was changed", commit=revision.commit, errors=errors)
-        await commit_status.tell(revision, declared.cluster, "failure", f"{errors} errors; nothing was changed")
+        await commit_status.set_status(revision, declared.cluster, "failure", f"{errors} errors; nothing was changed")
         if self.leading() and self._reconciler is not None:
             reference = self._reconciler.records.reference(self._reconciler.record)
             await self._reconciler.events.report_broken(reference, revision.commit, errors)
@@ -181,8 +181,8 @@ class Daemon(ElectedDaemon):
         metrics.count(result, monotonic() - began, reconciler.api.writes - writes)
         self._say(result)
         if result.drift:
-            again = monotonic() - self._drifted < _FIGHT[0]
-            self._pause = min(2 * self._pause, _FIGHT[1]) if again else _SETTLE
+            again = monotonic() - self._drifted < _FIGHT_RANGE_S[0]
+            self._pause = min(2 * self._pause, _FIGHT_RANGE_S[1]) if again else _SETTLE_TIME_S
             self._drifted = monotonic()
         await reconciler.tell(result)
         self._health = asyncio.create_task(self._follow_health(reconciler, result))
@@ -210,18 +210,18 @@ class Daemon(ElectedDaemon):
             metrics.HEALTH.clear()
             for health in result.health.values():
                 metrics.HEALTH.labels(health.state.value).inc()
-            words = commit_status.words(result)
+            words = commit_status.status_words(result)
             # An object that waits for an administrator fails in each run: the status is told once.
             if (result.commit, words) != self._told:
                 self._told = (result.commit, words)
-                await commit_status.tell(revision, cluster, *words)
+                await commit_status.set_status(revision, cluster, *words)
 
     async def _sleep(self, seconds: float, *events: asyncio.Event) -> None:
         """Sleep until the time is over, the daemon is stopped, or one of the events is set."""
         await wait_first(self.stop, *events, timeout=seconds)
 
 
-async def follow(request: Request) -> int:
+async def follow_branch(request: Request) -> int:
     """Run until a signal; return the exit code."""
     daemon = Daemon(request)
     try:

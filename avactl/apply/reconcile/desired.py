@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from avactl.apply.reconcile.diffing.field_policy import left, without
+from avactl.apply.reconcile.diffing.field_policy import controller_paths, without_fields
 from avactl.apply.reconcile.diffing.managed_fields import Path
 from avactl.base.object_identity import Gvk, ObjectKey
 from avactl.change.diff.model import Disruption
-from avactl.change.diff.rules import deletion
+from avactl.change.diff.rules import classify_deletion
 from avactl.compiler import Compilation
 from avactl.compiler.normalise import RANK
 from avactl.contracts import names
@@ -54,10 +54,10 @@ class Wanted(NamedTuple):
         return blake2b(orjson.dumps(self.body, option=orjson.OPT_SORT_KEYS), digest_size=6).digest()
 
     def __str__(self) -> str:
-        return title(self.body)
+        return object_title(self.body)
 
 
-def title(body: Mapping[str, Any]) -> str:
+def object_title(body: Mapping[str, Any]) -> str:
     """Return the title of an object: `Deployment vision/detector`."""
     metadata = body["metadata"]
     namespace = metadata.get("namespace")
@@ -71,29 +71,34 @@ def rank_of(kind: str) -> int:
 
 def wanted_of(compilation: Compilation, cluster: str, inventory: str) -> list[Wanted]:
     """Return the desired objects of one cluster, in apply order."""
-    return [_wanted(manifest, inventory) for manifest in compilation.manifests if manifest.cluster == cluster]
+    return [_make_wanted(manifest, inventory) for manifest in compilation.manifests if manifest.cluster == cluster]
 
 
-def _wanted(manifest: Manifest, inventory: str) -> Wanted:
-    body = without(manifest.body, manifest.owned) if manifest.owned else dict(manifest.body)
+def _make_wanted(manifest: Manifest, inventory: str) -> Wanted:
+    body = without_fields(manifest.body, manifest.owned) if manifest.owned else dict(manifest.body)
     metadata = body["metadata"]
     notes: dict[str, str] = {}
     if manifest.patch:
         notes[PATCHED] = "true"
-    elif not manifest.holds_data and deletion(manifest)[0] is Disruption.DATA_LOSS:
+    elif not manifest.holds_data and classify_deletion(manifest)[0] is Disruption.DATA_LOSS:
         notes[DELETION_POLICY] = "delete"
     body["metadata"] = {**metadata, "labels": {**metadata.get("labels", {}), INVENTORY: inventory}}
     if notes:
         body["metadata"]["annotations"] = {**metadata.get("annotations", {}), **notes}
     if (manifest.id.group, manifest.kind) == ("batch", "Job"):
         # With a TTL a finished Job would be deleted, be missing, and run again.
-        body = without(body, ["spec.ttlSecondsAfterFinished"])
+        body = without_fields(body, ["spec.ttlSecondsAfterFinished"])
     return Wanted(
-        manifest, body, Gvk.of(body), ObjectKey.of(body), rank_of(manifest.kind), left(manifest.kind, manifest.owned)
+        manifest,
+        body,
+        Gvk.of(body),
+        ObjectKey.of(body),
+        rank_of(manifest.kind),
+        controller_paths(manifest.kind, manifest.owned),
     )
 
 
-def marks(live: Mapping[str, Any]) -> Mapping[str, str]:
+def live_annotations(live: Mapping[str, Any]) -> Mapping[str, str]:
     """Return the annotations of a live object."""
     found: Mapping[str, str] = live["metadata"].get("annotations") or {}
     return found
@@ -112,7 +117,7 @@ def run_of(job: Mapping[str, Any]) -> str:
     return found
 
 
-def ended(job: Mapping[str, Any]) -> str:
+def terminal_condition(job: Mapping[str, Any]) -> str:
     """Return the terminal condition of a Job (`Complete`, `Failed`), or an empty string."""
     for condition in (job.get("status") or {}).get("conditions") or ():
         if condition["type"] in ("Complete", "Failed") and condition["status"] == "True":

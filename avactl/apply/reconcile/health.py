@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from avactl.apply.reconcile import role_sets
-from avactl.apply.reconcile.desired import ended
+from avactl.apply.reconcile.desired import terminal_condition
 
 Live = Mapping[str, Any]
 
@@ -36,7 +36,7 @@ class Health(NamedTuple):
 READY = Health(State.ready)
 
 
-def health(live: Live, made: Sequence[Live] = ()) -> Health:
+def object_health(live: Live, made: Sequence[Live] = ()) -> Health:
     """Return the health of an object; kinds without a health check are ready.
 
     `made`: the LeaderWorkerSets that the controller of a DisaggregatedSet has made.
@@ -49,37 +49,37 @@ def health(live: Live, made: Sequence[Live] = ()) -> Health:
     status = live.get("status") or {}
     seen = status.get("observedGeneration")
     if seen is not None and seen < live["metadata"].get("generation", 0):
-        return _progressing("the controller has not observed the change yet")
+        return _progressing_health("the controller has not observed the change yet")
     if seen is None and live["kind"] in WITH_PODS:
-        return _progressing("the controller has not observed it yet")
+        return _progressing_health("the controller has not observed it yet")
     return judge(live, status)
 
 
-def _progressing(reason: str) -> Health:
+def _progressing_health(reason: str) -> Health:
     return Health(State.progressing, reason)
 
 
-def _condition(status: Live, kind: str) -> Live:
+def _find_condition(status: Live, kind: str) -> Live:
     return next((entry for entry in status.get("conditions") or () if entry["type"] == kind), {})
 
 
-def _deployment(live: Live, status: Live) -> Health:
-    progress = _condition(status, "Progressing")
+def _deployment_health(live: Live, status: Live) -> Health:
+    progress = _find_condition(status, "Progressing")
     if progress.get("reason") == "ProgressDeadlineExceeded":
         return Health(State.failed, progress.get("message") or "progress deadline exceeded")
     wanted = live["spec"].get("replicas", 1)
     updated, total = status.get("updatedReplicas", 0), status.get("replicas", 0)
     available = status.get("availableReplicas", 0)
     if updated < wanted:
-        refused = _condition(status, "ReplicaFailure")
+        refused = _find_condition(status, "ReplicaFailure")
         if refused.get("status") == "True":
             said = f"{updated} of {wanted} pods are updated: {refused.get('message', '')}"
             return Health(State.waiting if "exceeded quota" in said else State.progressing, said)
-        return _progressing(f"{updated} of {wanted} pods are updated")
+        return _progressing_health(f"{updated} of {wanted} pods are updated")
     if total > updated:
-        return _progressing(f"{total - updated} old pods are still terminating")
+        return _progressing_health(f"{total - updated} old pods are still terminating")
     if available < updated:
-        return _progressing(f"{available} of {updated} pods are available")
+        return _progressing_health(f"{available} of {updated} pods are available")
     return READY
 
 
@@ -87,12 +87,12 @@ def _stateful_set(live: Live, status: Live) -> Health:
     wanted = live["spec"].get("replicas", 1)
     ready = status.get("readyReplicas", 0)
     if ready < wanted:
-        return _progressing(f"{ready} of {wanted} pods are ready")
+        return _progressing_health(f"{ready} of {wanted} pods are ready")
     if (live["spec"].get("updateStrategy") or {}).get("type") == "OnDelete":
         return READY
     updated = status.get("updatedReplicas", 0)
     if status.get("updateRevision") != status.get("currentRevision") and updated < wanted:
-        return _progressing(f"{updated} of {wanted} pods are updated")
+        return _progressing_health(f"{updated} of {wanted} pods are updated")
     return READY
 
 
@@ -101,11 +101,11 @@ def _leader_worker_set(live: Live, status: Live) -> Health:
     wanted = live["spec"].get("replicas", 1)
     ready, updated = status.get("readyReplicas", 0), status.get("updatedReplicas", 0)
     if updated < wanted:
-        return _progressing(f"{updated} of {wanted} groups are updated")
+        return _progressing_health(f"{updated} of {wanted} groups are updated")
     if ready < wanted:
-        return _progressing(f"{ready} of {wanted} groups are ready")
-    if _condition(status, "Available").get("status") != "True":
-        return _progressing("not all groups are updated and ready")
+        return _progressing_health(f"{ready} of {wanted} groups are ready")
+    if _find_condition(status, "Available").get("status") != "True":
+        return _progressing_health("not all groups are updated and ready")
     return READY
 
 
@@ -113,18 +113,18 @@ def _role_set(live: Live, made: Sequence[Live]) -> Health:
     """Return the health of a DisaggregatedSet: that of the groups of each role, once others are gone."""
     current = role_sets.roles_of(live, made)
     if current is None:
-        return _progressing("the controller has not observed the change yet")
+        return _progressing_health("the controller has not observed the change yet")
     for role in live["spec"]["roles"]:
         name, groups = role["name"], current[role["name"]]
         wanted, there = role["spec"].get("replicas", 1), groups["spec"].get("replicas", 1)
         if there != wanted:
-            return _progressing(f"{name}: {there} of {wanted} groups are updated")
-        found = health(groups)
+            return _progressing_health(f"{name}: {there} of {wanted} groups are updated")
+        found = object_health(groups)
         if found.state is not State.ready:
             return found._replace(reason=f"{name}: {found.reason}")
     own = {groups["metadata"]["name"] for groups in current.values()}
     old = sum(each["spec"].get("replicas", 1) for each in made if each["metadata"]["name"] not in own)
-    return _progressing(f"{old} old groups are still terminating") if old else READY
+    return _progressing_health(f"{old} old groups are still terminating") if old else READY
 
 
 def _daemon_set(live: Live, status: Live) -> Health:
@@ -132,16 +132,16 @@ def _daemon_set(live: Live, status: Live) -> Health:
     updated = status.get("updatedNumberScheduled", 0)
     available = status.get("numberAvailable", 0)
     if updated < wanted and (live["spec"].get("updateStrategy") or {}).get("type") != "OnDelete":
-        return _progressing(f"{updated} of {wanted} pods are updated")
+        return _progressing_health(f"{updated} of {wanted} pods are updated")
     if available < wanted:
-        return _progressing(f"{available} of {wanted} pods are available")
+        return _progressing_health(f"{available} of {wanted} pods are available")
     return READY
 
 
-def _job(live: Live, status: Live) -> Health:
+def _job_health(live: Live, status: Live) -> Health:
     """Return the health of a Job: ready both while it waits for GPUs and while it runs; only failure counts."""
-    if ended(live) == "Failed":
-        return Health(State.failed, _condition(status, "Failed").get("message") or "it failed")
+    if terminal_condition(live) == "Failed":
+        return Health(State.failed, _find_condition(status, "Failed").get("message") or "it failed")
     return READY
 
 
@@ -151,35 +151,35 @@ def is_starting(job: Live) -> bool:
     return int(status.get("active", 0)) > int(status.get("ready", 0))
 
 
-def _claim(live: Live, status: Live) -> Health:
+def _claim_health(live: Live, status: Live) -> Health:
     phase = status.get("phase")
     if phase == "Lost":
         return Health(State.failed, "its volume is lost")
     return READY if phase == "Bound" else Health(State.progressing, "it is not bound yet")
 
 
-def _definition(live: Live, status: Live) -> Health:
-    if _condition(status, "Established").get("status") == "True":
+def _definition_health(live: Live, status: Live) -> Health:
+    if _find_condition(status, "Established").get("status") == "True":
         return READY
-    names = _condition(status, "NamesAccepted")
+    names = _find_condition(status, "NamesAccepted")
     if names.get("status") == "False":
         return Health(State.failed, names.get("message", "its names are taken"))
-    return _progressing("it is not established yet")
+    return _progressing_health("it is not established yet")
 
 
-def _namespace(live: Live, status: Live) -> Health:
+def _namespace_health(live: Live, status: Live) -> Health:
     return Health(State.failed, "it is being deleted") if status.get("phase") == "Terminating" else READY
 
 
 _JUDGES: dict[str, Callable[[Live, Live], Health]] = {
-    "Deployment": _deployment,
+    "Deployment": _deployment_health,
     "StatefulSet": _stateful_set,
     "DaemonSet": _daemon_set,
     "LeaderWorkerSet": _leader_worker_set,
-    "Job": _job,
-    "PersistentVolumeClaim": _claim,
-    "CustomResourceDefinition": _definition,
-    "Namespace": _namespace,
+    "Job": _job_health,
+    "PersistentVolumeClaim": _claim_health,
+    "CustomResourceDefinition": _definition_health,
+    "Namespace": _namespace_health,
 }
 
 JUDGED = frozenset((*_JUDGES, role_sets.KIND))
@@ -190,26 +190,26 @@ WITH_PODS = frozenset({"Deployment", "StatefulSet", "DaemonSet", "LeaderWorkerSe
 def of_pods(pods: list[dict[str, Any]]) -> Health | None:
     """Return the health of a workload from its unready pods: waiting if all of them are unschedulable."""
     here = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
-    late = [pod for pod in here if _condition(pod.get("status") or {}, "Ready").get("status") != "True"]
+    late = [pod for pod in here if _find_condition(pod.get("status") or {}, "Ready").get("status") != "True"]
     if late and not any(pod["spec"].get("nodeName") for pod in late):
-        texts = (_condition(pod.get("status") or {}, "PodScheduled").get("message") for pod in late)
+        texts = (_find_condition(pod.get("status") or {}, "PodScheduled").get("message") for pod in late)
         said = next(filter(None, texts), "")
         return Health(State.waiting, f"{len(late)} pods are unschedulable" + (f": {said}" if said else ""))
-    return crashing(late)
+    return crashing_container(late)
 
 
-def crashing(pods: list[dict[str, Any]]) -> Health | None:
+def crashing_container(pods: list[dict[str, Any]]) -> Health | None:
     """Return the first container, init container or sidecar of some pods that cannot start or does not stay up."""
     for pod in pods:
         status = pod.get("status") or {}
         for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
             waiting = (container.get("state") or {}).get("waiting") or {}
-            if waiting.get("reason") in _WRONG:
+            if waiting.get("reason") in _FAILING_REASONS:
                 said = f"{container['name']}: {waiting['reason']} {waiting.get('message', '')}".strip()
-                return _progressing(f"pod {pod['metadata']['name']}, container {said}")
+                return _progressing_health(f"pod {pod['metadata']['name']}, container {said}")
     return None
 
 
-_WRONG = frozenset(
+_FAILING_REASONS = frozenset(
     ("CrashLoopBackOff", "ImagePullBackOff", "ErrImagePull", "CreateContainerConfigError", "InvalidImageName")
 )

@@ -19,16 +19,16 @@ from avactl.kube.object_client import ObjectClient
 
 _ID, _DIGEST = 6, 6
 """Bytes per object (identity and content digest): one ConfigMap holds 65,000 objects."""
-_MOST = 800_000
+_MAX_BYTES = 800_000
 _MOST_KINDS = 1000
 _MAX_CHARACTERS = {"repository": 4096, "cluster": 253, "cluster_uid": 64, "commit": 128}
 """Longest values of these keys, in characters."""
-_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,252}(/[A-Za-z0-9]{1,63})?").fullmatch
+_ENTRY_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,252}(/[A-Za-z0-9]{1,63})?").fullmatch
 """Pattern of an API version or a kind."""
-_KIND = Gvk("v1", "ConfigMap")
-_PREFIX = "avactl-inventory-"
-_LABELS = {names.MANAGED_BY: names.MANAGER, "app.kubernetes.io/name": "reconcile"}
-_SELECTOR = ",".join(f"{label}={value}" for label, value in _LABELS.items())
+_CONFIG_MAP_KIND = Gvk("v1", "ConfigMap")
+_NAME_PREFIX = "avactl-inventory-"
+_INVENTORY_LABELS = {names.MANAGED_BY: names.MANAGER, "app.kubernetes.io/name": "reconcile"}
+_INVENTORY_SELECTOR = ",".join(f"{label}={value}" for label, value in _INVENTORY_LABELS.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,38 +55,38 @@ class Record:
 
     def unchanged(self, wanted: Wanted) -> bool:
         """Return whether the object was last applied with its current declaration: a difference is then drift."""
-        return self.objects.get(identity(wanted.key)) == wanted.digest()
+        return self.objects.get(identity_digest(wanted.key)) == wanted.digest()
 
 
-def identity(key: ObjectKey) -> bytes:
+def identity_digest(key: ObjectKey) -> bytes:
     """Return the identity digest of an object."""
     return blake2b("\0".join(key).encode(), digest_size=_ID).digest()
 
 
-def content(wanted: Iterable[Wanted]) -> dict[bytes, bytes]:
+def content_digests(wanted: Iterable[Wanted]) -> dict[bytes, bytes]:
     """Return the record entries of objects: identity → content digest."""
-    return {identity(each.key): each.digest() for each in wanted}
+    return {identity_digest(each.key): each.digest() for each in wanted}
 
 
 class Records:
     """Reads and writes the ConfigMap of one inventory."""
 
     def __init__(self, api: ObjectClient, namespace: str, inventory: str) -> None:
-        self.api, self.namespace, self.name = api, namespace, _PREFIX + inventory
+        self.api, self.namespace, self.name = api, namespace, _NAME_PREFIX + inventory
 
     async def read(self) -> Record:
         """Return the record; an empty one if it is missing or unreadable."""
-        found = await self.api.get(_KIND, self.namespace, self.name)
+        found = await self.api.get(_CONFIG_MAP_KIND, self.namespace, self.name)
         return Record() if found is None else self._parsed(found)
 
     async def others(self, namespaces: Iterable[str]) -> list[tuple[Records, Record]]:
         """Return the other inventories in these namespaces."""
         found = []
         for namespace in namespaces:
-            for body in await self.api.items(_KIND, _SELECTOR, namespace):
+            for body in await self.api.items(_CONFIG_MAP_KIND, _INVENTORY_SELECTOR, namespace):
                 name = body["metadata"]["name"]
-                if name.startswith(_PREFIX) and (namespace, name) != (self.namespace, self.name):
-                    records = Records(self.api, namespace, name.removeprefix(_PREFIX))
+                if name.startswith(_NAME_PREFIX) and (namespace, name) != (self.namespace, self.name):
+                    records = Records(self.api, namespace, name.removeprefix(_NAME_PREFIX))
                     found.append((records, self._parsed(body)))
         return found
 
@@ -109,7 +109,7 @@ class Records:
         try:
             state = orjson.loads(found["data"]["inventory.json"])
             kinds = [tuple(map(str, pair)) for pair in state["kinds"]]
-            if len(kinds) > _MOST_KINDS or not all(_PART(part) for pair in kinds for part in pair):
+            if len(kinds) > _MOST_KINDS or not all(_ENTRY_PART(part) for pair in kinds for part in pair):
                 raise ValueError("not kinds")  # each is used in a request path
             packed = base64.b64decode((found.get("binaryData") or {}).get("objects", ""))
             step = _ID + _DIGEST
@@ -128,7 +128,7 @@ class Records:
     async def write(self, record: Record) -> Record:
         """Write the record; return it with its new resourceVersion."""
         body = self._body(record)
-        path = self.api.resource(_KIND).path(self.namespace)
+        path = self.api.resource(_CONFIG_MAP_KIND).path(self.namespace)
         while True:
             try:
                 done = await self.api.create_or_replace(path, self.name, body)
@@ -137,7 +137,7 @@ class Records:
                 # Our own write whose answer was lost, or a manual edit. We hold the lease, so our record wins.
                 if error.status not in (404, 409):
                     raise
-                found = await self.api.get(_KIND, self.namespace, self.name)
+                found = await self.api.get(_CONFIG_MAP_KIND, self.namespace, self.name)
                 body["metadata"].pop("resourceVersion", None)
                 if found is not None:
                     body["metadata"]["resourceVersion"] = found["metadata"]["resourceVersion"]
@@ -160,13 +160,13 @@ class Records:
         metadata: dict[str, Any] = {
             "name": self.name,
             "namespace": self.namespace,
-            "labels": dict(_LABELS),
+            "labels": dict(_INVENTORY_LABELS),
         }
         if record.version:
             metadata["resourceVersion"] = record.version
         body: dict[str, Any] = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
         body["data"] = {"inventory.json": orjson.dumps(state, option=orjson.OPT_INDENT_2).decode() + "\n"}
-        if len(packed) <= _MOST:
+        if len(packed) <= _MAX_BYTES:
             body["binaryData"] = {"objects": base64.b64encode(packed).decode()}
         return body
 

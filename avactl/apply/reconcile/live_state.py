@@ -14,7 +14,7 @@ from avactl.compiler.normalise import APPLY_ORDER
 from avactl.kube.client import ApiError
 from avactl.kube.object_client import Body, ObjectClient
 
-_FEW = 8
+_MAX_SINGLE_READS = 8
 """Up to so many missing objects of a kind are fetched one by one; more are listed."""
 
 _VERSIONS = {
@@ -55,7 +55,7 @@ class Observed(NamedTuple):
     """Kinds that the account is not permitted to list: removed objects of these kinds are not pruned."""
 
 
-async def observe(api: ObjectClient, wanted: Collection[Wanted], record: Record) -> Observed:
+async def observe_cluster(api: ObjectClient, wanted: Collection[Wanted], record: Record) -> Observed:
     """Read all relevant live objects. Raises ApiError and UnreachableError."""
     declared = kinds_of(wanted)
     unserved = await api.find_kinds(set(declared | record.kinds | ALWAYS))
@@ -107,7 +107,7 @@ async def find(
             if (key := ObjectKey.of(body)) in keys or (marked and inventory_of(body)):
                 live[key] = body
 
-    few = 0 if marked else _FEW
+    few = 0 if marked else _MAX_SINGLE_READS
     await asyncio.gather(
         *(one(each) for several in kinds.values() if len(several) <= few for each in several),
         *(many(gvk, several) for gvk, several in kinds.items() if len(several) > few),

@@ -10,16 +10,16 @@ from typing import Any
 
 from avactl.apply.reconcile import role_sets
 from avactl.apply.reconcile.actions import Action, Step
-from avactl.apply.reconcile.desired import INVENTORY, title
+from avactl.apply.reconcile.desired import INVENTORY, object_title
 from avactl.apply.reconcile.health import (
     JUDGED,
     READY,
     WITH_PODS,
     Health,
     State,
-    crashing,
-    health,
+    crashing_container,
     is_starting,
+    object_health,
     of_pods,
 )
 from avactl.base.object_identity import Gvk, ObjectKey
@@ -27,7 +27,7 @@ from avactl.contracts.names import DISAGGREGATED_NAME, LWS_NAME
 from avactl.kube.client import ApiError
 from avactl.kube.object_client import Body, ObjectClient
 
-_POLL = (0.5, 3.0)
+_POLL_RANGE_S = (0.5, 3.0)
 
 
 async def wait_healthy(
@@ -42,11 +42,13 @@ async def wait_healthy(
     declared = [step for step in steps if step.wanted is not None and not step.error]
     live = {step.key: step.live for step in declared if step.live is not None}
     fresh = {step.key for step in declared if step.after is not None and step.key.kind in JUDGED}
-    await _refresh(api, inventory, {step.key: Gvk.of(step.after) for step in declared if step.after is not None}, live)
-    ends, pause = monotonic() + patience, _POLL[0]
+    await _refresh_objects(
+        api, inventory, {step.key: Gvk.of(step.after) for step in declared if step.after is not None}, live
+    )
+    ends, pause = monotonic() + patience, _POLL_RANGE_S[0]
     while True:
-        made = await _groups(api, live)
-        found = {key: health(body, made.get(key, ())) for key, body in live.items()}
+        made = await _role_groups(api, live)
+        found = {key: object_health(body, made.get(key, ())) for key, body in live.items()}
         # A Deployment whose pods are unschedulable is reported as late by its controller after ten minutes.
         unwell = [
             key
@@ -61,17 +63,17 @@ async def wait_healthy(
         )
         # An old failure that this run did not cause is reported, but does not fail the run.
         bad = {
-            title(live[key]): Health(State.waiting, h.reason) if key.kind == "Job" and key not in fresh else h
+            object_title(live[key]): Health(State.waiting, h.reason) if key.kind == "Job" and key not in fresh else h
             for key, h in found.items()
             if h.state is not State.ready
         }
         late = {key: h for key, h in found.items() if h.state is State.progressing}
         if not late or monotonic() > ends:
             return bad
-        say({title(live[key]): h for key, h in late.items()})
+        say({object_title(live[key]): h for key, h in late.items()})
         await asyncio.sleep(min(pause, max(0.0, ends - monotonic())))
-        pause = min(pause * 1.5, _POLL[1])
-        await _refresh(api, inventory, {key: Gvk.of(live[key]) for key in late}, live)
+        pause = min(pause * 1.5, _POLL_RANGE_S[1])
+        await _refresh_objects(api, inventory, {key: Gvk.of(live[key]) for key in late}, live)
 
 
 async def wait_gone(api: ObjectClient, steps: Collection[Step], *, patience: float) -> None:
@@ -88,7 +90,7 @@ async def wait_gone(api: ObjectClient, steps: Collection[Step], *, patience: flo
     await asyncio.gather(*map(one, pruned))
 
 
-async def _refresh(
+async def _refresh_objects(
     api: ObjectClient, inventory: str, wanted: Mapping[ObjectKey, Gvk], live: dict[ObjectKey, Body]
 ) -> None:
     """Reread these objects if their kind has a health check."""
@@ -101,7 +103,7 @@ async def _refresh(
     await asyncio.gather(*(look(gvk) for gvk in set(wanted.values()) if gvk.kind in JUDGED))
 
 
-async def _groups(api: ObjectClient, live: Mapping[ObjectKey, Body]) -> dict[ObjectKey, list[Mapping[str, Any]]]:
+async def _role_groups(api: ObjectClient, live: Mapping[ObjectKey, Body]) -> dict[ObjectKey, list[Mapping[str, Any]]]:
     """Return the LeaderWorkerSets that the controllers of DisaggregatedSets have made of them."""
     sets = {key: body for key, body in live.items() if key.kind == role_sets.KIND}
     if not sets or await api.find_kinds({role_sets.GROUPS}):
@@ -115,7 +117,7 @@ async def _groups(api: ObjectClient, live: Mapping[ObjectKey, Body]) -> dict[Obj
     return {key: role_sets.made_by(body, found) for key, body in sets.items()}
 
 
-def _selector(live: Body) -> Mapping[str, str]:
+def _pod_selector(live: Body) -> Mapping[str, str]:
     """Return the labels by which a workload selects its pods."""
     if live["kind"] == "LeaderWorkerSet":
         return {LWS_NAME: live["metadata"]["name"]}
@@ -142,15 +144,15 @@ async def _look_closer(api: ObjectClient, late: Mapping[ObjectKey, Body]) -> dic
                 return
             raise
         for key in keys:
-            wanted = _selector(late[key]).items()
+            wanted = _pod_selector(late[key]).items()
             own = [pod for pod in pods if wanted <= (pod["metadata"].get("labels") or {}).items()]
             # A Job that waits for GPUs is healthy.
-            said = crashing(own) if key.kind == "Job" else of_pods(own)
+            said = crashing_container(own) if key.kind == "Job" else of_pods(own)
             if said is not None:
                 found[key] = said
 
     async def claim(key: ObjectKey) -> None:
-        found[key] = await _claim(api, late[key])
+        found[key] = await _claim_health(api, late[key])
 
     await asyncio.gather(
         *(workloads(namespace, keys) for namespace, keys in spaces.items()),
@@ -159,7 +161,7 @@ async def _look_closer(api: ObjectClient, late: Mapping[ObjectKey, Body]) -> dic
     return found
 
 
-async def _claim(api: ObjectClient, live: Body) -> Health:
+async def _claim_health(api: ObjectClient, live: Body) -> Health:
     spec = live["spec"]
     if spec.get("volumeName"):
         return Health(State.progressing, "not bound to its volume yet")

@@ -9,11 +9,11 @@ from time import monotonic
 from typing import Any
 
 from avactl.apply.reconcile.actions import Action, plan
-from avactl.apply.reconcile.apply import Applier, settle, to_do
-from avactl.apply.reconcile.claims import Claims, confirm, read_claims, refusal, take_over
+from avactl.apply.reconcile.apply import Applier, settle_comparisons, to_do
+from avactl.apply.reconcile.claims import Claims, confirm_claim, read_claims, refusal_reason, take_over
 from avactl.apply.reconcile.desired import Wanted
-from avactl.apply.reconcile.inventory import Record, Records, content, kinds_of
-from avactl.apply.reconcile.live_state import Observed, observe
+from avactl.apply.reconcile.inventory import Record, Records, content_digests, kinds_of
+from avactl.apply.reconcile.live_state import Observed, observe_cluster
 from avactl.apply.reconcile.options import Options
 from avactl.apply.reconcile.readiness import wait_gone, wait_healthy
 from avactl.apply.reconcile.reporting.events import RunEvents
@@ -26,7 +26,7 @@ from avactl.kube.leader import HeldError, Leader, LostError
 from avactl.kube.object_client import LostLeaseError, ObjectClient
 from avactl.kube.replica import process_identity
 
-_FIRST = 15.0
+_FIRST_WAIT_S = 15.0
 """Seconds for which the first request of a run is retried."""
 _DELETED_WAIT = 10.0
 """Seconds to wait for a deletion in a run that does not wait for health."""
@@ -55,16 +55,16 @@ class Reconciler:
             options.cluster, options.inventory, options.commit, context=self.api.client.context, dry_run=options.dry_run
         )
         # A server that never answered is more likely the wrong address than a restart.
-        self.api.patience = min(options.patience, _FIRST)
+        self.api.patience = min(options.patience, _FIRST_WAIT_S)
         await self.api.find_kinds({Gvk("v1", "ConfigMap"), Gvk("v1", "Namespace")})
         self.api.patience = options.patience
         before = await self._lease_transitions()
         result.problem = await self._plan(wanted, result)
         if result.problem or options.dry_run:
             return result
-        if to_do(result.steps) or self._following(wanted, result) != self.record:
+        if to_do(result.steps) or self._record_after(wanted, result) != self.record:
             try:
-                async with self._held(wanted, holding):
+                async with self._hold_lease(wanted, holding):
                     if not holding and await self._lease_transitions() != max(before + 1, 0):
                         # Another process has written since the live state was read.
                         result.problem = await self._plan(wanted, result)
@@ -104,7 +104,7 @@ class Reconciler:
         await self.api.find_kinds({Gvk("v1", "ConfigMap")})
         self.record = await self.records.read()
         self.claims = await read_claims(self.api, self.records, options.cluster)
-        return "" if options.take_over else refusal(self.claims, self.record, self.api.client.context, options)
+        return "" if options.take_over else refusal_reason(self.claims, self.record, self.api.client.context, options)
 
     async def _plan(self, wanted: Collection[Wanted], result: Result) -> str:
         """Read the live state and plan; return the reason why the run must stop, or an empty string."""
@@ -119,7 +119,7 @@ class Reconciler:
                 f"{refused} (`owners` of the last reconciled commit {self.record.commit[:10]}): move the spec, or run "
                 "`avactl reconcile --once --accept-owners` if the changed `owners` are right"
             )
-        seen: Observed = await observe(self.api, wanted, self.record)
+        seen: Observed = await observe_cluster(self.api, wanted, self.record)
         result.unseen = sorted(map(str, seen.unseen))
         result.steps = plan(
             wanted, seen.live, options.inventory, self.record, options.hands, take_over=options.take_over
@@ -131,12 +131,12 @@ class Reconciler:
             for step in result.steps:
                 if step.action is Action.prune:
                     step.action, step.reason = Action.wait, "not pruned (--no-prune)"
-        await settle(self.api, result.steps)
+        await settle_comparisons(self.api, result.steps)
         self.listener.planned(sum(step.action not in (Action.none, Action.keep, Action.wait) for step in result.steps))
         return ""
 
     @asynccontextmanager
-    async def _held(self, wanted: Collection[Wanted], holding: bool) -> Any:
+    async def _hold_lease(self, wanted: Collection[Wanted], holding: bool) -> Any:
         """Hold the lease for the length of the block and allow writes only meanwhile."""
         if holding:
             yield
@@ -168,11 +168,11 @@ class Reconciler:
             bare = {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
             await self.api.apply(next((each.body for each in declared), bare))
 
-    def _following(self, wanted: Collection[Wanted], result: Result) -> Record:
+    def _record_after(self, wanted: Collection[Wanted], result: Result) -> Record:
         """Return the record to write after the run."""
         failed = {step.key for step in result.steps if step.error}
         held = {step.key for step in result.steps if step.action is Action.wait and step.wanted is not None}
-        objects = content(each for each in wanted if each.key not in failed and each.key not in held)
+        objects = content_digests(each for each in wanted if each.key not in failed and each.key not in held)
         left = [(step, Gvk.of(step.live)) for step in result.steps if step.wanted is None and step.live is not None]
         gone = {gvk for step, gvk in left if step.action is Action.prune and not step.error}
         still = {gvk for step, gvk in left if gvk not in gone or step.error}
@@ -201,7 +201,7 @@ class Reconciler:
             if options.take_over:
                 await take_over(self.claims, options.cluster)
             if before.cluster != options.cluster:
-                problem = await confirm(self.records, self.record, before, options)
+                problem = await confirm_claim(self.records, self.record, before, options)
                 if problem:
                     self.record, result.steps = before, []
                     return problem
@@ -209,13 +209,13 @@ class Reconciler:
         patience = options.timeout if options.wait else min(options.timeout, _DELETED_WAIT)
         applier = Applier(self.api, options.inventory, options.hands, patience=patience, done=self.listener.done)
         await applier.run(result.steps)
-        following = self._following(wanted, result)
+        following = self._record_after(wanted, result)
         if following != self.record:
             self.record = await self.records.write(following)
         return ""
 
 
-async def once(
+async def reconcile_once(
     client: Client, options: Options, wanted: Collection[Wanted], listener: Listener | None = None
 ) -> tuple[Result, Reconciler]:
     """Run once. A problem that stops the run is recorded in its result."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from avactl.spec.repository.checkout import open_tree
-from avactl.spec.repository.git import Access, GitError, git, git_work_tree, init_bare, locate
+from avactl.spec.repository.git import Access, GitError, git_work_tree, init_bare, locate_repository, run_git
 from avactl.spec.repository.git_tree import GitTree, find_commit
 from avactl.spec.repository.tree import Tree
 
@@ -35,7 +35,7 @@ class WorkingDirectory:
     def newest(self) -> Revision:
         """Return the directory, with its commit if nothing in it is uncommitted. Raises GitError in CI only."""
         try:
-            url = origin(self._root)
+            url = origin_url(self._root)
             changed = git_work_tree(
                 self._root,
                 "status",
@@ -44,10 +44,10 @@ class WorkingDirectory:
                 "--no-renames",
                 "--ignore-submodules=all",
                 "--",
-                locate(self._root).pathspec,
+                locate_repository(self._root).pathspec,
             ).strip()
             commit = "" if changed else find_commit(self._root, "HEAD")
-            repository = _identity(self._root, url)
+            repository = _repository_identity(self._root, url)
         except GitError:
             return Revision(open_tree(self._root), "", "")
         return Revision(open_tree(self._root), commit, repository, url)
@@ -71,16 +71,16 @@ class Branch:
         """Fetch and return the newest commit. Raises GitError."""
         if self._copy is None:
             directory = Path(self._repository)
-            url = origin(directory)
+            url = origin_url(directory)
             tree = GitTree(directory / self._path, self._branch)
-            return Revision(tree, tree.commit, _identity(directory, url), url)
+            return Revision(tree, tree.commit, _repository_identity(directory, url), url)
         reference = f"refs/heads/{self._branch}"
         try:
             if not (self._copy / ".git" / "HEAD").exists():
                 init_bare(self._copy)
             fetch = ("fetch", "--quiet", "--no-tags", "--recurse-submodules=no")
             refspec = f"+{reference}:{reference}"
-            git(self._copy, *fetch, "--", self._repository, refspec, access=Access.REMOTE)
+            run_git(self._copy, *fetch, "--", self._repository, refspec, access=Access.REMOTE)
         except GitError as error:
             said = str(error).replace(self._repository, without_credentials(self._repository))
             if "couldn't find remote ref" in said:
@@ -88,14 +88,14 @@ class Branch:
             raise GitError(said, error.hint) from None
         tree = GitTree(self._copy / self._path, reference)
         url = without_credentials(self._repository)
-        return Revision(tree, tree.commit, _identity(self._copy, url), url)
+        return Revision(tree, tree.commit, _repository_identity(self._copy, url), url)
 
 
-def origin(directory: Path) -> str:
+def origin_url(directory: Path) -> str:
     """Return the URL of a clone's origin, without credentials; empty: none. Raises GitError outside of git."""
-    git(directory, "rev-parse", "--git-dir")
+    run_git(directory, "rev-parse", "--git-dir")
     try:
-        return without_credentials(git(directory, "remote", "get-url", "origin").decode().strip())
+        return without_credentials(run_git(directory, "remote", "get-url", "origin").decode().strip())
     except GitError:
         return ""
 
@@ -105,12 +105,12 @@ def without_credentials(url: str) -> str:
     return re.sub(r"^([a-z+]+://)[^/@]*@", r"\1", url)
 
 
-def _identity(directory: Path, url: str) -> str:
+def _repository_identity(directory: Path, url: str) -> str:
     """Return one identity for a repository, however it is reached: its first commit, else host and path of its URL."""
     try:
-        if git(directory, "rev-parse", "--is-shallow-repository").strip() != b"true":
-            branch = "--all" if git(directory, "rev-parse", "--is-bare-repository").strip() == b"true" else "HEAD"
-            first = git(directory, "rev-list", "--max-parents=0", branch).decode().split()
+        if run_git(directory, "rev-parse", "--is-shallow-repository").strip() != b"true":
+            branch = "--all" if run_git(directory, "rev-parse", "--is-bare-repository").strip() == b"true" else "HEAD"
+            first = run_git(directory, "rev-list", "--max-parents=0", branch).decode().split()
             return min(first) if first else ""
     except GitError:
         pass

@@ -20,12 +20,12 @@ _IN_GENERAL = {
 }
 
 
-def data(old: Item | None, new: Item | None, objects: Sequence[ObjectChange]) -> list[Consequence]:
+def data_consequences(old: Item | None, new: Item | None, objects: Sequence[ObjectChange]) -> list[Consequence]:
     """Return the consequences for data: loss first, then data that is kept."""
     found = []
     for change in objects:
         if change.disruption == Disruption.DATA_LOSS:
-            found.append(Consequence("data", _loss(change), "danger"))
+            found.append(Consequence("data", _describe_loss(change), "danger"))
         elif change.op == "kept":
             runs = "  and keeps running" if change.id.kind in WORKLOADS else ""
             text = f"{change.id} is kept{runs}: it holds data and is never deleted"
@@ -43,13 +43,13 @@ def _may_keep(item: Item) -> bool:
     return item.resource.SCOPE == "team" and item.resource.metadata.object_name is None
 
 
-def _loss(change: ObjectChange) -> str:
+def _describe_loss(change: ObjectChange) -> str:
     if change.op == "deleted":
         return f"deletes {change.id} {change.reason}"
     if change.op == "renamed":
         return change.reason
     worst = [field for field in change.fields if field.disruption == Disruption.DATA_LOSS]
-    what = ", ".join(f"{field.path.rpartition('.')[2]} {phrases.move(field.old, field.new)}" for field in worst)
+    what = ", ".join(f"{field.path.rpartition('.')[2]} {phrases.show_move(field.old, field.new)}" for field in worst)
     return f"{change.id}, {what}: {change.reason}"
 
 
@@ -64,12 +64,14 @@ def run(old: Item | None, new: Item | None, objects: Sequence[ObjectChange]) -> 
         return []
     if old.key != new.key and not any(change.op == "renamed" for change in objects):
         return [Consequence("run", "its objects and data are kept")]
-    phrase = registry.kind(new.kind).impact(old, new, [_effect(change) for change in objects]) or _generic(objects)
+    phrase = registry.get_kind(new.kind).impact(
+        old, new, [_object_effect(change) for change in objects]
+    ) or _summarize_objects(objects)
     worst = max((change.disruption for change in objects), default=Disruption.NONE)
     return [Consequence("run", phrase, "warning" if worst >= Disruption.POD_RESTART else "info")]
 
 
-def _effect(change: ObjectChange) -> ObjectEffect:
+def _object_effect(change: ObjectChange) -> ObjectEffect:
     return ObjectEffect(
         kind=change.id.kind,
         name=change.id.name,
@@ -79,7 +81,7 @@ def _effect(change: ObjectChange) -> ObjectEffect:
     )
 
 
-def _generic(objects: Sequence[ObjectChange]) -> str:
+def _summarize_objects(objects: Sequence[ObjectChange]) -> str:
     # Data loss is reported separately and more prominently.
     objects = [change for change in objects if change.disruption != Disruption.DATA_LOSS]
     worst = max((change.disruption for change in objects), default=Disruption.NONE)
@@ -106,7 +108,7 @@ def _list(words: Sequence[str]) -> str:
     return unique[0] if len(unique) == 1 else ", ".join(unique[:-1]) + " and " + unique[-1]
 
 
-def policy(old: Item | None, new: Item | None) -> list[Consequence]:
+def policy_consequences(old: Item | None, new: Item | None) -> list[Consequence]:
     """Return the consequence of a changed deletion policy, which takes effect when the spec is deleted."""
     if old is None or new is None:
         return []

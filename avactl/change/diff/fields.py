@@ -18,9 +18,9 @@ from decimal import Decimal
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
-from avactl.base.equality import canonical, same
-from avactl.base.quantity import quantity
-from avactl.base.terminal import visible
+from avactl.base.equality import canonical_json, is_same
+from avactl.base.quantity import parse_quantity
+from avactl.base.terminal import visible_text
 from avactl.change.diff.model import ABSENT, FieldOp
 from avactl.program import kubernetes_schema
 
@@ -86,7 +86,7 @@ KEYS = {
 Other lists are keyed by `name`, or by content if names are not unique.
 Source: `x-kubernetes-list-map-keys` in the API's OpenAPI document, and the kinds of avactl."""
 
-_MAPS = frozenset(
+_FREE_MAPS = frozenset(
     {
         "spec",
         "metadata",
@@ -107,11 +107,11 @@ _MOST_COMPARED = 1_000_000
 """Maximum number of pairs of entries compared to align two lists; longer lists are compared by position."""
 
 
-def _never(path: Steps) -> bool:
+def _is_no_quantity(path: Steps) -> bool:
     return False
 
 
-def differences(old: Any, new: Any, path: Steps = (), is_quantity: IsQuantity = _never) -> list[Change]:
+def field_differences(old: Any, new: Any, path: Steps = (), is_quantity: IsQuantity = _is_no_quantity) -> list[Change]:
     """Return every difference between two plain values, in path order."""
     found = _Found(is_quantity)
     _compare(old, new, path, found)
@@ -124,15 +124,15 @@ def object_differences(old: dict[str, Any], new: dict[str, Any]) -> list[Change]
     def is_quantity(path: Steps) -> bool:
         return all(kubernetes_schema.is_quantity(body, path) for body in (old, new))
 
-    return differences(old, new, is_quantity=is_quantity)
+    return field_differences(old, new, is_quantity=is_quantity)
 
 
-def dotted(path: Steps) -> str:
+def format_path(path: Steps) -> str:
     """Format a path for people: `spec.containers[train].image`, `data[train.json]: workers`."""
     text = ""
     for step in path:
         inside = text.endswith(": ")
-        if isinstance(step, Entry) or not (inside or _PLAIN(step)):
+        if isinstance(step, Entry) or not (inside or _IS_PLAIN_KEY(step)):
             text += f"[{step}]"
         else:
             text += step if inside or not text else f".{step}"
@@ -141,35 +141,35 @@ def dotted(path: Steps) -> str:
     return text.removesuffix(": ")
 
 
-_PLAIN = re.compile(r"[A-Za-z0-9_$-]+").fullmatch
+_IS_PLAIN_KEY = re.compile(r"[A-Za-z0-9_$-]+").fullmatch
 
 
 def _compare(old: Any, new: Any, path: Steps, found: _Found) -> None:
-    if same(old, new):
+    if is_same(old, new):
         return
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted({**old, **new}):
-            if key in _MAPS and _is_map(old.get(key)) and _is_map(new.get(key)) and (old.get(key) or new.get(key)):
+            if key in _FREE_MAPS and _is_map(old.get(key)) and _is_map(new.get(key)) and (old.get(key) or new.get(key)):
                 _compare(old.get(key) or {}, new.get(key) or {}, (*path, key), found)
             elif key not in new:
-                found.append(_change((*path, key), "removed", old[key], ABSENT))
+                found.append(_make_change((*path, key), "removed", old[key], ABSENT))
             elif key not in old:
-                found.append(_change((*path, key), "added", ABSENT, new[key]))
+                found.append(_make_change((*path, key), "added", ABSENT, new[key]))
             else:
                 _compare(old[key], new[key], (*path, key), found)
     elif isinstance(old, list) and isinstance(new, list):
-        _lists(old, new, path, found)
+        _compare_lists(old, new, path, found)
     elif isinstance(old, str) and isinstance(new, str):
-        _texts(old, new, path, found)
+        _compare_texts(old, new, path, found)
     elif not _same_quantity(old, new, path, found):
-        found.append(_change(path, "changed", old, new))
+        found.append(_make_change(path, "changed", old, new))
 
 
 def _is_map(value: Any) -> bool:
     return value is None or isinstance(value, dict)
 
 
-def _change(path: Steps, op: FieldOp, old: Any, new: Any, name: str = "") -> Change:
+def _make_change(path: Steps, op: FieldOp, old: Any, new: Any, name: str = "") -> Change:
     if not name and path and not isinstance(path[-1], Entry):
         # The value of `env[TOKEN].value` has the name TOKEN.
         is_value = len(path) > 1 and path[-1] == "value" and isinstance(path[-2], Entry)
@@ -183,7 +183,7 @@ def _same_quantity(old: Any, new: Any, path: Steps, found: _Found) -> bool:
     if not scalars or not found.is_quantity(path):
         return False
     try:
-        return quantity(old) == quantity(new)
+        return parse_quantity(old) == parse_quantity(new)
     except ValueError:
         return False
 
@@ -191,25 +191,25 @@ def _same_quantity(old: Any, new: Any, path: Steps, found: _Found) -> bool:
 # -- lists -----------------------------------------------------------------------------------------------------------
 
 
-def _lists(old: list[Any], new: list[Any], path: Steps, found: _Found) -> None:
+def _compare_lists(old: list[Any], new: list[Any], path: Steps, found: _Found) -> None:
     if all(isinstance(entry, dict) for entry in (*old, *new)):
         for fields in (*KEYS.get(path[-1] if path else "", ()), "name"):
-            before, after = (_keyed(entries, fields.split()) for entries in (old, new))
+            before, after = (_entries_by_key(entries, fields.split()) for entries in (old, new))
             if before is not None and after is not None:
                 _by_key(before, after, path, found)
                 return
     scalars = not any(isinstance(entry, dict | list) for entry in (*old, *new))
     if scalars and sorted(map(repr, old)) == sorted(map(repr, new)):
-        found.append(_change(path, "reordered", old, new))
+        found.append(_make_change(path, "reordered", old, new))
         return
-    _aligned(old, new, path, found)
+    _compare_aligned(old, new, path, found)
 
 
-def _keyed(entries: list[Any], fields: list[str]) -> dict[str, Any] | None:
+def _entries_by_key(entries: list[Any], fields: list[str]) -> dict[str, Any] | None:
     """Return the entries by key; None if a key is missing or not unique."""
     found: dict[str, Any] = {}
     for entry in entries:
-        parts = [_field(entry, field) for field in fields]
+        parts = [_field_value(entry, field) for field in fields]
         if parts[0] is None:
             return None
         given = (part for part in parts if part not in (None, ""))
@@ -220,7 +220,7 @@ def _keyed(entries: list[Any], fields: list[str]) -> dict[str, Any] | None:
     return found
 
 
-def _field(entry: dict[str, Any], field: str) -> Any:
+def _field_value(entry: dict[str, Any], field: str) -> Any:
     value: Any = entry
     for step in field.split("."):
         value = value.get(step) if isinstance(value, dict) else None
@@ -230,21 +230,25 @@ def _field(entry: dict[str, Any], field: str) -> Any:
 def _by_key(before: dict[str, Any], after: dict[str, Any], path: Steps, found: _Found) -> None:
     for key, entry in before.items():
         if key not in after:
-            found.append(_change((*path, Entry(key)), "removed", entry, ABSENT))
+            found.append(_make_change((*path, Entry(key)), "removed", entry, ABSENT))
         else:
             _compare(entry, after[key], (*path, Entry(key)), found)
     for key, entry in after.items():
         if key not in before:
-            found.append(_change((*path, Entry(key)), "added", ABSENT, entry))
+            found.append(_make_change((*path, Entry(key)), "added", ABSENT, entry))
     was, now = [k for k in before if k in after], [k for k in after if k in before]
     if was != now:
-        found.append(_change(path, "reordered", was, now))
+        found.append(_make_change(path, "reordered", was, now))
 
 
-def _aligned(old: list[Any], new: list[Any], path: Steps, found: _Found) -> None:
+def _compare_aligned(old: list[Any], new: list[Any], path: Steps, found: _Found) -> None:
     """Compare entries without keys: align equal ones, and compare the rest by position."""
     by_position = len(old) == len(new)
-    blocks = [("replace", 0, len(old), 0, len(new))] if by_position else opcodes(_hashable(old), _hashable(new))
+    blocks = (
+        [("replace", 0, len(old), 0, len(new))]
+        if by_position
+        else bounded_opcodes(_hash_entries(old), _hash_entries(new))
+    )
     for op, i, i_end, j, j_end in blocks:
         if op == "equal":
             continue
@@ -254,15 +258,15 @@ def _aligned(old: list[Any], new: list[Any], path: Steps, found: _Found) -> None
             here = (*path, Entry(j + k))
             if isinstance(one, dict | list) and type(one) is type(other):
                 _compare(one, other, here, found)
-            elif not same(one, other):
-                found.append(_change(here, "changed", one, other, option(new, j + k)))
+            elif not is_same(one, other):
+                found.append(_make_change(here, "changed", one, other, option_of_word(new, j + k)))
         for k in range(i + pairs, i_end):
-            found.append(_change((*path, Entry(k)), "removed", old[k], ABSENT, option(old, k)))
+            found.append(_make_change((*path, Entry(k)), "removed", old[k], ABSENT, option_of_word(old, k)))
         for k in range(j + pairs, j_end):
-            found.append(_change((*path, Entry(k)), "added", ABSENT, new[k], option(new, k)))
+            found.append(_make_change((*path, Entry(k)), "added", ABSENT, new[k], option_of_word(new, k)))
 
 
-def opcodes(old: Sequence[Hashable], new: Sequence[Hashable]) -> list[tuple[str, int, int, int, int]]:
+def bounded_opcodes(old: Sequence[Hashable], new: Sequence[Hashable]) -> list[tuple[str, int, int, int, int]]:
     """Return opcodes as `SequenceMatcher.get_opcodes`, in bounded time for long sequences."""
     start = 0
     while start < min(len(old), len(new)) and old[start] == new[start]:
@@ -280,11 +284,11 @@ def opcodes(old: Sequence[Hashable], new: Sequence[Hashable]) -> list[tuple[str,
     return [*([("equal", 0, start, 0, start)] if start else []), *middle, *ends]
 
 
-def _hashable(entries: list[Any]) -> list[str]:
-    return [canonical(entry) for entry in entries]
+def _hash_entries(entries: list[Any]) -> list[str]:
+    return [canonical_json(entry) for entry in entries]
 
 
-def option(words: Sequence[Any], index: int) -> str:
+def option_of_word(words: Sequence[Any], index: int) -> str:
     """Return the option whose value a command-line word is: `token` for `abc` in `--token abc`."""
     before = words[index - 1] if index else ""
     if isinstance(before, str) and before.startswith("-") and "=" not in before:
@@ -295,14 +299,14 @@ def option(words: Sequence[Any], index: int) -> str:
 # -- texts -----------------------------------------------------------------------------------------------------------
 
 
-def _texts(old: str, new: str, path: Steps, found: _Found) -> None:
+def _compare_texts(old: str, new: str, path: Steps, found: _Found) -> None:
     """Compare texts that hold JSON or `key=value` lines as data, and other long texts line by line."""
     equal = False
     for read, tells_all in _READERS if path else ():
         before, after = read(old), read(new)
         if before is None or type(before) is not type(after):
             continue
-        inside = _Found(_never)
+        inside = _Found(_is_no_quantity)
         _compare(before, after, (*path[:-1], Text(path[-1])), inside)
         found += inside
         if inside and tells_all(old, new):
@@ -310,33 +314,38 @@ def _texts(old: str, new: str, path: Steps, found: _Found) -> None:
         equal = not inside
         break
     if "\n" in old.rstrip("\n") or "\n" in new.rstrip("\n") or not _same_quantity(old, new, path, found):
-        found.append(_change(path, "changed", old, new)._replace(notation=equal))
+        found.append(_make_change(path, "changed", old, new)._replace(notation=equal))
 
 
 _MAX_DEPTH = 64
 """Maximum depth of JSON in a text that is compared as data."""
-_TOKEN = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?|([\[\]{},:])|(\s+)|([^\s\[\]{},:"]+)', re.DOTALL)
+_JSON_TOKEN = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?|([\[\]{},:])|(\s+)|([^\s\[\]{},:"]+)', re.DOTALL)
 
 
-def _json(text: str) -> Any:
+def _parse_json(text: str) -> Any:
     """Parse a text as a JSON mapping or list; None if it is neither, or a parser could read it in several ways."""
-    if not text.lstrip().startswith(("{", "[")) or _depth(text) > _MAX_DEPTH:
+    if not text.lstrip().startswith(("{", "[")) or _json_depth(text) > _MAX_DEPTH:
         return None
     try:
-        return json.loads(text, object_pairs_hook=_unique, parse_float=_exact, parse_constant=_exact)
+        return json.loads(
+            text,
+            object_pairs_hook=_reject_duplicates,
+            parse_float=_parse_exact_float,
+            parse_constant=_parse_exact_float,
+        )
     except ValueError:
         return None
 
 
-def _depth(text: str) -> int:
+def _json_depth(text: str) -> int:
     depth = most = 0
-    for token in _TOKEN.finditer(text):
+    for token in _JSON_TOKEN.finditer(text):
         depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(token[3] or "", 0)
         most = max(most, depth)
     return most
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Raises ValueError on a duplicate key, of which each parser takes another."""
     found = dict(pairs)
     if len(found) < len(pairs):
@@ -344,7 +353,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _exact(text: str) -> float:
+def _parse_exact_float(text: str) -> float:
     """Raises ValueError on a number that is none, or that a float rounds."""
     value = float(text)
     if abs(value) == float("inf") or Decimal(repr(value)) != Decimal(text):
@@ -355,39 +364,39 @@ def _exact(text: str) -> float:
 def _json_tells_all(old: str, new: str) -> bool:
     """Return whether two JSON texts that differ in their data differ in nothing else: they are written in one form, or
     differ in single values only."""
-    for form in _FORMS:
+    for form in _JSON_FORMS:
         if all(form(json.loads(text)) == text.rstrip("\n") for text in (old, new)):
-            return _ending(old) == _ending(new)
+            return _line_ending(old) == _line_ending(new)
     return all(
         one is not None and other is not None and (one[0] == other[0] or (one[1] != other[1] and one[1] and other[1]))
-        for one, other in zip_longest(_tokens(old), _tokens(new))
+        for one, other in zip_longest(_json_tokens(old), _json_tokens(new))
     )
 
 
-def _form(**options: Any) -> Callable[[Any], str]:
+def _json_form(**options: Any) -> Callable[[Any], str]:
     return lambda data: json.dumps(data, sort_keys=True, **options)
 
 
-_FORMS = tuple(
-    _form(ensure_ascii=ascii_only, **layout)
+_JSON_FORMS = tuple(
+    _json_form(ensure_ascii=ascii_only, **layout)
     for ascii_only in (False, True)
     for layout in ({"indent": 2}, {"separators": (",", ":")}, {}, {"indent": 4})
 )
 """Forms of JSON with sorted keys, in which equal data is equal text: those of avactl first."""
 
 
-def _ending(text: str) -> str:
+def _line_ending(text: str) -> str:
     return text[len(text.rstrip("\n")) :]
 
 
-def _tokens(text: str) -> Iterator[tuple[str, str]]:
+def _json_tokens(text: str) -> Iterator[tuple[str, str]]:
     """Yield the parts of a JSON text as they are written; of values, their data too."""
-    for token in _TOKEN.finditer(text):
+    for token in _JSON_TOKEN.finditer(text):
         value = token[5] or (token[1] if token[2] is None else None)
-        yield token[0], "" if value is None else canonical(json.loads(value))
+        yield token[0], "" if value is None else canonical_json(json.loads(value))
 
 
-def _properties(text: str) -> dict[str, str] | None:
+def _parse_properties(text: str) -> dict[str, str] | None:
     """Parse a properties file of `key=value` lines; None if the text is something else."""
     if "\n" not in text:
         return None
@@ -395,28 +404,28 @@ def _properties(text: str) -> dict[str, str] | None:
     for line in text.split("\n"):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
-        assigned = _assignment(line)
+        assigned = _parse_assignment(line)
         if assigned is None or assigned[0] in found:
             return None
         found[assigned[0]] = assigned[1]
     return found or None
 
 
-def _assignment(line: str) -> tuple[str, str] | None:
+def _parse_assignment(line: str) -> tuple[str, str] | None:
     key, equals, value = line.partition("=")
     return (key, value) if equals and re.fullmatch(r"[\w.$/{}-]+", key, re.ASCII) else None
 
 
 def _properties_tell_all(old: str, new: str) -> bool:
     """Return whether two properties files differ in nothing but values, and keys of one side."""
-    before, after = _properties(old) or {}, _properties(new) or {}
+    before, after = _parse_properties(old) or {}, _parse_properties(new) or {}
     ordered = [key for key in before if key in after] == [key for key in after if key in before]
-    return ordered and all(_assignment(line[1:]) for line in _line_changes(old, new))
+    return ordered and all(_parse_assignment(line[1:]) for line in _line_changes(old, new))
 
 
 _READERS: tuple[tuple[Callable[[str], Any], Callable[[str, str], bool]], ...] = (
-    (_json, _json_tells_all),
-    (_properties, _properties_tell_all),
+    (_parse_json, _json_tells_all),
+    (_parse_properties, _properties_tell_all),
 )
 """Readers of texts, each with the check whether a comparison of their data shows all differences of two texts."""
 
@@ -428,19 +437,19 @@ def changed_lines(old: str, new: str) -> list[str]:
     """
     found = _line_changes(old, new)
     removed, added = ({line[1:] for line in found if line[0] == sign} for sign in "-+")
-    looks = ({visible(line).rstrip() for line in side} for side in (removed - added, added - removed))
+    looks = ({visible_text(line).rstrip() for line in side} for side in (removed - added, added - removed))
     every = not set.isdisjoint(*looks)
-    return [f"{line[0]}{json.dumps(line[1:])}" if every or _hides(line) else line for line in found]
+    return [f"{line[0]}{json.dumps(line[1:])}" if every or _is_comment(line) else line for line in found]
 
 
-def _hides(line: str) -> bool:
+def _is_comment(line: str) -> bool:
     return line != line.rstrip() or not line.replace("\t", "").isprintable()
 
 
 def _line_changes(old: str, new: str) -> list[str]:
     before, after = old.split("\n"), new.split("\n")
     found: list[str] = []
-    for op, i, i_end, j, j_end in opcodes(before, after):
+    for op, i, i_end, j, j_end in bounded_opcodes(before, after):
         if op != "equal":
             found += [f"-{line}" for line in before[i:i_end]]
             found += [f"+{line}" for line in after[j:j_end]]

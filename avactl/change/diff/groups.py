@@ -10,10 +10,10 @@ from collections.abc import Hashable, Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from avactl.base.equality import canonical, same
+from avactl.base.equality import canonical_json, is_same
 from avactl.base.object_identity import ObjectId
 from avactl.change.diff.model import ABSENT, Consequence, Diff, FieldChange, IntentChange, ObjectChange
-from avactl.change.diff.objects import general, placeholder
+from avactl.change.diff.objects import generalize, replace_spec_name
 from avactl.program import registry
 
 
@@ -53,7 +53,7 @@ class Group(NamedTuple):
         )
 
 
-def groups(diff: Diff) -> list[Group]:
+def group_intents(diff: Diff) -> list[Group]:
     """Group all intents of a diff by equal changes, in the order of the first of each."""
     found: dict[Hashable, list[IntentChange]] = {}
     for intent in diff.intents:
@@ -76,14 +76,14 @@ def _object_group(alike: list[tuple[ObjectChange, ObjectChange]]) -> ObjectGroup
     patches = list(dict.fromkeys(tuple(field.patch for field in change.fields) for change, _ in alike))
     shown = first if equal else with_placeholder
     if len(patches) > 1:
-        places = [_several(each) for each in zip(*patches, strict=True)]
+        places = [_join_places(each) for each in zip(*patches, strict=True)]
         shown = replace(
             shown, fields=tuple(replace(field, patch=place) for field, place in zip(shown.fields, places, strict=True))
         )
     return ObjectGroup(tuple(change.id for change, _ in alike), shown)
 
 
-def _several(places: Iterable[str]) -> str:
+def _join_places(places: Iterable[str]) -> str:
     first, *others = dict.fromkeys(places)
     return f"{first} and {len(others)} more" if others else first
 
@@ -91,7 +91,7 @@ def _several(places: Iterable[str]) -> str:
 # -- the spec's name ---------------------------------------------------------------------------------------------------
 
 
-def _name(intent: IntentChange) -> str:
+def _placeholder_name(intent: IntentChange) -> str:
     """Return the name that `*` stands for; "" if the objects have another one than the spec."""
     return intent.item.name if intent.item.name == intent.key.name else ""
 
@@ -102,34 +102,36 @@ _OWN_OBJECTS = ("service account ", "host network ")
 
 def _general_consequence(consequence: Consequence, intent: IntentChange) -> Consequence:
     """Return a consequence with `*` for the spec's name in names of its objects."""
-    name = _name(intent)
+    name = _placeholder_name(intent)
     if consequence.topic != "security" or not name or "*" in consequence.text:
         return consequence
     if not consequence.text.startswith(_OWN_OBJECTS):
         return consequence
-    return consequence._replace(text=general(consequence.text, name))
+    return consequence._replace(text=generalize(consequence.text, name))
 
 
 def _general_object(change: ObjectChange, intent: IntentChange) -> ObjectChange:
     """Return a change with `*` for the spec's name in the object's name and in references to the spec's objects; in
     manifests of the user's, only in the object's name."""
-    name = _name(intent)
+    name = _placeholder_name(intent)
     if not name:
         return change
-    change = replace(change, id=change.id._replace(key=change.id.key._replace(name=placeholder(change.id.name, name))))
-    if registry.kind(intent.key.kind).has_written:
+    change = replace(
+        change, id=change.id._replace(key=change.id.key._replace(name=replace_spec_name(change.id.name, name)))
+    )
+    if registry.get_kind(intent.key.kind).has_written:
         return change
     fields = tuple(_general_field(field, name) for field in change.fields)
-    return replace(change, reason=general(change.reason, name), fields=fields)
+    return replace(change, reason=generalize(change.reason, name), fields=fields)
 
 
 def _general_field(field: FieldChange, name: str) -> FieldChange:
-    if "*" in field.path or any("*" in text for text in _exact(field.old, field.new)):
+    if "*" in field.path or any("*" in text for text in _identity_fields(field.old, field.new)):
         return field
-    path, old, new = (general(value, name) for value in (field.path, field.old, field.new))
-    if same([path, old, new], [field.path, field.old, field.new]):
+    path, old, new = (generalize(value, name) for value in (field.path, field.old, field.new))
+    if is_same([path, old, new], [field.path, field.old, field.new]):
         return field
-    lines = tuple(general(line, name) for line in field.lines)
+    lines = tuple(generalize(line, name) for line in field.lines)
     return replace(field, path=path, old=old, new=new, lines=lines, general=True)
 
 
@@ -142,8 +144,8 @@ def _intent_signature(intent: IntentChange) -> Hashable:
         intent.key.kind,
         intent.op,
         intent.objects_known,
-        _content(intent) if intent.op in ("added", "repaired") else "",
-        tuple((fact.name, *_exact(fact.old, fact.new)) for fact in intent.facts),
+        _spec_content(intent) if intent.op in ("added", "repaired") else "",
+        tuple((fact.name, *_identity_fields(fact.old, fact.new)) for fact in intent.facts),
         tuple(_field_signature(change) for change in intent.spec),
         tuple((c.level, c.text) for c in intent.consequences if c.topic in ("run", "cause")),
         tuple(
@@ -156,11 +158,11 @@ def _intent_signature(intent: IntentChange) -> Hashable:
     )
 
 
-def _content(intent: IntentChange) -> str:
+def _spec_content(intent: IntentChange) -> str:
     """Return what a new spec says, without its identity, which is shown."""
     value = intent.item.doc.value
     metadata = {key: each for key, each in value["metadata"].items() if key not in ("name", "team")}
-    return canonical({**value, "metadata": metadata})
+    return canonical_json({**value, "metadata": metadata})
 
 
 def _object_signature(change: ObjectChange) -> Hashable:
@@ -173,14 +175,14 @@ def _object_signature(change: ObjectChange) -> Hashable:
         change.disruption,
         change.reason,
         tuple(_field_signature(field) for field in change.fields),
-        canonical(change.manifest.body) if change.as_written and change.manifest else "",
+        canonical_json(change.manifest.body) if change.as_written and change.manifest else "",
     )
 
 
 def _field_signature(change: FieldChange) -> Hashable:
-    values = () if change.digest else (change.general, *_exact(change.old, change.new))
+    values = () if change.digest else (change.general, *_identity_fields(change.old, change.new))
     return (change.path, change.op, change.disruption, change.notation, bool(change.patch), *values)
 
 
-def _exact(*values: Any) -> tuple[str, ...]:
-    return tuple("" if value is ABSENT else canonical(value) for value in values)
+def _identity_fields(*values: Any) -> tuple[str, ...]:
+    return tuple("" if value is ABSENT else canonical_json(value) for value in values)

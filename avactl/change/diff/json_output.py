@@ -22,23 +22,25 @@ def render_json(diff: Diff, *, objects: bool = True) -> str:
             "intents": dict(sorted(diff.intent_counts.items())),
             "objects": dict(sorted(diff.object_counts.items())),
         },
-        "intents": [_intent(intent, objects) for intent in diff.intents],
-        "warnings": [_problem(d) for d in diff.warnings],
-        "baseProblems": [_problem(d) for d in diff.base_problems],
+        "intents": [_intent_data(intent, objects) for intent in diff.intents],
+        "warnings": [_problem_data(d) for d in diff.warnings],
+        "baseProblems": [_problem_data(d) for d in diff.base_problems],
     }
     return json_output(data)
 
 
 def render_problems(problems: Sequence[Diagnostic]) -> str:
     """Return the output for a head with errors: the problems, and no `intents`."""
-    return json_output({"version": VERSION, "problems": [{**_problem(d), "severity": d.severity} for d in problems]})
+    return json_output(
+        {"version": VERSION, "problems": [{**_problem_data(d), "severity": d.severity} for d in problems]}
+    )
 
 
-def _problem(d: Diagnostic) -> dict[str, Any]:
+def _problem_data(d: Diagnostic) -> dict[str, Any]:
     return {"code": d.code, "file": d.span.file, "line": d.span.line, "message": d.message, "hint": d.hint}
 
 
-def _intent(intent: IntentChange, objects: bool) -> dict[str, Any]:
+def _intent_data(intent: IntentChange, objects: bool) -> dict[str, Any]:
     data: dict[str, Any] = {
         "kind": intent.key.kind,
         "team": intent.key.team or None,
@@ -48,8 +50,8 @@ def _intent(intent: IntentChange, objects: bool) -> dict[str, Any]:
         "clusters": list(intent.clusters),
         "file": intent.file,
         "line": intent.line,
-        "facts": [{"name": fact.name, **_values(fact.old, fact.new)} for fact in intent.facts],
-        "spec": [_field(change) for change in intent.spec],
+        "facts": [{"name": fact.name, **_change_values(fact.old, fact.new)} for fact in intent.facts],
+        "spec": [_field_data(change) for change in intent.spec],
         "consequences": [
             {"topic": c.topic, "level": c.level, "text": c.text, **({"lines": list(c.lines)} if c.lines else {})}
             for c in intent.consequences
@@ -60,19 +62,19 @@ def _intent(intent: IntentChange, objects: bool) -> dict[str, Any]:
     if not intent.objects_known:
         data["objectsKnown"] = False
     if objects:
-        data["objects"] = [_object(change) for change in intent.objects]
+        data["objects"] = [_object_data(change) for change in intent.objects]
     return data
 
 
-def _object(change: ObjectChange) -> dict[str, Any]:
+def _object_data(change: ObjectChange) -> dict[str, Any]:
     data: dict[str, Any] = {
-        **_id(change.id),
+        **_id_data(change.id),
         "change": change.op,
         "disruption": str(change.disruption),
         "reason": change.reason,
         "fields": [
             {
-                **_field(field),
+                **_field_data(field),
                 "disruption": str(field.disruption),
                 "reason": field.reason,
                 **({"patch": field.patch} if field.patch else {}),
@@ -81,19 +83,19 @@ def _object(change: ObjectChange) -> dict[str, Any]:
         ],
     }
     if change.old_id:
-        data["was"] = _id(change.old_id)
+        data["was"] = _id_data(change.old_id)
     return data
 
 
-def _id(id: ObjectId) -> dict[str, Any]:
+def _id_data(id: ObjectId) -> dict[str, Any]:
     return {"cluster": id.cluster, **id.key._asdict(), "namespace": id.namespace or None}
 
 
-def _field(change: FieldChange) -> dict[str, Any]:
+def _field_data(change: FieldChange) -> dict[str, Any]:
     notation = {"notation": True} if change.notation else {}
-    return {"path": change.path, "change": change.op, **_values(change.old, change.new), **notation}
+    return {"path": change.path, "change": change.op, **_change_values(change.old, change.new), **notation}
 
 
-def _values(old: Any, new: Any) -> dict[str, Any]:
+def _change_values(old: Any, new: Any) -> dict[str, Any]:
     """Return both values; the key of a missing one is omitted."""
     return {name: value for name, value in (("old", old), ("new", new)) if value is not ABSENT}

@@ -96,7 +96,7 @@ class ObjectChange:
     def as_written(self) -> bool:
         """Return whether it is new, and not compiled by avactl: it is shown whole."""
         made = self.manifest if self.op == "created" else None
-        return made is not None and registry.kind(made.item.kind).has_written
+        return made is not None and registry.get_kind(made.item.kind).has_written
 
 
 class IntentKey(NamedTuple):
@@ -202,9 +202,9 @@ class Diff:
     @property
     def disruption(self) -> Disruption:
         """Return the most disruptive class of all changes."""
-        return worst(intent.disruption for intent in self.intents)
+        return worst_disruption(intent.disruption for intent in self.intents)
 
 
-def worst(disruptions: Iterable[Disruption]) -> Disruption:
+def worst_disruption(disruptions: Iterable[Disruption]) -> Disruption:
     """Return the most disruptive class; NONE if empty."""
     return max(disruptions, default=Disruption.NONE)

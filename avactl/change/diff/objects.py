@@ -8,11 +8,11 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from avactl.base.equality import canonical
-from avactl.change.diff.fields import Change, changed_lines, dotted, object_differences
-from avactl.change.diff.model import ABSENT, Disruption, FieldChange, ObjectChange, worst
-from avactl.change.diff.rules import classify, deletion
-from avactl.change.diff.secrets import cover, cover_text
+from avactl.base.equality import canonical_json
+from avactl.change.diff.fields import Change, changed_lines, format_path, object_differences
+from avactl.change.diff.model import ABSENT, Disruption, FieldChange, ObjectChange, worst_disruption
+from avactl.change.diff.rules import classify_change, classify_deletion
+from avactl.change.diff.secrets import cover_text, mask_credentials
 from avactl.contracts import names
 from avactl.contracts.pod_annotations import Reader, read_by
 from avactl.program import registry
@@ -29,16 +29,18 @@ class Pair(NamedTuple):
 
 def field_changes(changes: Iterable[Change]) -> tuple[FieldChange, ...]:
     """Return differences in printable form, not yet classified."""
-    return tuple(_printable(change, Disruption.NONE, "") for change in changes)
+    return tuple(_make_field_change(change, Disruption.NONE, "") for change in changes)
 
 
-def _printable(change: Change, disruption: Disruption, reason: str) -> FieldChange:
-    old, new = cover(change.old, change.name), cover(change.new, change.name)
-    path = cover_text(dotted(change.path))
-    return FieldChange(path, change.op, old, new, _lines(old, new), disruption, reason, notation=change.notation)
+def _make_field_change(change: Change, disruption: Disruption, reason: str) -> FieldChange:
+    old, new = mask_credentials(change.old, change.name), mask_credentials(change.new, change.name)
+    path = cover_text(format_path(change.path))
+    return FieldChange(
+        path, change.op, old, new, _changed_lines(old, new), disruption, reason, notation=change.notation
+    )
 
 
-def _lines(old: Any, new: Any) -> tuple[str, ...]:
+def _changed_lines(old: Any, new: Any) -> tuple[str, ...]:
     """Return the changed lines of a text with several lines, wherever it is: in a list, too, and on one side only."""
     one, other = "" if old is ABSENT else old, "" if new is ABSENT else new
     if not (isinstance(one, str) and isinstance(other, str)) or not ("\n" in one[:-1] or "\n" in other[:-1]):
@@ -56,9 +58,9 @@ def object_changes(pairs: Iterable[Pair], renamed: tuple[Item, Item] | None = No
         if old is None or new is None:
             found.append(_one_side(old, new))
         elif old.id != new.id:
-            found.append(_renamed(old, new, renamed))
+            found.append(_make_rename(old, new, renamed))
         else:
-            change = _changed(old, new)
+            change = _make_object_change(old, new)
             if change.fields:  # else only the notation of quantities differs
                 found.append(change)
     return tuple(sorted(found, key=lambda change: -(change.disruption == Disruption.DATA_LOSS)))
@@ -72,28 +74,28 @@ def _one_side(old: Manifest | None, new: Manifest | None) -> ObjectChange:
     if old.holds_data:
         reason = "holds data: never deleted, no longer owned by a spec"
         return ObjectChange(old.id, "kept", Disruption.NONE, reason, manifest=old)
-    disruption, reason = deletion(old)
+    disruption, reason = classify_deletion(old)
     return ObjectChange(old.id, "deleted", disruption, reason, manifest=old)
 
 
-def _changed(old: Manifest, new: Manifest) -> ObjectChange:
+def _make_object_change(old: Manifest, new: Manifest) -> ObjectChange:
     fields = []
     for change in object_differences(old.body, new.body):
-        disruption, reason = classify(old.kind, change, old.body)
+        disruption, reason = classify_change(old.kind, change, old.body)
         path = ".".join(change.path)
         if any(path == owned or path.startswith(f"{owned}.") for owned in new.owned):
             disruption, reason = Disruption.NONE, "set by a controller"
-        patch = _patch(new, change.path) or _patch(old, change.path)
+        patch = _patch_place(new, change.path) or _patch_place(old, change.path)
         digest = not patch and _is_digest(change, new.item)
-        fields.append(replace(_printable(change, disruption, reason), patch=patch, digest=digest))
-    top = worst(field.disruption for field in fields)
+        fields.append(replace(_make_field_change(change, disruption, reason), patch=patch, digest=digest))
+    top = worst_disruption(field.disruption for field in fields)
     reason = next((field.reason for field in fields if field.disruption == top and field.reason), "")
     if top == Disruption.DATA_LOSS and new.holds_data:
         reason += "; it is protected, so the apply stops here"
     return ObjectChange(new.id, "changed", top, reason, tuple(fields), manifest=new)
 
 
-_DIGESTS = frozenset((names.TEMPLATE_DIGEST, *(each.name for each in read_by(Reader.DIFF))))
+_DIGEST_KEYS = frozenset((names.TEMPLATE_DIGEST, *(each.name for each in read_by(Reader.DIFF))))
 """Annotations in which avactl writes digests of what is shown as changed elsewhere."""
 _is_hexadecimal = re.compile(r"[0-9a-f]{8,64}").fullmatch
 
@@ -102,11 +104,11 @@ def _is_digest(change: Change, item: Item) -> bool:
     """Return whether a value is a digest that avactl writes, not an annotation of the same name in a manifest of the
     user's."""
     *_, group, key = ("", *change.path)
-    own = group == "annotations" and key in _DIGESTS and not registry.kind(item.kind).has_written
+    own = group == "annotations" and key in _DIGEST_KEYS and not registry.get_kind(item.kind).has_written
     return own and all(isinstance(each, str) and _is_hexadecimal(each) for each in (change.old, change.new))
 
 
-def _patch(manifest: Manifest, path: tuple[str, ...]) -> str:
+def _patch_place(manifest: Manifest, path: tuple[str, ...]) -> str:
     """Return the place of the patch that sets a value, or one around or inside of it."""
     for patched in reversed(manifest.patched):
         length = min(len(path), len(patched.path))
@@ -119,30 +121,30 @@ def _patch(manifest: Manifest, path: tuple[str, ...]) -> str:
 # -- renames ---------------------------------------------------------------------------------------------------------
 
 
-def _role(manifest: Manifest, name: str) -> tuple[str, str, str]:
-    return manifest.cluster, manifest.kind, placeholder(manifest.name, name)
+def _role_of(manifest: Manifest, name: str) -> tuple[str, str, str]:
+    return manifest.cluster, manifest.kind, replace_spec_name(manifest.name, name)
 
 
-def placeholder(text: str, name: str) -> str:
+def replace_spec_name(text: str, name: str) -> str:
     """Replace a spec's name in the name of an object by `*`."""
     return re.sub(rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])", "*", text)
 
 
-def general(value: Any, name: str) -> Any:
+def generalize(value: Any, name: str) -> Any:
     """Return a value with `*` for the spec's name where it refers to one of its objects: `*-worker`, and
     `*-worker-0.*-rendezvous.vision.svc`.
 
     Any other value that contains the name stays as it is. The caller checks that no value contains `*`.
     """
     if isinstance(value, str):
-        return _references(name).sub(lambda found: placeholder(found[0], name), value)
+        return _reference_pattern(name).sub(lambda found: replace_spec_name(found[0], name), value)
     if isinstance(value, dict):
-        return {general(key, name): general(inner, name) for key, inner in value.items()}
-    return [general(inner, name) for inner in value] if isinstance(value, list) else value
+        return {generalize(key, name): generalize(inner, name) for key, inner in value.items()}
+    return [generalize(inner, name) for inner in value] if isinstance(value, list) else value
 
 
 @lru_cache(maxsize=1024)
-def _references(name: str) -> re.Pattern[str]:
+def _reference_pattern(name: str) -> re.Pattern[str]:
     own = rf"{re.escape(name)}(?:-[a-z0-9]+)*"
     host = rf"{own}(?:\.{own})?(?:\.[a-z0-9-]+\.svc(?:\.cluster\.local)?)?"
     return re.compile(rf"(?<![\w.@/-]){host}(?![\w.@/-])")
@@ -153,11 +155,11 @@ def _by_role(pairs: Sequence[Pair], old_item: Item, new_item: Item) -> list[Pair
     vanished: dict[tuple[str, str, str], list[Manifest]] = {}
     for old, new in pairs:
         if new is None and old is not None:
-            vanished.setdefault(_role(old, old_item.name), []).append(old)
+            vanished.setdefault(_role_of(old, old_item.name), []).append(old)
     found = []
     for old, new in pairs:
         if old is None and new is not None:
-            candidates = vanished.get(_role(new, new_item.name))
+            candidates = vanished.get(_role_of(new, new_item.name))
             found.append(Pair(candidates.pop(0) if candidates else None, new))
         elif new is not None:
             found.append(Pair(old, new))
@@ -165,7 +167,7 @@ def _by_role(pairs: Sequence[Pair], old_item: Item, new_item: Item) -> list[Pair
     return found + [pair for pair in pairs if pair.new is None and id(pair.old) in left]
 
 
-_ANEW = {
+_RECREATED_KINDS = {
     "Job": "new run",
     "Service": "the address changes",
     "Deployment": "its pods stop, new ones start",
@@ -177,32 +179,35 @@ _ANEW = {
 """Consequence of a rename for objects without data."""
 
 
-def _renamed(old: Manifest, new: Manifest, renamed: tuple[Item, Item] | None) -> ObjectChange:
+def _make_rename(old: Manifest, new: Manifest, renamed: tuple[Item, Item] | None) -> ObjectChange:
     """Kubernetes cannot rename: delete the old object, or keep it with its data, and create the new one."""
     changes = object_differences(old.body, new.body)
-    if renamed is not None and not registry.kind(new.item.kind).has_written:
+    if renamed is not None and not registry.get_kind(new.item.kind).has_written:
         changes = _except_names(changes, (old, new), renamed)
     else:
-        changes = [change for change in changes if change.path not in _IDENTITY]
+        changes = [change for change in changes if change.path not in _IDENTITY_PATHS]
     fields = tuple(
-        replace(_printable(change, Disruption.NONE, ""), digest=_is_digest(change, new.item)) for change in changes
+        replace(_make_field_change(change, Disruption.NONE, ""), digest=_is_digest(change, new.item))
+        for change in changes
     )
-    before, after = (old.name, new.name) if old.namespace == new.namespace else (_qualified(old), _qualified(new))
-    disruption, reason = deletion(old)
+    before, after = (
+        (old.name, new.name) if old.namespace == new.namespace else (_qualified_name(old), _qualified_name(new))
+    )
+    disruption, reason = classify_deletion(old)
     if old.holds_data:
         disruption, reason = Disruption.REPLACE, f"{before} is kept with its data; {after} starts empty"
     elif disruption == Disruption.DATA_LOSS:
         reason = f"{before} is deleted {reason}; {after} starts empty"
     else:
-        disruption, reason = Disruption.REPLACE, _ANEW.get(old.kind, "")
+        disruption, reason = Disruption.REPLACE, _RECREATED_KINDS.get(old.kind, "")
     return ObjectChange(new.id, "renamed", disruption, reason, fields, old.id, new)
 
 
-def _qualified(manifest: Manifest) -> str:
+def _qualified_name(manifest: Manifest) -> str:
     return f"{manifest.namespace}/{manifest.name}"
 
 
-_IDENTITY = (("metadata", "name"), ("metadata", "namespace"))
+_IDENTITY_PATHS = (("metadata", "name"), ("metadata", "namespace"))
 
 
 def _except_names(
@@ -213,14 +218,14 @@ def _except_names(
 
     def neutral(value: Any, side: int) -> str:
         # Steps too: list entries may be keyed by a value that contains the name.
-        return canonical(_elsewhere(general(value, items[side].name), objects[side].namespace))
+        return canonical_json(_without_namespace(generalize(value, items[side].name), objects[side].namespace))
 
-    listed = [change for change in changes if change.path not in _IDENTITY]
+    listed = [change for change in changes if change.path not in _IDENTITY_PATHS]
     named = [
         change
         for change in listed
         if change.path[0] not in ("data", "binaryData")
-        and "*" not in canonical([list(change.path), change.old, change.new])
+        and "*" not in canonical_json([list(change.path), change.old, change.new])
     ]
     gone = {neutral([list(c.path), c.old], 0) for c in named if c.op == "removed"}
     come = {neutral([list(c.path), c.new], 1) for c in named if c.op == "added"}
@@ -234,11 +239,11 @@ def _except_names(
     return [change for change in listed if id(change) not in follow]
 
 
-def _elsewhere(value: Any, namespace: str) -> Any:
+def _without_namespace(value: Any, namespace: str) -> Any:
     """Return a value with `-` for texts that are the namespace, and for the namespace in names of hosts."""
     if isinstance(value, str) and namespace:
         text = "-" if value == namespace else value
         return re.sub(rf"(?<=\.){re.escape(namespace)}(?=\.svc\b)", "-", text)
     if isinstance(value, dict):
-        return {key: _elsewhere(inner, namespace) for key, inner in value.items()}
-    return [_elsewhere(inner, namespace) for inner in value] if isinstance(value, list) else value
+        return {key: _without_namespace(inner, namespace) for key, inner in value.items()}
+    return [_without_namespace(inner, namespace) for inner in value] if isinstance(value, list) else value

@@ -7,144 +7,144 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from avactl.base.equality import same
-from avactl.base.terminal import visible
+from avactl.base.equality import is_same
+from avactl.base.terminal import visible_text
 from avactl.change.diff.model import ABSENT, Diff, FactChange, FieldChange, IntentChange, IntentOp, ObjectChange
 
-_WIDTH = 72
+_MAX_VALUE_WIDTH = 72
 """Longest value shown in full, in characters."""
 
-_CONTEXT = 12
+_CONTEXT_WIDTH = 12
 """Equal characters shown around a difference of long values."""
 
 MARKS = {"created": "+", "changed": "~", "deleted": "-", "renamed": ">", "kept": "="}
 """Sign in front of an object."""
 
 
-def show(value: Any, width: int = _WIDTH) -> str:
+def show_value(value: Any, width: int = _MAX_VALUE_WIDTH) -> str:
     """Return a value on one line, shortened if it is longer than `width`."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, dict):
-        return cut(_mapping(value), width)
+        return shorten_middle(_show_mapping(value), width)
     if isinstance(value, list):
-        value = ", ".join(map(_nested, value)) or "[]"
+        value = ", ".join(map(_show_nested, value)) or "[]"
     text = str(value)
     if "\n" in text.rstrip("\n"):
         first, _, rest = text.partition("\n")
-        return f"{cut(first)} … ({rest.count(chr(10)) + 2} lines)"
-    image = _PINNED(text)
+        return f"{shorten_middle(first)} … ({rest.count(chr(10)) + 2} lines)"
+    image = _PINNED_IMAGE(text)
     if image:  # two digests never look alike: they are shown in full
-        return f"{cut(image[1])}@{image[2]}"
+        return f"{shorten_middle(image[1])}@{image[2]}"
     line = text.removesuffix("\n")  # as most files end
     plain = line == line.strip() and line.isprintable() and line not in ("", '""')
-    return cut(line if plain else quoted(text), width)
+    return shorten_middle(line if plain else quote_value(text), width)
 
 
-def listed(values: Any) -> str:
+def join_values(values: Any) -> str:
     """Return the entries of a list in words; a value that is no list as it is."""
-    return ", ".join(map(show, values)) if isinstance(values, list) else show(values) if values else ""
+    return ", ".join(map(show_value, values)) if isinstance(values, list) else show_value(values) if values else ""
 
 
-def _mapping(value: dict[str, Any]) -> str:
+def _show_mapping(value: dict[str, Any]) -> str:
     """Return the values of a mapping; its name is already in the path."""
     own = {key: inner for key, inner in value.items() if key != "name" and inner not in ({}, [], "", None)}
     if own.keys() == {"value"}:
-        return show(own["value"])
-    plain = [f"{key} {show(inner)}" for key, inner in own.items() if not isinstance(inner, dict | list)]
-    parts = plain + [f"{key} {_nested(inner)}" for key, inner in own.items() if isinstance(inner, dict | list)]
-    return ", ".join(parts) or ("{}" if "name" not in value else show(value["name"]))
+        return show_value(own["value"])
+    plain = [f"{key} {show_value(inner)}" for key, inner in own.items() if not isinstance(inner, dict | list)]
+    parts = plain + [f"{key} {_show_nested(inner)}" for key, inner in own.items() if isinstance(inner, dict | list)]
+    return ", ".join(parts) or ("{}" if "name" not in value else show_value(value["name"]))
 
 
-def _nested(value: Any) -> str:
+def _show_nested(value: Any) -> str:
     """Return a value inside of another one; mappings and lists are whole."""
     if isinstance(value, list):
-        return f"[{', '.join(map(_nested, value))}]"
+        return f"[{', '.join(map(_show_nested, value))}]"
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{key} {_nested(inner)}' for key, inner in value.items())}}}"
-    return show(value)
+        return f"{{{', '.join(f'{key} {_show_nested(inner)}' for key, inner in value.items())}}}"
+    return show_value(value)
 
 
-def cut(text: str, width: int = _WIDTH) -> str:
+def shorten_middle(text: str, width: int = _MAX_VALUE_WIDTH) -> str:
     """Shorten a text to about `width` characters in the middle, where values differ least, and say how long it is."""
     half = (width - 1) // 2
     return text if len(text) <= width else f"{text[:half]}…{text[-half:]} ({len(text):,} characters)"
 
 
-_PINNED = re.compile(r"([a-z0-9][A-Za-z0-9._:/-]{0,500})@(sha256:[0-9a-f]{64})").fullmatch
+_PINNED_IMAGE = re.compile(r"([a-z0-9][A-Za-z0-9._:/-]{0,500})@(sha256:[0-9a-f]{64})").fullmatch
 _IMAGE = re.compile(r"([a-z0-9][a-z0-9._:/-]*?)(?:@sha256:([0-9a-f]{64})|:([\w.-]+))").fullmatch
-_AMOUNT = re.compile(r"([0-9][0-9.,]*(?:(?: to |–)[0-9][0-9.,]*)?) (\S.*)").fullmatch
+_AMOUNT_WITH_UNIT = re.compile(r"([0-9][0-9.,]*(?:(?: to |–)[0-9][0-9.,]*)?) (\S.*)").fullmatch
 
 
-def move(old: Any, new: Any) -> str:
+def show_move(old: Any, new: Any) -> str:
     """Return `old → new`, with a common unit or prefix written once."""
     if old is ABSENT:
-        return f"none → {show(new)}"
+        return f"none → {show_value(new)}"
     if new is ABSENT:
-        return f"{show(old)} → none"
+        return f"{show_value(old)} → none"
     if isinstance(old, str) and isinstance(new, str):
         one, other = _IMAGE(old), _IMAGE(new)
         if one and other and one[1] == other[1] and "/" in one[1]:
             name = one[1].rpartition("/")[2]
-            return f"{name}{_tag(one)} → {_tag(other)}"
-        one, other = _AMOUNT(old), _AMOUNT(new)
+            return f"{name}{_image_tag(one)} → {_image_tag(other)}"
+        one, other = _AMOUNT_WITH_UNIT(old), _AMOUNT_WITH_UNIT(new)
         if one and other and one[2] == other[2]:
             return f"{one[1]} → {other[1]} {one[2]}"
-    was, now = show(old), show(new)
-    if same(old, new):
+    was, now = show_value(old), show_value(new)
+    if is_same(old, new):
         return f"{was} → {now}"
-    texts = isinstance(old, str) and isinstance(new, str) and not (_PINNED(old) and _PINNED(new))
-    if texts and _long(old) and _long(new) and (old + new).isprintable():
+    texts = isinstance(old, str) and isinstance(new, str) and not (_PINNED_IMAGE(old) and _PINNED_IMAGE(new))
+    if texts and _is_long(old) and _is_long(new) and (old + new).isprintable():
         return _where_differs(old, new)
-    return _where_differs(quoted(old), quoted(new)) if _look_alike(was, now) else f"{was} → {now}"
+    return _where_differs(quote_value(old), quote_value(new)) if _look_alike(was, now) else f"{was} → {now}"
 
 
-def _tag(image: re.Match[str]) -> str:
+def _image_tag(image: re.Match[str]) -> str:
     return f"@{image[2]}" if image[2] else f":{image[3]}"
 
 
 def _look_alike(one: str, other: str) -> bool:
     """Return whether two texts cannot be told apart when shown."""
-    return visible(one).strip() == visible(other).strip()
+    return visible_text(one).strip() == visible_text(other).strip()
 
 
-def quoted(value: Any) -> str:
+def quote_value(value: Any) -> str:
     """Return a value as JSON, with escapes for characters that are not shown."""
     text = json.dumps(value, ensure_ascii=False)
     return "".join(ch if ch.isprintable() else ascii(ch)[1:-1] for ch in text)
 
 
-def _long(text: str) -> bool:
-    return len(text) > _WIDTH and "\n" not in text
+def _is_long(text: str) -> bool:
+    return len(text) > _MAX_VALUE_WIDTH and "\n" not in text
 
 
 def is_long(change: FieldChange) -> bool:
     """Return whether a changed value may be shortened."""
-    return any(len(str(value)) > _WIDTH for value in (change.old, change.new))
+    return any(len(str(value)) > _MAX_VALUE_WIDTH for value in (change.old, change.new))
 
 
 def _where_differs(old: str, new: str) -> str:
     """Return two long texts without what they share at the start and at the end, except for some characters."""
-    start = _shared(old, new)
-    end = _shared(old[start:][::-1], new[start:][::-1])
-    start, end = max(0, start - _CONTEXT), max(0, end - _CONTEXT)
+    start = _common_start(old, new)
+    end = _common_start(old[start:][::-1], new[start:][::-1])
+    start, end = max(0, start - _CONTEXT_WIDTH), max(0, end - _CONTEXT_WIDTH)
     before, after = "…" if start else "", "…" if end else ""
-    parts = (f"{before}{cut(text[start : len(text) - end])}{after}" for text in (old, new))
+    parts = (f"{before}{shorten_middle(text[start : len(text) - end])}{after}" for text in (old, new))
     return " → ".join(parts) + f" (of {len(old):,} → {len(new):,} characters)"
 
 
-def _shared(one: str, other: str) -> int:
+def _common_start(one: str, other: str) -> int:
     """Return the length of the common start of two texts."""
     return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
-def fact(change: FactChange) -> str:
+def show_fact(change: FactChange) -> str:
     """Return a headline fact: `workers 2 → 4`, or `workers 4` for a new or removed spec."""
     # `32 V100` already names what is counted.
     values = [value for value in (change.old, change.new) if value is not ABSENT]
-    counted = change.name == "GPUs" and all(isinstance(value, str) and _AMOUNT(value) for value in values)
+    counted = change.name == "GPUs" and all(isinstance(value, str) and _AMOUNT_WITH_UNIT(value) for value in values)
     name = "" if counted and len(values) == 2 else f"{change.name} "
-    return f"{name}{move(change.old, change.new)}"
+    return f"{name}{show_move(change.old, change.new)}"
 
 
 def fact_value(change: FactChange) -> str:
@@ -152,12 +152,12 @@ def fact_value(change: FactChange) -> str:
     value = change.old if change.new is ABSENT else change.new
     if value is None or value is ABSENT or value == "":
         return ""
-    if change.name == "GPUs" and isinstance(value, str) and _AMOUNT(value):
-        return show(value)
-    return f"{change.name} {show(value)}"
+    if change.name == "GPUs" and isinstance(value, str) and _AMOUNT_WITH_UNIT(value):
+        return show_value(value)
+    return f"{change.name} {show_value(value)}"
 
 
-def short(path: str) -> str:
+def shorten_path(path: str) -> str:
     """Shorten a path by its common prefix: `spec.template.spec.containers[x]` → `containers[x]`."""
     path = re.sub(r"^spec\.jobTemplate\.spec\.", "job.", path)
     path = re.sub(r"^(?:spec\.)?template\.spec\.|^spec\.template\.spec\.", "", path)
@@ -165,50 +165,50 @@ def short(path: str) -> str:
     return re.sub(r"^(?:spec|data)\.|^metadata\.(?=labels|annotations)", "", path)
 
 
-def field(change: FieldChange) -> str:
+def show_field(change: FieldChange) -> str:
     """Return one changed field on one line."""
-    name = short(change.path)
+    name = shorten_path(change.path)
     match change.op:
         case "added":
-            return f"{name} new: {show(change.new)}"
+            return f"{name} new: {show_value(change.new)}"
         case "removed":
-            return f"{name} removed, was {show(change.old)}"
+            return f"{name} removed, was {show_value(change.old)}"
         case "reordered":
-            return f"{name} reordered: {show(change.new)}"
+            return f"{name} reordered: {show_value(change.new)}"
     if change.notation:
         name += " differs only in comments, whitespace, order or notation"
     if change.lines:
         minus = sum(line.startswith("-") for line in change.lines)
         return f"{name}: {minus} line{'' if minus == 1 else 's'} removed, {len(change.lines) - minus} added"
-    if same(change.old, change.new):
+    if is_same(change.old, change.new):
         return f"{name} changed (masked: looks like a credential)"
-    return f"{name} {move(change.old, change.new)}"
+    return f"{name} {show_move(change.old, change.new)}"
 
 
-def fields(change: ObjectChange) -> list[tuple[str, tuple[str, ...]]]:
+def shown_fields(change: ObjectChange) -> list[tuple[str, tuple[str, ...]]]:
     """Return the changed fields to show, each with the changed lines of a text.
 
     Digests of a configuration are omitted, because the configuration itself is shown.
     """
     shown = [each for each in change.fields if not each.digest]
     if shown or not change.fields or change.op == "renamed":
-        return [(f"{field(each)}{_remarks(each)}", each.lines) for each in shown]
+        return [(f"{show_field(each)}{_field_remarks(each)}", each.lines) for each in shown]
     return [("its configuration changes", ())]
 
 
-def _remarks(change: FieldChange) -> str:
+def _field_remarks(change: FieldChange) -> str:
     return (" (* is the spec's name)" if change.general else "") + (f" (patch {change.patch})" if change.patch else "")
 
 
-def name(intent: IntentChange) -> str:
+def intent_label(intent: IntentChange) -> str:
     """Return the label of an intent in a list: `vision/resnet50`, or `vision/old → vision/new`."""
     return f"{intent.old_key.label} → {intent.key.label}" if intent.old_key else intent.key.label
 
 
-def headline(intent: IntentChange, count: int = 1) -> list[str]:
+def intent_headline(intent: IntentChange, count: int = 1) -> list[str]:
     """Return the headline of an intent, or of `count` equal ones: the operation and the facts."""
     one_sided = intent.op in ("added", "removed", "repaired")
-    parts = [fact_value(change) if one_sided else fact(change) for change in intent.facts]
+    parts = [fact_value(change) if one_sided else show_fact(change) for change in intent.facts]
     parts = [part for part in parts if part]
     first = {
         "added": "new",
@@ -217,45 +217,47 @@ def headline(intent: IntentChange, count: int = 1) -> list[str]:
         "renamed": f"was {intent.old_key.label}" if intent.old_key and count == 1 else "renamed",
     }.get(intent.op)
     parts = [first, *parts] if first else parts
-    return parts or ([] if further(intent) else ["affected indirectly"] if intent.op == "affected" else [])
+    return parts or ([] if further_changes(intent) else ["affected indirectly"] if intent.op == "affected" else [])
 
 
-_FREE = re.compile(r"(?:^|\.)(?:env|args|command|annotations|labels|patches|objects)[.\[]").search
+_FREE_TEXT_PATH = re.compile(r"(?:^|\.)(?:env|args|command|annotations|labels|patches|objects)[.\[]").search
 """Fields whose names and values are the user's, and which no fact describes."""
 
 
-def _says(fact: Any, value: Any) -> bool:
+def _fact_contains(fact: Any, value: Any) -> bool:
     """Return whether a fact contains a value; a missing one says that there is none."""
     if value is ABSENT or value is None or (fact is ABSENT and not value):
         return True
     return re.search(rf"(?<!\w){re.escape(str(value))}(?!\w)", str(fact)) is not None
 
 
-_MEDIA = {"RAM": "MEM"}
+_MEDIUM_NAMES = {"RAM": "MEM"}
 """Facts whose name differs from the list entry they describe."""
 
 
-def further(intent: IntentChange) -> list[str]:
+def further_changes(intent: IntentChange) -> list[str]:
     """Return the field changes of the spec that no fact covers, as text."""
-    return [field(change) for change in uncovered(intent)]
+    return [show_field(change) for change in uncovered_changes(intent)]
 
 
-def uncovered(intent: IntentChange) -> list[FieldChange]:
+def uncovered_changes(intent: IntentChange) -> list[FieldChange]:
     """Return the field changes of the spec that no fact covers."""
     facts = [(change.name, change.old, change.new) for change in intent.facts]
     whole = tuple(f"spec.{change.name}." for change in intent.facts)
     # `V100 40 → 16` covers `gpus[V100].guaranteed`, `RAM …` the memory tier.
-    entries = {f"[{_MEDIA.get(change.name, change.name)}]." for change in intent.facts}
+    entries = {f"[{_MEDIUM_NAMES.get(change.name, change.name)}]." for change in intent.facts}
     left: list[FieldChange] = []
     for change in intent.spec:
         path = f"{change.path}."
         within = path.startswith(whole) or any(entry in path for entry in entries)
-        if within and any(_says(fact[1], change.old) and _says(fact[2], change.new) for fact in facts):
+        if within and any(
+            _fact_contains(fact[1], change.old) and _fact_contains(fact[2], change.new) for fact in facts
+        ):
             continue
         if change.op == "removed" and any(path == f"spec.{name}." and new is ABSENT for name, _, new in facts):
             continue
         same = [fact for fact in facts if (str(fact[1]), str(fact[2])) == (str(change.old), str(change.new))]
-        if same and not _FREE(path):
+        if same and not _FREE_TEXT_PATH(path):
             # A fact covers one change only, even if another has the same numbers.
             facts.remove(next((fact for fact in same if fact[0].lower() in change.path.lower()), same[0]))
         else:
@@ -263,7 +265,7 @@ def uncovered(intent: IntentChange) -> list[FieldChange]:
     return left
 
 
-def plural(kind: str, count: int) -> str:
+def plural_kind(kind: str, count: int) -> str:
     """Return e.g. `40 TrainingJobs`."""
     if count == 1:
         return f"1 {kind}"
@@ -272,7 +274,7 @@ def plural(kind: str, count: int) -> str:
     return f"{count} {kind}{'es' if kind.endswith(('s', 'x')) else 's'}"
 
 
-def names(labels: Iterable[str], most: int | None = None) -> str:
+def join_names(labels: Iterable[str], most: int | None = None) -> str:
     """Join names; with `most`, the rest is counted."""
     listed = list(labels)
     if most is None or len(listed) <= most:
@@ -280,7 +282,7 @@ def names(labels: Iterable[str], most: int | None = None) -> str:
     return f"{', '.join(listed[:most])} and {len(listed) - most} more"
 
 
-def summary(diff: Diff) -> str:
+def diff_summary(diff: Diff) -> str:
     """Return e.g. `1 intent changed, 2 objects (0 new, 2 changed, 0 deleted)`."""
     if diff.empty:
         return "no changes"
@@ -289,10 +291,10 @@ def summary(diff: Diff) -> str:
     inner = [f"{of['created']} new", f"{of['changed']} changed", f"{of['deleted']} deleted"]
     inner += [f"{of['renamed']} renamed"] if of["renamed"] else []
     inner += [f"{of['kept']} kept"] if of["kept"] else []
-    return f"{intents(diff)}, {total} object{'' if total == 1 else 's'} ({', '.join(inner)})"
+    return f"{count_intents(diff)}, {total} object{'' if total == 1 else 's'} ({', '.join(inner)})"
 
 
-def intents(diff: Diff) -> str:
+def count_intents(diff: Diff) -> str:
     """Return e.g. `2 intents changed, 1 new`."""
     counts = diff.intent_counts
     parts: list[str] = []
@@ -303,11 +305,11 @@ def intents(diff: Diff) -> str:
     return ", ".join(parts)
 
 
-def clusters(diff: Diff) -> bool:
+def spans_clusters(diff: Diff) -> bool:
     """Return whether objects of more than one cluster change, so that each must name its cluster."""
     return len({change.id.cluster for intent in diff.intents for change in intent.objects}) > 1
 
 
-def joined(parts: Sequence[str]) -> str:
+def join_parts(parts: Sequence[str]) -> str:
     """Join the parts of one line."""
     return " · ".join(parts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import cast
 
-from avactl.compiler.rename import Candidate, content, match_renames
+from avactl.compiler.rename import Candidate, content_leaves, match_renames
 from avactl.program import registry
 from avactl.program.program import Item
 
@@ -13,7 +13,7 @@ Key = tuple[str, str, str]
 """Kind, team ("" for the platform), name."""
 
 
-def renames(gone: Iterable[Item], fresh: Iterable[Item]) -> dict[Key, Key]:
+def find_renames(gone: Iterable[Item], fresh: Iterable[Item]) -> dict[Key, Key]:
     """Return new key → old key of renamed specs.
 
     A spec that sets `objectName` to another one's name is that spec; others are matched by content.
@@ -28,13 +28,13 @@ def renames(gone: Iterable[Item], fresh: Iterable[Item]) -> dict[Key, Key]:
     # A rename mostly leaves the values unchanged; some values contain the name.
     for blank in (False, True):
         known = set(found.values())
-        old_rest = [_candidate(item, blank) for key, item in before.items() if key not in known]
-        new_rest = [_candidate(item, blank) for key, item in after.items() if key not in found]
+        old_rest = [_make_candidate(item, blank) for key, item in before.items() if key not in known]
+        new_rest = [_make_candidate(item, blank) for key, item in after.items() if key not in found]
         found |= {cast(Key, new): cast(Key, old) for new, old in match_renames(old_rest, new_rest).items()}
     return found
 
 
-def _candidate(item: Item, blank: bool) -> Candidate:
+def _make_candidate(item: Item, blank: bool) -> Candidate:
     # A quota of another team or a workspace of another user is a different spec, however similar.
-    own = registry.kind(item.kind).identity(item)
-    return Candidate(item.key, (item.kind, own), content(item.doc.get("spec"), item.spec_name if blank else ""))
+    own = registry.get_kind(item.kind).identity(item)
+    return Candidate(item.key, (item.kind, own), content_leaves(item.doc.get("spec"), item.spec_name if blank else ""))

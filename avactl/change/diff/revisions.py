@@ -50,12 +50,12 @@ def changed_settings(base: Tree, head: Tree) -> list[Diagnostic]:
             continue
         text = "removed" if new is None else "added" if old is None else "changed"
         if path == CONFIG_FILE:
-            text = _settings_text(_settings(old), _settings(new)) or text
+            text = _settings_text(_parse_settings(old), _parse_settings(new)) or text
         found.append(Diagnostic("security-setting", f"{path} {why}: {text}", Span(path), "warning", hint=hint))
     return sorted(found, key=lambda problem: problem.span.file != CONFIG_FILE)
 
 
-def _settings(data: bytes | None) -> dict[str, Any]:
+def _parse_settings(data: bytes | None) -> dict[str, Any]:
     documents, _ = load_yaml(CONFIG_FILE, data or b"")
     return documents[0].value if documents and isinstance(documents[0].value, dict) else {}
 
@@ -64,7 +64,7 @@ def _settings_text(old: dict[str, Any], new: dict[str, Any]) -> str:
     """Return the changed keys; of lists, the removed and added entries."""
     parts = []
     for key in [*old, *(key for key in new if key not in old)]:
-        was, now = ([json.dumps(each) for each in _entries(side.get(key))] for side in (old, new))
+        was, now = ([json.dumps(each) for each in _list_entries(side.get(key))] for side in (old, new))
         moves = [f"- {each}" for each in was if each not in now]
         moves += [f"+ {each}" for each in now if each not in was]
         if moves:
@@ -74,5 +74,5 @@ def _settings_text(old: dict[str, Any], new: dict[str, Any]) -> str:
     return "; ".join(parts)
 
 
-def _entries(value: Any) -> list[Any]:
+def _list_entries(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [] if value is None else [value]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
-from avactl.base.quantity import quantity
+from avactl.base.quantity import parse_quantity
 from avactl.change.diff.fields import Change, Entry, Steps
 from avactl.change.diff.model import Disruption
 from avactl.contracts import names
@@ -21,21 +21,21 @@ NONE, METADATA, IN_PLACE = Disruption.NONE, Disruption.METADATA, Disruption.IN_P
 POD_RESTART, REPLACE, DATA_LOSS = Disruption.POD_RESTART, Disruption.REPLACE, Disruption.DATA_LOSS
 
 
-def _shrinks(change: Change, body: Body) -> bool:
+def _is_smaller(change: Change, body: Body) -> bool:
     try:
-        return change.op == "removed" or quantity(change.new) < quantity(change.old)
+        return change.op == "removed" or parse_quantity(change.new) < parse_quantity(change.old)
     except ValueError:
         return False
 
 
-def _evicts(change: Change, body: Body) -> bool:
+def _adds_evicting_taint(change: Change, body: Body) -> bool:
     """Return whether a taint change adds an evicting taint; the effect is part of the entry's key."""
     taints = change.new if isinstance(change.new, list) else [change.new]
     effects = [taint.get("effect") for taint in taints if isinstance(taint, dict)]
     return change.op != "removed" and ("NoExecute" in effects or any("NoExecute" in step for step in change.path))
 
 
-def _immutable(change: Change, body: Body) -> bool:
+def _is_immutable(change: Change, body: Body) -> bool:
     return body.get("immutable") is True
 
 
@@ -44,7 +44,7 @@ def _on_delete(change: Change, body: Body) -> bool:
     return isinstance(strategy, dict) and strategy.get("type") == "OnDelete"
 
 
-def _recreates(change: Change, body: Body) -> bool:
+def _is_recreated(change: Change, body: Body) -> bool:
     strategy = body["spec"].get("strategy")
     return isinstance(strategy, dict) and strategy.get("type") == "Recreate"
 
@@ -102,7 +102,7 @@ RULES: tuple[Rule, ...] = (
     Rule("Deployment StatefulSet DaemonSet", "spec.selector", REPLACE, "recreated: the selector is immutable"),
     Rule("StatefulSet DaemonSet", "spec.template", POD_RESTART, "each pod only after manual deletion", _on_delete),
     Rule("Deployment", "spec.strategy", REPLACE, "rejected for an existing Deployment: delete it first", _to_recreate),
-    Rule("Deployment", "spec.template", POD_RESTART, "all pods stop, then new ones start", _recreates),
+    Rule("Deployment", "spec.template", POD_RESTART, "all pods stop, then new ones start", _is_recreated),
     Rule("Deployment", "spec.template", POD_RESTART, "canary or blue-green rollout", _in_steps),
     Rule("Deployment StatefulSet", "spec.template", POD_RESTART, "rolling restart"),
     Rule("DaemonSet", "spec.template", POD_RESTART, "rolling restart on each machine"),
@@ -118,14 +118,14 @@ RULES: tuple[Rule, ...] = (
         "spec.resources.requests.storage",
         REPLACE,
         "recreated: cannot shrink; the data is in the external store",
-        lambda c, b: _shrinks(c, b) and _other_store(c, b),
+        lambda c, b: _is_smaller(c, b) and _other_store(c, b),
     ),
     Rule(
         "PersistentVolumeClaim",
         "spec.resources.requests.storage",
         DATA_LOSS,
         "volumes cannot shrink; the smaller one is new and empty",
-        _shrinks,
+        _is_smaller,
     ),
     Rule("PersistentVolumeClaim", "spec.resources.requests.storage", IN_PLACE, "grows if the storage class allows it"),
     Rule("PersistentVolumeClaim", "spec.volumeAttributesClassName", IN_PLACE, ""),
@@ -153,8 +153,8 @@ RULES: tuple[Rule, ...] = (
     Rule("NetworkPolicy", "spec", IN_PLACE, "connections may be cut"),
     Rule("Ingress", "spec", IN_PLACE, ""),
     # Configuration.
-    Rule("ConfigMap Secret", "immutable", REPLACE, "recreated", _immutable),
-    Rule("ConfigMap Secret", "data binaryData", REPLACE, "recreated: immutable", _immutable),
+    Rule("ConfigMap Secret", "immutable", REPLACE, "recreated", _is_immutable),
+    Rule("ConfigMap Secret", "data binaryData", REPLACE, "recreated: immutable", _is_immutable),
     Rule("Secret", "type", REPLACE, "recreated: immutable"),
     Rule("ConfigMap Secret", "data", IN_PLACE, "running pods keep the values they have read"),
     # Access.
@@ -166,7 +166,7 @@ RULES: tuple[Rule, ...] = (
     Rule("ResourceClaimTemplate", "spec", REPLACE, "recreated: immutable; existing claims are kept"),
     Rule("ComputeDomain", "spec", REPLACE, "recreated: immutable"),
     Rule("DeviceClass", "spec", IN_PLACE, "for new claims"),
-    Rule("Node", "spec.taints", POD_RESTART, "evicts pods that do not tolerate it", _evicts),
+    Rule("Node", "spec.taints", POD_RESTART, "evicts pods that do not tolerate it", _adds_evicting_taint),
     Rule("Node", "spec.taints", IN_PLACE, "for new pods"),
     Rule("Node", "metadata.labels", IN_PLACE, "for new pods"),
     Rule("Namespace", "metadata.labels", IN_PLACE, "policies may select on them"),
@@ -182,7 +182,7 @@ RULES: tuple[Rule, ...] = (
 
 
 @cache
-def _rules(kind: str) -> tuple[tuple[tuple[str, ...], Rule], ...]:
+def _rules_of_kind(kind: str) -> tuple[tuple[tuple[str, ...], Rule], ...]:
     return tuple(
         (tuple(path.split(".")), rule)
         for rule in RULES
@@ -191,7 +191,7 @@ def _rules(kind: str) -> tuple[tuple[tuple[str, ...], Rule], ...]:
     )
 
 
-def _below(pattern: tuple[str, ...], path: Steps) -> bool:
+def _is_below(pattern: tuple[str, ...], path: Steps) -> bool:
     return pattern == ("",) or (
         len(path) >= len(pattern)
         and all(
@@ -201,10 +201,10 @@ def _below(pattern: tuple[str, ...], path: Steps) -> bool:
     )
 
 
-def classify(kind: str, change: Change, body: Body) -> tuple[Disruption, str]:
+def classify_change(kind: str, change: Change, body: Body) -> tuple[Disruption, str]:
     """Return the disruption class of one change of an object of `kind` with the given old body, and a short reason."""
-    for pattern, rule in _rules(kind):
-        if _below(pattern, change.path) and (rule.when is None or rule.when(change, body)):
+    for pattern, rule in _rules_of_kind(kind):
+        if _is_below(pattern, change.path) and (rule.when is None or rule.when(change, body)):
             return rule.disruption, rule.reason
     raise AssertionError("the last rule matches everything")
 
@@ -232,7 +232,7 @@ _GONE: dict[str, tuple[Disruption, str]] = {
 """Consequence of deleting an object of a kind. Other kinds hold neither pods nor data."""
 
 
-def deletion(manifest: Manifest) -> tuple[Disruption, str]:
+def classify_deletion(manifest: Manifest) -> tuple[Disruption, str]:
     """Return the disruption class of deleting an object, and a short reason."""
     return deletion_of(manifest.kind, manifest.body)
 

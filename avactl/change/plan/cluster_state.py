@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from avactl.base.quantity import quantity
+from avactl.base.quantity import parse_quantity
 from avactl.contracts import names
 from avactl.contracts.document import load
 from avactl.contracts.scheduling import PlacementPolicy
-from avactl.kinds.cluster.devices import selector
+from avactl.kinds.cluster.devices import device_selector
 from avactl.kinds.node_pool.lower import node_labels
 from avactl.program.lowering.gpu_request import device_class, shares_nics
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program, pool_size
 from avactl.spec.platform.node_pool import NodePoolSpec
 
-_PODS = "110"
+_PODS_PER_NODE = "110"
 """Pods per machine. Source: the kubelet's default of maxPods."""
-_PLENTY = "1Pi"
+_PLENTIFUL_MEMORY = "1Pi"
 """Ephemeral storage per machine, which specs do not declare."""
-_MANY = "1000000"
+_PLENTIFUL_COUNT = "1000000"
 OTHERS = "(others)"
 """Name of a placeholder for all machines without GPUs, which are not declared."""
-_NICS = "1000"
+_PLENTIFUL_NICS = "1000"
 """RDMA device slots per machine whose pods share the NICs."""
 
 Objects = Mapping[str, Sequence[Body]]
@@ -49,7 +49,7 @@ def policy_of(manifests: Iterable[Manifest], cluster: str) -> PlacementPolicy:
     raise LookupError(cluster)
 
 
-def configured(manifests: Iterable[Manifest], cluster: str) -> dict[str, list[Body]]:
+def configured_objects(manifests: Iterable[Manifest], cluster: str) -> dict[str, list[Body]]:
     """Return the compiled objects that the scheduler reads: pools, quotas, namespaces, classes."""
     found: dict[str, list[Body]] = {"configmaps": [], "namespaces": [], "deviceclasses": []}
     for manifest in manifests:
@@ -66,7 +66,7 @@ def configured(manifests: Iterable[Manifest], cluster: str) -> dict[str, list[Bo
     return found
 
 
-def machines(program: Program, cluster: str) -> dict[str, list[Body]]:
+def declared_machines(program: Program, cluster: str) -> dict[str, list[Body]]:
     """Return the declared nodes, pools at their largest size and empty, and the ResourceSlices of their GPUs.
 
     The device class of a GPU model selects the GPUs of all pools that declare the model.
@@ -78,21 +78,26 @@ def machines(program: Program, cluster: str) -> dict[str, list[Body]]:
     for pool in program.pools(cluster):
         machine = program.machine(pool)
         for name in machine_names(pool):
-            nodes.append(_node(name, pool, program))
+            nodes.append(_make_node(name, pool, program))
             if pool.spec.allocation == "dra":
-                slices.append(_slice(name, driver, machine.gpus.model, machine.gpus.count))
+                slices.append(_make_slice(name, driver, machine.gpus.model, machine.gpus.count))
         if pool.spec.allocation == "dra":
             name = device_class(machine.gpus.model)
-            expression = selector(driver, machine.gpus.model)
+            expression = device_selector(driver, machine.gpus.model)
             spec = {"selectors": [{"cel": {"expression": expression}}]}
             classes[name] = {"metadata": {"name": name}, "spec": spec}
-    if reserved(program, cluster):
-        amounts = {"cpu": _MANY, "memory": _PLENTY, "pods": _MANY, "ephemeral-storage": _PLENTY}
+    if has_only_reserved_pools(program, cluster):
+        amounts = {
+            "cpu": _PLENTIFUL_COUNT,
+            "memory": _PLENTIFUL_MEMORY,
+            "pods": _PLENTIFUL_COUNT,
+            "ephemeral-storage": _PLENTIFUL_MEMORY,
+        }
         nodes.append({"metadata": {"name": OTHERS}, "spec": {}, "status": {"allocatable": amounts}})
     return {"nodes": nodes, "resourceslices": slices, "deviceclasses": list(classes.values())}
 
 
-def reserved(program: Program, cluster: str) -> bool:
+def has_only_reserved_pools(program: Program, cluster: str) -> bool:
     """Return whether all pools have taints that pods must tolerate, so that other machines must exist."""
     return all(
         any(taint.effect != "PreferNoSchedule" for taint in pool.spec.all_taints) for pool in program.pools(cluster)
@@ -106,19 +111,19 @@ def machine_names(pool: Item[NodePoolSpec]) -> list[str]:
     return [f"{pool.name}-{number:04}" for number in range(pool_size(pool))]
 
 
-def _node(name: str, pool: Item[NodePoolSpec], program: Program) -> Body:
+def _make_node(name: str, pool: Item[NodePoolSpec], program: Program) -> Body:
     machine, spec = program.machine(pool), pool.spec
     amounts = {
-        "cpu": str(quantity(machine.cpu)) if isinstance(machine.cpu, int) else str(machine.cpu),
-        "memory": str(int(quantity(machine.memory))),
-        "pods": _PODS,
-        "ephemeral-storage": _PLENTY,
+        "cpu": str(parse_quantity(machine.cpu)) if isinstance(machine.cpu, int) else str(machine.cpu),
+        "memory": str(int(parse_quantity(machine.memory))),
+        "pods": _PODS_PER_NODE,
+        "ephemeral-storage": _PLENTIFUL_MEMORY,
     }
     if spec.allocation == "devicePlugin":
         amounts[spec.resource_name] = str(machine.gpus.count)
     if spec.rdma_resource:
         nics = sum(nic.rdma for nic in machine.nics)
-        amounts[spec.rdma_resource] = _NICS if shares_nics(pool) or not nics else str(nics)
+        amounts[spec.rdma_resource] = _PLENTIFUL_NICS if shares_nics(pool) or not nics else str(nics)
     labels = {
         **pool.resource.metadata.labels,
         **node_labels(pool, program),
@@ -134,7 +139,7 @@ def _node(name: str, pool: Item[NodePoolSpec], program: Program) -> Body:
     }
 
 
-def _slice(node: str, driver: str, model: str, count: int) -> Body:
+def _make_slice(node: str, driver: str, model: str, count: int) -> Body:
     """Return a ResourceSlice with the attributes of NVIDIA's and the example driver; see `cluster.devices.selector`."""
     product = f"NVIDIA {model}"
     attributes = {"type": {"string": "gpu"}, "productName": {"string": product}, "model": {"string": product}}
@@ -148,9 +153,9 @@ def _slice(node: str, driver: str, model: str, count: int) -> Body:
     }
 
 
-def declared(program: Program, manifests: Iterable[Manifest], cluster: str) -> ClusterState:
+def declared_state(program: Program, manifests: Iterable[Manifest], cluster: str) -> ClusterState:
     """Return an empty cluster as its specs declare it. Raises LookupError for an undeclared one."""
     known = list(manifests)
-    objects = configured(known, cluster)
+    objects = configured_objects(known, cluster)
     # Machines last: their device classes replace the declared ones, whose selectors cannot be evaluated here.
-    return ClusterState(cluster, policy_of(known, cluster), {**objects, **machines(program, cluster)})
+    return ClusterState(cluster, policy_of(known, cluster), {**objects, **declared_machines(program, cluster)})

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from avactl.base.object_identity import ObjectKey
-from avactl.change.plan.cluster_state import configured
-from avactl.change.plan.cost import Hardware, hardware
-from avactl.change.plan.workloads import Surroundings, Workload, surroundings, workloads
+from avactl.change.plan.cluster_state import configured_objects
+from avactl.change.plan.cost import Hardware, pool_hardware
+from avactl.change.plan.workloads import Surroundings, Workload, find_surroundings, find_workloads
 from avactl.compiler import Compilation
 from avactl.program.manifest import Body
 from avactl.spec.platform.prices import Prices
@@ -23,7 +23,7 @@ class Side:
     around: Surroundings = field(default_factory=Surroundings)
     hardware: Hardware = field(default_factory=lambda: Hardware({}, frozenset()))
     prices: Prices | None = None
-    configured: dict[str, list[Body]] = field(default_factory=lambda: configured((), ""))
+    configured: dict[str, list[Body]] = field(default_factory=lambda: configured_objects((), ""))
     """Compiled objects that the scheduler reads."""
     claims: tuple[tuple[str, Body], ...] = ()
     """PersistentVolumeClaims, with their namespaces."""
@@ -40,11 +40,11 @@ class Side:
         manifests = [manifest for manifest in compilation.manifests if manifest.cluster == cluster]
         return cls(
             known=True,
-            works=workloads(manifests, cluster),
-            around=surroundings(manifests, cluster),
-            hardware=hardware(compilation.program, cluster),
+            works=find_workloads(manifests, cluster),
+            around=find_surroundings(manifests, cluster),
+            hardware=pool_hardware(compilation.program, cluster),
             prices=compilation.program.cluster_spec(cluster).prices,
-            configured=configured(manifests, cluster),
+            configured=configured_objects(manifests, cluster),
             claims=tuple((each.namespace, each.body) for each in manifests if each.kind == "PersistentVolumeClaim"),
             budgets=tuple(each.body for each in manifests if each.kind == "PodDisruptionBudget"),
             nodes=tuple((each.name, each.body) for each in manifests if each.kind == "Node"),

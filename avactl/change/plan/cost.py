@@ -18,7 +18,7 @@ from avactl.spec.platform.prices import Prices
 
 MONTH = 730.0
 """Hours per month: 8,760 hours of a year divided by twelve."""
-_HOUR = 3600.0
+_SECONDS_PER_HOUR = 3600.0
 _GIB = 1 << 30
 
 
@@ -43,7 +43,7 @@ class Hardware(NamedTuple):
     rates: Rates = Rates({}, {}, {})
 
 
-def hardware(program: Program, cluster: str) -> Hardware:
+def pool_hardware(program: Program, cluster: str) -> Hardware:
     """Return the GPU names of a cluster's pools."""
     pools = program.pools(cluster)
     models = {device_class(model): model for model in program.gpu_models(cluster)}
@@ -57,7 +57,7 @@ def hardware(program: Program, cluster: str) -> Hardware:
     return Hardware(models, resources, Rates(declared, highest[False], highest[True]))
 
 
-def cost(
+def workload_cost(
     works: Iterable[Workload],
     around: Surroundings,
     known: Hardware,
@@ -81,7 +81,7 @@ def cost(
         on_spot = spot_count(work, count)
         for model, each in _pod_gpus(work, amounts, around, known).items():
             gpus[model] = gpus.get(model, 0) + count * each
-            firm, spot = _rates(work, model, prices, known.rates)
+            firm, spot = _gpu_hour_prices(work, model, prices, known.rates)
             if firm is None or (on_spot and spot is None):
                 priced = False
                 continue
@@ -93,7 +93,7 @@ def cost(
         if work.id.kind == "Job":
             notes = work.template["metadata"].get("annotations") or {}
             deadline = notes.get(TIMEOUT.name) or work.spec.get("activeDeadlineSeconds")
-            hours.append(None if deadline is None else int(deadline) / _HOUR)
+            hours.append(None if deadline is None else int(deadline) / _SECONDS_PER_HOUR)
         else:
             hours.append(float("inf"))
     jobs = [each for each in hours if each != float("inf")]
@@ -120,7 +120,9 @@ def _only_spot(work: Workload) -> bool:
     return bool((work.template["spec"].get("nodeSelector") or {}).get(names.CAPACITY) == names.SPOT)
 
 
-def _rates(work: Workload, model: str, prices: Prices | None, rates: Rates) -> tuple[float | None, float | None]:
+def _gpu_hour_prices(
+    work: Workload, model: str, prices: Prices | None, rates: Rates
+) -> tuple[float | None, float | None]:
     """Return the price of a GPU-hour on machines that stay and on spot machines; None if it is unknown."""
     general = None if prices is None or model not in prices.gpus else float(prices.gpus[model])
     pool = (work.template["spec"].get("nodeSelector") or {}).get(names.POOL_LABEL, "")

@@ -25,21 +25,21 @@ class Moment:
             found = self.running if pod.node else self.waiting
             owner = owner_of(pod)
             found[owner] = found.get(owner, 0) + 1
-        self.pools = {(name, model): used for name, model, _, used in _usage(world)}
+        self.pools = {(name, model): used for name, model, _, used in _pool_usage(world)}
         self.quotas = {(team, model): used for team, model, used, _ in world.cache.quotas.usage()}
 
 
 def owner_of(pod: PodInfo) -> Owner:
     """Return the spec that a pod belongs to, by its labels; other pods are their own owner."""
     labels = pod.labels
-    kind = registry.labelled(labels.get("app.kubernetes.io/name", ""))
+    kind = registry.kind_with_label(labels.get("app.kubernetes.io/name", ""))
     instance = labels.get("app.kubernetes.io/instance", "")
     if kind is None or labels.get(names.MANAGED_BY) != names.MANAGER or not instance:
         return Owner("Pod", "", pod.key)
     return Owner(kind, labels.get(names.TEAM_LABEL, ""), instance)
 
 
-def effects(world: World, then: Moment, own: set[Owner]) -> Iterator[Effect]:
+def spec_effects(world: World, then: Moment, own: set[Owner]) -> Iterator[Effect]:
     """Return the effects on unchanged specs."""
     now = Moment(world)
     victims: dict[Owner, tuple[str, str, Owner | None]] = {}
@@ -66,7 +66,7 @@ def effects(world: World, then: Moment, own: set[Owner]) -> Iterator[Effect]:
             yield Effect(owner, "restarts", stopped[owner], was, why, words, by)
 
 
-def _usage(world: World) -> Iterator[tuple[str, str, int, float]]:
+def _pool_usage(world: World) -> Iterator[tuple[str, str, int, float]]:
     """Pool, GPU model, GPUs and those in use."""
     state, cache = world.cache.tables.state, world.cache
     found: dict[tuple[str, str], tuple[int, float]] = {}
@@ -82,13 +82,13 @@ def _usage(world: World) -> Iterator[tuple[str, str, int, float]]:
         yield name, model, total, used
 
 
-def pools(world: World, then: Moment) -> Iterator[Pool]:
+def pool_changes(world: World, then: Moment) -> Iterator[Pool]:
     """Return the pools with GPUs in use before and after."""
-    for name, model, total, used in _usage(world):
+    for name, model, total, used in _pool_usage(world):
         yield Pool(name, model, total, then.pools.get((name, model), 0.0), used)
 
 
-def quotas(world: World, then: Moment) -> Iterator[Quota]:
+def quota_changes(world: World, then: Moment) -> Iterator[Quota]:
     """Return the teams with a quota whose usage differs, before and after."""
     for team, model, used, _ in sorted(world.cache.quotas.usage()):
         was = then.quotas.get((team, model), 0.0)

@@ -33,12 +33,12 @@ class Verdict(str, Enum):  # noqa: UP042 - printed as its value
         return self in (Verdict.GOES_ON, Verdict.STARTS, Verdict.STOPPED, Verdict.REMOVED)
 
 
-_ORDER = list(Verdict)
+_VERDICT_ORDER = list(Verdict)
 
 
-def worst(one: Verdict, other: Verdict) -> Verdict:
+def worse_verdict(one: Verdict, other: Verdict) -> Verdict:
     """Return the worse of two verdicts."""
-    return max(one, other, key=_ORDER.index)
+    return max(one, other, key=_VERDICT_ORDER.index)
 
 
 class Owner(NamedTuple):
@@ -222,4 +222,4 @@ class Plan:
     @property
     def shown(self) -> tuple[Entry, ...]:
         """Return the entries to show, the worst first, then by team and name."""
-        return tuple(sorted(self.entries, key=lambda e: (-_ORDER.index(e.verdict), e.owner.team, e.owner.name)))
+        return tuple(sorted(self.entries, key=lambda e: (-_VERDICT_ORDER.index(e.verdict), e.owner.team, e.owner.name)))

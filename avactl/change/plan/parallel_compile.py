@@ -37,8 +37,8 @@ def begin(
         return None
     cluster = found[1].decode()
     # The head first: the work tree may change meanwhile, a git tree does not.
-    after = parallel.begin(partial(_pack, head, cluster, tip))
-    before = parallel.begin(partial(_pack, base, cluster))
+    after = parallel.begin_in_process(partial(_pack, head, cluster, tip))
+    before = parallel.begin_in_process(partial(_pack, base, cluster))
     if before is None or after is None:
         return None
     return partial(_both, before, after)

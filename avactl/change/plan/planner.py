@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable, Sequence
 from avactl.base import gc_control as collector
 from avactl.base.object_identity import ObjectKey, namespaced_name
 from avactl.change.plan import effects
-from avactl.change.plan.cluster_state import ClusterState, declared, machines, reserved
+from avactl.change.plan.cluster_state import ClusterState, declared_machines, declared_state, has_only_reserved_pools
 from avactl.change.plan.compiled_side import Side
-from avactl.change.plan.cost import cost
-from avactl.change.plan.model import Cost, Entry, Owner, Plan, Verdict, worst
+from avactl.change.plan.cost import workload_cost
+from avactl.change.plan.model import Cost, Entry, Owner, Plan, Verdict, worse_verdict
 from avactl.change.plan.rollout import Change, Done, Op, place_all
 from avactl.change.plan.simulator import World
 from avactl.change.plan.spec_origin import Origin
-from avactl.change.plan.verdicts import places, reclaimable, waits
+from avactl.change.plan.verdicts import count_on_spot, group_waits, pod_places
 from avactl.change.plan.workloads import Workload
 from avactl.compiler import Compilation
 from avactl.contracts import names
@@ -24,16 +24,16 @@ from avactl.scheduler.cache.cluster import ClusterCache
 
 _BEFORE, _AFTER = "2000-01-01T00:00:00Z", "2000-01-01T00:00:01Z"
 """Creation time of the head's pods and of the base's: those of the base are older."""
-_LATER = "9999-01-01T00:00:00Z"
+_FAR_FUTURE = "9999-01-01T00:00:00Z"
 
 
-def clusters(base: Compilation | None, head: Compilation) -> list[str]:
+def declared_clusters(base: Compilation | None, head: Compilation) -> list[str]:
     """Return the clusters that either side declares."""
     sides = [side for side in (base, head) if side is not None]
     return sorted({item.name for side in sides for item in side.program.clusters()})
 
 
-@collector.paused()
+@collector.pause_gc()
 def make_plan(
     base: Compilation | None,
     head: Compilation,
@@ -53,33 +53,33 @@ def make_plan(
     return plan_live(live, lambda: (before, after), everything=everything)
 
 
-@collector.paused()
+@collector.pause_gc()
 def plan_live(live: ClusterState, sides: Callable[[], tuple[Side, Side]], *, everything: bool = False) -> Plan:
     """Plan on a snapshot. `sides` returns base and head, and is called as late as possible."""
     world = World(live)
     world.settle()
     then = effects.Moment(world)
     before, after = sides()
-    _configure(world, before, after, declared_only=False)
+    _apply_configuration(world, before, after, declared_only=False)
     for name, body in after.nodes:
         world.patch_node(name, body)
     running = sum(1 for pod in live.objects.get("pods", ()) if pod["spec"].get("nodeName"))
     source = f"the snapshot of {live.taken}: {len(live.objects.get('nodes', ()))} machines, {running} pods"
-    change = Change(world, after.around, live.taken or _LATER)
+    change = Change(world, after.around, live.taken or _FAR_FUTURE)
     change.volumes(after.claims)
     change.apply(before.works, after.works, everything)
-    return _decided(change, then, live.cluster, source, (before, after), (), live=True)
+    return _decide(change, then, live.cluster, source, (before, after), (), live=True)
 
 
 def _on_declared(
     base: Compilation | None, head: Compilation, cluster: str, sides: tuple[Side, Side], everything: bool
 ) -> Plan:
     before, after = sides
-    world = _declared(base, head, cluster, before, everything)
+    world = _declared_world(base, head, cluster, before, everything)
     world.settle()
     then = effects.Moment(world)
-    _configure(world, before, after, declared_only=True)
-    there = machines(head.program, cluster) if after.known else {"nodes": []}
+    _apply_configuration(world, before, after, declared_only=True)
+    there = declared_machines(head.program, cluster) if after.known else {"nodes": []}
     world.put_objects(there)
     left = {item["metadata"]["name"] for item in there["nodes"]}
     for name in [name for name in world.cache.tables.nodes if name not in left]:
@@ -87,11 +87,11 @@ def _on_declared(
     change = Change(world, after.around, _AFTER)
     change.volumes(after.claims)
     change.apply({} if everything else before.works, after.works, everything)
-    source, assumed = _about(head, cluster, after.known)
-    return _decided(change, then, cluster, source, sides, assumed, live=False)
+    source, assumed = _describe_machines(head, cluster, after.known)
+    return _decide(change, then, cluster, source, sides, assumed, live=False)
 
 
-def _decided(
+def _decide(
     change: Change,
     then: effects.Moment,
     cluster: str,
@@ -105,36 +105,36 @@ def _decided(
     world, (before, after) = change.world, sides
     world.settle()
     change.finish()
-    entries = _entries(change, before, after, cluster)
-    affected = tuple(effects.effects(world, then, {entry.owner for entry in entries}))
-    pools, quotas = tuple(effects.pools(world, then)), tuple(effects.quotas(world, then))
+    entries = _make_entries(change, before, after, cluster)
+    affected = tuple(effects.spec_effects(world, then, {entry.owner for entry in entries}))
+    pools, quotas = tuple(effects.pool_changes(world, then)), tuple(effects.quota_changes(world, then))
     currency = after.prices.currency if after.prices is not None else ""
-    assumptions = (*assumed, *_assumed(live, entries, after))
+    assumptions = (*assumed, *_assumptions(live, entries, after))
     return Plan(cluster, source, tuple(entries), affected, pools, quotas, currency, assumptions)
 
 
-def _declared(base: Compilation | None, head: Compilation, cluster: str, before: Side, everything: bool) -> World:
+def _declared_world(base: Compilation | None, head: Compilation, cluster: str, before: Side, everything: bool) -> World:
     """Return the declared machines with the base's workloads on them; without a base, the head's machines."""
     if before.known and base is not None and not everything:
-        world = World(declared(base.program, base.manifests, cluster))
+        world = World(declared_state(base.program, base.manifests, cluster))
         for namespace, body in before.claims:
             world.want_claim(namespace, body)
         place_all(world, before.works.values(), before.around, _BEFORE, "base")
         for body in before.budgets:
             world.protect(body)
         return world
-    return World(declared(head.program, head.manifests, cluster))
+    return World(declared_state(head.program, head.manifests, cluster))
 
 
-@collector.paused()
+@collector.pause_gc()
 def declared_cluster(compilation: Compilation, cluster: str) -> ClusterCache:
     """Return the scheduler's view of a cluster with the declared machines and workloads, placed as far as they fit."""
-    world = _declared(compilation, compilation, cluster, Side.of(compilation, cluster), everything=False)
+    world = _declared_world(compilation, compilation, cluster, Side.of(compilation, cluster), everything=False)
     world.settle()
     return world.cache
 
 
-def _configure(world: World, before: Side, after: Side, *, declared_only: bool) -> None:
+def _apply_configuration(world: World, before: Side, after: Side, *, declared_only: bool) -> None:
     """Apply the head's pools, quotas and namespaces."""
     old, new = before.configured, after.configured
     was = {namespaced_name(item): item for item in old["configmaps"]}
@@ -149,7 +149,7 @@ def _configure(world: World, before: Side, after: Side, *, declared_only: bool) 
 # -- entries ---------------------------------------------------------------------------------------------------------
 
 
-def _entries(change: Change, before: Side, after: Side, cluster: str) -> list[Entry]:
+def _make_entries(change: Change, before: Side, after: Side, cluster: str) -> list[Entry]:
     by_item: dict[Owner, list[Done]] = defaultdict(list)
     for each in change.done.values():
         by_item[each.work.owner].append(each)
@@ -158,9 +158,9 @@ def _entries(change: Change, before: Side, after: Side, cluster: str) -> list[En
     for owner, mine in by_item.items():
         origin = next((each.work.origin for each in mine if each.op != "removed"), mine[0].work.origin)
         old, new = olds.get(owner, []), news.get(owner, [])
-        now = cost(new, after.around, after.hardware, after.prices, change.scaled)
-        was = cost(old, before.around, before.hardware, before.prices, change.scaled)
-        found.append(_entry(change.world, owner, origin, mine, cluster, len(new), now, was))
+        now = workload_cost(new, after.around, after.hardware, after.prices, change.scaled)
+        was = workload_cost(old, before.around, before.hardware, before.prices, change.scaled)
+        found.append(_make_entry(change.world, owner, origin, mine, cluster, len(new), now, was))
     return found
 
 
@@ -171,12 +171,12 @@ def _by_owner(works: dict[ObjectKey, Workload]) -> dict[Owner, list[Workload]]:
     return found
 
 
-def _entry(
+def _make_entry(
     world: World, owner: Owner, origin: Origin, done: Sequence[Done], cluster: str, left: int, now: Cost, was: Cost
 ) -> Entry:
     pods = [pod for each in done if each.op != "removed" for pod in world.pods_of(each.work)]
     running = [pod for pod in pods if pod.node]
-    found = waits(world, pods)
+    found = group_waits(world, pods)
     stopped = sum(each.stopped for each in done)
     op: Op = "removed" if not left else "added" if all(each.op == "added" for each in done) else "changed"
     if all(each.op == "unchanged" for each in done):
@@ -186,7 +186,7 @@ def _entry(
     if pods and op in ("changed", "unchanged") and not (found or stopped or new):
         verdict = Verdict.GOES_ON
     for wait in found:
-        verdict = worst(verdict, wait.verdict)
+        verdict = worse_verdict(verdict, wait.verdict)
     surges = [each.surge for each in done if each.surge is not None]
     surge = min(surges, key=lambda each: each.placed - each.wanted) if surges else None
     if surge is not None and surge.placed < surge.wanted and verdict.fine and surge.wanted and not running:
@@ -199,13 +199,13 @@ def _entry(
         verdict,
         len(pods),
         len(running),
-        places(world, running),
+        pod_places(world, running),
         found,
         restarts=stopped,
         ends=sum(each.ends for each in done) if left else 0,
         surge=surge,
         later=any(each.later for each in done),
-        reclaimable=reclaimable(world, running) if owner.team else 0,
+        reclaimable=count_on_spot(world, running) if owner.team else 0,
         cost=now,
         before=was,
         estimated=scheduler != {names.SCHEDULER_NAME} and bool(left),
@@ -216,7 +216,7 @@ def _entry(
 # -- source and assumptions -------------------------------------------------------------------------------------------
 
 
-def _about(head: Compilation, cluster: str, known: bool) -> tuple[str, list[str]]:
+def _describe_machines(head: Compilation, cluster: str, known: bool) -> tuple[str, list[str]]:
     """Describe the machines of a plan without a snapshot; return the source and the assumptions."""
     if not known:
         return "declared capacity; the live cluster was not read", []
@@ -229,12 +229,12 @@ def _about(head: Compilation, cluster: str, known: bool) -> tuple[str, list[str]
     largest = [pool for pool in pools if pool.spec.autoscaling is not None]
     if largest:
         assumed.append("growing pools are counted at their largest size: " + ", ".join(pool.name for pool in largest))
-    if reserved(head.program, cluster):
+    if has_only_reserved_pools(head.program, cluster):
         assumed.append("pods without GPUs are assumed to fit: CPU-only machines are not declared")
     return source, assumed
 
 
-def _assumed(live: bool, entries: Sequence[Entry], after: Side) -> Iterable[str]:
+def _assumptions(live: bool, entries: Sequence[Entry], after: Side) -> Iterable[str]:
     if any(work.fewest is not None for work in after.works.values()):
         yield f"autoscaled services are counted with their {'current' if live else 'minimum'} number of pods"
     if any(entry.estimated and entry.pods for entry in entries):

@@ -141,7 +141,7 @@ class Change:
         return [(work, range(count))]
 
     def _roll(self, work: Workload, op: Op, pods: list[PodInfo], count: int) -> list[tuple[Workload, range]]:
-        surge, lost = _limits(work, count)
+        surge, lost = _rolling_limits(work, count)
         if not surge and not lost:
             lost = work.size
         if (work.spec.get("strategy") or {}).get("type") == "Recreate":
@@ -160,7 +160,7 @@ class Change:
 
     def finish(self) -> None:
         """Complete the rollouts whose new pods were placed, and let the scheduler decide again."""
-        stalled = {_together(each.work) for each in self._rollouts if each.old and not self._placed(each.work)}
+        stalled = {_replacement_unit(each.work) for each in self._rollouts if each.old and not self._placed(each.work)}
         for rollout in self._rollouts:
             work, done = rollout.work, self.done[rollout.work.id]
             new, placed = self._new(work), self._placed(work)
@@ -168,7 +168,7 @@ class Change:
             wanted = self._further(rollout)
             words = next((self.world.said.get(pod.uid, "") for pod in new if not pod.node), "")
             self.done[work.id] = done._replace(surge=Surge(wanted, max(0, min(wanted, beyond)), words))
-            if rollout.old and _together(work) in stalled:
+            if rollout.old and _replacement_unit(work) in stalled:
                 self.done[work.id] = self.done[work.id]._replace(stopped=rollout.begins)
                 continue  # the rollout stalls, the old pods keep running
             count = work.count(len(rollout.old))
@@ -195,12 +195,12 @@ class Change:
         return sum(1 for pod in gone if pod.node)
 
 
-def _together(work: Workload) -> ObjectKey:
+def _replacement_unit(work: Workload) -> ObjectKey:
     """Return what is replaced together: all roles of a DisaggregatedSet, else the workload."""
     return work.id._replace(name=work.marks.get(names.DISAGGREGATED_NAME, work.id.name))
 
 
-def _limits(work: Workload, count: int) -> tuple[int, int]:
+def _rolling_limits(work: Workload, count: int) -> tuple[int, int]:
     """Return how many pods more, and how many fewer, a rolling update may have."""
     defaults: tuple[int | str, int | str]
     if work.id.kind in GROUPED:
@@ -208,12 +208,12 @@ def _limits(work: Workload, count: int) -> tuple[int, int]:
     else:
         rolling, defaults = (work.spec.get("strategy") or {}).get("rollingUpdate") or {}, ("25%", "25%")
     replicas = count // work.size
-    surge = _pods(rolling.get("maxSurge", defaults[0]), replicas, up=True)
-    lost = _pods(rolling.get("maxUnavailable", defaults[1]), replicas, up=False)
+    surge = _resolve_pods(rolling.get("maxSurge", defaults[0]), replicas, up=True)
+    lost = _resolve_pods(rolling.get("maxUnavailable", defaults[1]), replicas, up=False)
     return surge * work.size, lost * work.size
 
 
-def _pods(given: int | str, count: int, up: bool) -> int:
+def _resolve_pods(given: int | str, count: int, up: bool) -> int:
     """Resolve a number or percentage of pods: surge rounds up, unavailable rounds down."""
     if isinstance(given, int):
         return given

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from avactl.base.terminal import shortened
+from avactl.base.terminal import shorten_middle
 from avactl.change.plan.cluster_state import ClusterState
 from avactl.change.plan.snapshot.loader import SnapshotError
 from avactl.change.plan.workloads import GROUPED, Made, Workload
@@ -28,13 +28,13 @@ from avactl.scheduler.objects.pod_info import PodInfo
 from avactl.scheduler.preemption.disruption_budgets import DisruptionBudgets
 from avactl.scheduler.queue.scheduling_queue import SchedulingQueue
 
-_ROUNDS = 64
+_MAX_ROUNDS = 64
 """Average number of decisions per queued group, above which the simulation is considered not to converge."""
 _ANYWHERE = "avactl-plan-anywhere"
 """A volume reachable from every machine, created for a bound claim."""
-_LAST = "9999-12-31T23:59:59Z"
+_LATEST_TIME = "9999-12-31T23:59:59Z"
 """Creation time of the replacements of evicted pods: the youngest of all."""
-_INDEXED = ("job-name", "app.kubernetes.io/instance")
+_INDEXED_LABELS = ("job-name", "app.kubernetes.io/instance")
 """Labels by which the pods of a workload are found."""
 
 
@@ -151,7 +151,7 @@ class World:
         metadata = item["metadata"]
         key = f"{metadata['namespace']}/{metadata['name']}"
         if key not in self.items:
-            for mark in _marks(metadata):
+            for mark in _selector_labels(metadata):
                 self._marked.setdefault(mark, {})[key] = None
         self.items[key] = item
         self.pod_handler.put(item)
@@ -159,7 +159,7 @@ class World:
     def drop_pod(self, key: str) -> Body:
         """Remove a pod with its generated claims; return its last state."""
         item = self.items.pop(key)
-        for mark in _marks(item["metadata"]):
+        for mark in _selector_labels(item["metadata"]):
             del self._marked[mark][key]
         self.pod_handler.drop(key)
         for status in (item.get("status") or {}).get("resourceClaimStatuses") or ():
@@ -191,12 +191,12 @@ class World:
             return self._labelled(id_.namespace, {"job-name": id_.name})
         if id_.kind in GROUPED:
             own = (work.template.get("metadata") or {}).get("labels") or {}
-            select = {key: own[key] for key in _INDEXED if key in own} | dict(work.marks)
+            select = {key: own[key] for key in _INDEXED_LABELS if key in own} | dict(work.marks)
             return sorted(self._labelled(id_.namespace, select), key=_place_in_group)
         return self._labelled(id_.namespace, (work.spec.get("selector") or {}).get("matchLabels") or {"": ""})
 
     def _labelled(self, namespace: str, select: Mapping[str, str]) -> list[PodInfo]:
-        mark = next(((namespace, label, select[label]) for label in _INDEXED if label in select), None)
+        mark = next(((namespace, label, select[label]) for label in _INDEXED_LABELS if label in select), None)
         keys = self.items if mark is None else self._marked.get(mark, {})
         found = [
             pod
@@ -235,14 +235,14 @@ class World:
         if key in self._volume_claims:
             return
         self._volume_claims.add(key)
-        self.cache.volumes.put_claim(_bound(namespace, body["metadata"]["name"], body["spec"]))
+        self.cache.volumes.put_claim(_bound_claim(namespace, body["metadata"]["name"], body["spec"]))
 
     # -- deciding ---------------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
         """Decide until nothing changes any more. Raises UnsettledError."""
         freed = -1
-        left = _ROUNDS * (len(self.queue.units) + 64)
+        left = _MAX_ROUNDS * (len(self.queue.units) + 64)
         while True:
             self._tidy()
             unit = self.queue.pop()
@@ -259,7 +259,7 @@ class World:
                     # Replacements come last: everything that was pending has been tried by then.
                     gone, self._gone = self._gone, []
                     for made in gone:
-                        metadata = {**made.pod["metadata"], "creationTimestamp": _LAST}
+                        metadata = {**made.pod["metadata"], "creationTimestamp": _LATEST_TIME}
                         self._put(made._replace(pod={**made.pod, "metadata": metadata}))
                 else:
                     return
@@ -303,7 +303,7 @@ class World:
         for given in order.claims:
             self._give(given, pod)
         for name in order.volumes:
-            self.cache.volumes.put_claim(_bound(pod.namespace, name, {}))
+            self.cache.volumes.put_claim(_bound_claim(pod.namespace, name, {}))
         self.said.pop(pod.uid, None)
         status = {**(item.get("status") or {}), "phase": "Running"}
         self.put_pod({**item, "metadata": metadata, "spec": {**item["spec"], "nodeName": order.node}, "status": status})
@@ -325,14 +325,17 @@ class World:
         if not item["metadata"].get("ownerReferences"):
             return []
         self._anew += 1
-        metadata = _renamed(item["metadata"], self._anew)
+        metadata = _replacement_metadata(item["metadata"], self._anew)
         notes = {key: value for key, value in (metadata.get("annotations") or {}).items() if key != DEVICES.name}
         metadata["annotations"] = notes
         spec = {key: value for key, value in item["spec"].items() if key != "nodeName"}
         status: dict[str, Any] = {"phase": "Pending"}
         if statuses:
             status["resourceClaimStatuses"] = statuses
-        made = [{"metadata": _renamed(claim["metadata"], self._anew), "spec": claim["spec"]} for claim in claims]
+        made = [
+            {"metadata": _replacement_metadata(claim["metadata"], self._anew), "spec": claim["spec"]}
+            for claim in claims
+        ]
         return [Made({"metadata": metadata, "spec": spec, "status": status}, made)]
 
     # -- claims -----------------------------------------------------------------------------------------------------
@@ -395,17 +398,19 @@ def _object_of(resource: str, item: Body) -> Iterator[None]:
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
         metadata = item.get("metadata") or {}
         name = "/".join(str(metadata[key]) for key in ("namespace", "name") if metadata.get(key))
-        what = shortened(f"{type(error).__name__}: {error}", 200)
+        what = shorten_middle(f"{type(error).__name__}: {error}", 200)
         hint = "take a new snapshot: `avactl snapshot > state.json`"
-        raise SnapshotError(f"the snapshot is damaged: {resource} {shortened(name, 300)} ({what})", hint) from error
+        raise SnapshotError(
+            f"the snapshot is damaged: {resource} {shorten_middle(name, 300)} ({what})", hint
+        ) from error
 
 
-def _renamed(metadata: Body, number: int) -> Body:
+def _replacement_metadata(metadata: Body, number: int) -> Body:
     """Return the metadata of a replacement: a new object with a similar name."""
     return {**metadata, "uid": f"{metadata['uid']}#{number}"}
 
 
-def _bound(namespace: str, name: str, spec: Body) -> Body:
+def _bound_claim(namespace: str, name: str, spec: Body) -> Body:
     """Return a claim bound to a volume that every machine reaches."""
     metadata = {"namespace": namespace, "name": name, "uid": f"{namespace}/{name}"}
     return {"metadata": metadata, "spec": {**spec, "volumeName": _ANYWHERE}, "status": {"phase": "Bound"}}
@@ -417,8 +422,8 @@ def _place_in_group(pod: PodInfo) -> tuple[int, ...]:
     return tuple(int(text) if len(text) < 10 and text.isdecimal() else 0 for text in texts)
 
 
-def _marks(metadata: Body) -> Iterator[tuple[str, str, str]]:
+def _selector_labels(metadata: Body) -> Iterator[tuple[str, str, str]]:
     labels = metadata.get("labels") or {}
-    for label in _INDEXED:
+    for label in _INDEXED_LABELS:
         if label in labels:
             yield metadata["namespace"], label, labels[label]

@@ -18,11 +18,11 @@ from avactl.scheduler.objects.pod_info import PodInfo
 from avactl.scheduler.queue.gang_request import gang_of, roles_of
 from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup
 
-_DOMAINS = 4
+_MAX_DOMAINS = 4
 """Maximum number of domains that are named."""
 
 
-def places(world: World, pods: Iterable[PodInfo]) -> tuple[Place, ...]:
+def pod_places(world: World, pods: Iterable[PodInfo]) -> tuple[Place, ...]:
     """Return the machines of pods, by pool."""
     found: dict[str, set[str]] = {}
     for pod in pods:
@@ -30,29 +30,29 @@ def places(world: World, pods: Iterable[PodInfo]) -> tuple[Place, ...]:
         if info is not None and info.name != OTHERS:
             pool = world.cache.tables.pool_of(info)
             found.setdefault(pool.name if pool else "", set()).add(pod.node)
-    return tuple(Place(pool, len(nodes), _domains(world, nodes)) for pool, nodes in sorted(found.items()))
+    return tuple(Place(pool, len(nodes), _narrowest_domains(world, nodes)) for pool, nodes in sorted(found.items()))
 
 
-def reclaimable(world: World, pods: Iterable[PodInfo]) -> int:
+def count_on_spot(world: World, pods: Iterable[PodInfo]) -> int:
     """Return how many pods are on spot machines."""
     nodes = world.cache.tables.nodes
     return sum(1 for pod in pods if pod.node in nodes and nodes[pod.node].labels.get(names.CAPACITY) == names.SPOT)
 
 
-def _domains(world: World, nodes: set[str]) -> tuple[str, ...]:
+def _narrowest_domains(world: World, nodes: set[str]) -> tuple[str, ...]:
     """Return the narrowest domains of machines; none if there are too many to list."""
     for level in reversed(world.cache.tables.levels):
         values = {world.cache.tables.nodes[name].labels.get(level, "") for name in nodes}
-        if "" not in values and len(values) <= _DOMAINS:
-            return tuple(f"{_short(level)} {value}" for value in sorted(values))
+        if "" not in values and len(values) <= _MAX_DOMAINS:
+            return tuple(f"{_short_level(level)} {value}" for value in sorted(values))
     return ()
 
 
-def _short(level: str) -> str:
+def _short_level(level: str) -> str:
     return level.rpartition("/")[2]
 
 
-def waits(world: World, pods: Sequence[PodInfo]) -> tuple[Wait, ...]:
+def group_waits(world: World, pods: Sequence[PodInfo]) -> tuple[Wait, ...]:
     """Group pending pods by the reason they wait for."""
     units: dict[str, list[PodInfo]] = {}
     for pod in pods:
@@ -68,12 +68,12 @@ def waits(world: World, pods: Sequence[PodInfo]) -> tuple[Wait, ...]:
             if need <= 0:
                 continue  # surplus members of a running elastic gang
             together = sorted(gang.waiting, key=lambda pod: (pod.index, pod.name))[:need]
-        verdict, room = _cause(world, gang, together)
+        verdict, room = _waiting_cause(world, gang, together)
         found[verdict, words, room] = found.get((verdict, words, room), 0) + len(mine)
     return tuple(Wait(verdict, count, words, room) for (verdict, words, room), count in found.items())
 
 
-def _cause(world: World, unit: QueuedPodGroup | None, pods: Sequence[PodInfo]) -> tuple[Verdict, str]:
+def _waiting_cause(world: World, unit: QueuedPodGroup | None, pods: Sequence[PodInfo]) -> tuple[Verdict, str]:
     """Return why the pods of a group, which must start together, do not; and the domains with most capacity."""
     cache = world.cache
     requests: dict[str, Request] = {}
@@ -91,7 +91,7 @@ def _cause(world: World, unit: QueuedPodGroup | None, pods: Sequence[PodInfo]) -
     roles = roles_of(pods, requests)
     wishes = [StartRequest(request, members) for request, members in roles.items()]
     over, models = cache.quotas.admit(wishes)
-    if over and not _ever(world, wishes):
+    if over and not _fits_quota_alone(world, wishes):
         return Verdict.NEVER, ""
     if unit is not None and unit.gang:
         gang = gang_of(unit, pods, requests)[0]
@@ -104,10 +104,10 @@ def _cause(world: World, unit: QueuedPodGroup | None, pods: Sequence[PodInfo]) -
         return Verdict.NEVER, ""
     if over:
         return Verdict.QUOTA, ""
-    return Verdict.ROOM, _room(world, gang, len(pods))
+    return Verdict.ROOM, _largest_domains(world, gang, len(pods))
 
 
-def _ever(world: World, wishes: Sequence[StartRequest]) -> bool:
+def _fits_quota_alone(world: World, wishes: Sequence[StartRequest]) -> bool:
     """Return whether the team's quota would admit the pods if nothing else of the team ran."""
     leaf = world.leaves.get(world.cache.quotas.team(wishes[0].pods[0]))
     if leaf is None:
@@ -126,7 +126,7 @@ def _ever(world: World, wishes: Sequence[StartRequest]) -> bool:
     return not any(wish.request.gpus for wish in wishes)
 
 
-def _room(world: World, gang: Gang, count: int) -> str:
+def _largest_domains(world: World, gang: Gang, count: int) -> str:
     """Return the domains of the narrowest level with most capacity: `rack r1 has capacity for 3 of 4`."""
     state = world.cache.tables.state
     if count < 2 or gang.within is not None:
@@ -137,5 +137,5 @@ def _room(world: World, gang: Gang, count: int) -> str:
             continue
         for domain in reason.domains:
             if isinstance(domain.name, tuple) and domain.room:
-                return f"{_short(level)} {domain.name[-1]} has capacity for {domain.room} of {reason.role.least}"
+                return f"{_short_level(level)} {domain.name[-1]} has capacity for {domain.room} of {reason.role.least}"
     return ""

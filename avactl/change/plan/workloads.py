@@ -37,7 +37,7 @@ KINDS = {
 """Kubernetes kinds that run pods, with their API groups: operators have kinds of the same names. CronJobs run rarely
 and are not counted, except the templates of a pipeline's training: a plan is for the time of a run."""
 
-_SCALERS = {
+_SCALER_BOUNDS = {
     "HorizontalPodAutoscaler": ("minReplicas", "maxReplicas"),
     "ScaledObject": ("minReplicaCount", "maxReplicaCount"),
 }
@@ -47,10 +47,15 @@ _PRIORITIES = {
     "system-cluster-critical": (2_000_000_000, _PREEMPTS),
     "system-node-critical": (2_000_001_000, _PREEMPTS),
 }
-_SECONDS = 300
+_TOLERATION_SECONDS = 300
 """For which a pod stays on a node that is not ready, by default."""
-_UNREACHABLE = [
-    {"key": f"node.kubernetes.io/{what}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": _SECONDS}
+_DEFAULT_TOLERATIONS = [
+    {
+        "key": f"node.kubernetes.io/{what}",
+        "operator": "Exists",
+        "effect": "NoExecute",
+        "tolerationSeconds": _TOLERATION_SECONDS,
+    }
     for what in ("not-ready", "unreachable")
 ]
 
@@ -133,7 +138,7 @@ class Surroundings:
     """Default container requests by namespace."""
 
 
-def workloads(manifests: Iterable[Manifest], cluster: str) -> dict[ObjectKey, Workload]:
+def find_workloads(manifests: Iterable[Manifest], cluster: str) -> dict[ObjectKey, Workload]:
     """Return the workloads of a cluster, in apply order."""
     found: dict[ObjectKey, Workload] = {}
     scaled: dict[ObjectKey, tuple[int, int]] = {}
@@ -147,14 +152,14 @@ def workloads(manifests: Iterable[Manifest], cluster: str) -> dict[ObjectKey, Wo
             origin = origins.get(manifest.item.key)
             if origin is None:
                 origin = origins[manifest.item.key] = Origin.of(manifest.item)
-            for part in _parts(id_, manifest.body):
+            for part in _object_workloads(id_, manifest.body):
                 found[part.id] = Workload(part.id, origin, part.body, marks=part.marks)
-        elif kind == "CronJob" and _trains(manifest.body):
+        elif kind == "CronJob" and _is_training_template(manifest.body):
             id_ = ObjectKey(KINDS["Job"], "Job", manifest.namespace, manifest.name)
             job = {**manifest.body, "kind": "Job", "spec": manifest.body["spec"]["jobTemplate"]["spec"]}
             found[id_] = Workload(id_, Origin.of(manifest.item), job)
-        elif kind in _SCALERS:
-            spec, (low, high) = manifest.body["spec"], _SCALERS[kind]
+        elif kind in _SCALER_BOUNDS:
+            spec, (low, high) = manifest.body["spec"], _SCALER_BOUNDS[kind]
             target = spec["scaleTargetRef"]
             kind = target.get("kind", "Deployment")
             id_ = ObjectKey(KINDS.get(kind, ""), kind, manifest.namespace, target["name"])
@@ -173,7 +178,7 @@ class _Part(NamedTuple):
     marks: Mapping[str, str]
 
 
-def _parts(id_: ObjectKey, body: Body) -> Iterator[_Part]:
+def _object_workloads(id_: ObjectKey, body: Body) -> Iterator[_Part]:
     """Yield the workloads of an object: the roles of a DisaggregatedSet, else the object itself."""
     if id_.kind != ROLES:
         yield _Part(id_, body, {names.LWS_NAME: id_.name} if id_.kind == GROUPS else {})
@@ -183,13 +188,13 @@ def _parts(id_: ObjectKey, body: Body) -> Iterator[_Part]:
         yield _Part(id_._replace(name=f"{id_.name}-{role['name']}"), {**body, "spec": role["spec"]}, marks)
 
 
-def _trains(body: Body) -> bool:
+def _is_training_template(body: Body) -> bool:
     """Return True for the template of a pipeline's training, unless the pipeline is suspended."""
     notes = body["metadata"].get("annotations") or {}
     return notes.get(names.PIPELINE_STEP) == names.TRAINS
 
 
-def surroundings(manifests: Iterable[Manifest], cluster: str) -> Surroundings:
+def find_surroundings(manifests: Iterable[Manifest], cluster: str) -> Surroundings:
     """Return the objects that admission uses for the pods of a cluster."""
     priorities = dict(_PRIORITIES)
     claims: dict[tuple[str, str], Body] = {}
@@ -251,8 +256,8 @@ class Maker:
         spec = {"priority": value, "preemptionPolicy": policy, **spec}
         spec.setdefault("schedulerName", "default-scheduler")
         given = list(spec.get("tolerations") or ())
-        for toleration in _UNREACHABLE:
-            if not any(_covers(each, toleration) for each in given):
+        for toleration in _DEFAULT_TOLERATIONS:
+            if not any(_tolerates(each, toleration) for each in given):
                 given.append(toleration)
         spec["tolerations"] = given
         if spec.get("resourceClaims"):
@@ -341,7 +346,7 @@ class Maker:
         return made, statuses
 
 
-def _covers(given: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+def _tolerates(given: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     """Return True if a toleration covers the default one."""
     key, effect = given.get("key"), given.get("effect")
     return (not key or key == wanted["key"]) and (not effect or effect == wanted["effect"])

@@ -10,8 +10,17 @@ from urllib.parse import quote
 
 from avactl.change.diff import Diff, phrases
 from avactl.change.diff.consequences import WORKLOADS
-from avactl.change.diff.groups import groups
-from avactl.change.diff.markdown import REST, block, code, headline, prose, render_body, rights_size, within
+from avactl.change.diff.groups import group_intents
+from avactl.change.diff.markdown import (
+    REST,
+    code_span,
+    escape_prose,
+    fenced_block,
+    fit_lines,
+    headline,
+    render_body,
+    rights_size,
+)
 from avactl.change.diff.model import Disruption, IntentChange
 from avactl.change.diff.record import render_record
 from avactl.diagnostics import Diagnostic
@@ -68,7 +77,7 @@ class Artifact(NamedTuple):
     url: str = ""
 
     def __str__(self) -> str:
-        return f"[{code(self.name)}]({quote(self.url, safe=':/?&=#%~')})" if self.url else code(self.name)
+        return f"[{code_span(self.name)}]({quote(self.url, safe=':/?&=#%~')})" if self.url else code_span(self.name)
 
 
 def marker(identity: str) -> str:
@@ -80,7 +89,7 @@ def marker(identity: str) -> str:
 def compose(review: Review, identity: str, source: SourceText, *, limit: int, artifact: Artifact | None = None) -> str:
     """Return the comment, at most `limit` bytes. `source` returns the text of a file, for excerpts around problems."""
     rest = f"full diff: {artifact}" if artifact else REST
-    where = f" in {code(identity)}" if identity != "." else ""
+    where = f" in {code_span(identity)}" if identity != "." else ""
     begin, end = [marker(identity)], _foot(review, artifact)
     room = limit - sum(_size(part) for part in (*begin, end)) - 500
     # Rights are the last that a comment omits.
@@ -105,11 +114,11 @@ def compose(review: Review, identity: str, source: SourceText, *, limit: int, ar
 def _elsewhere(review: Review) -> list[str]:
     found = []
     for name, files in list(review.elsewhere.items())[:_MOST_ENVIRONMENTS]:
-        shown = phrases.names((code(phrases.cut(each, _LONGEST)) for each in files), 3)
-        told = f"⚠️ Files of environment {code(name)} change, too: {shown}."
-        found.append(f"{told} Their effect is not in this comment: {code(f'avactl diff --environment {name}')}\n")
+        shown = phrases.join_names((code_span(phrases.shorten_middle(each, _LONGEST)) for each in files), 3)
+        told = f"⚠️ Files of environment {code_span(name)} change, too: {shown}."
+        found.append(f"{told} Their effect is not in this comment: {code_span(f'avactl diff --environment {name}')}\n")
     if len(review.elsewhere) > _MOST_ENVIRONMENTS:
-        others = phrases.names(map(code, list(review.elsewhere)[_MOST_ENVIRONMENTS:]), _MOST_NAMES)
+        others = phrases.join_names(map(code_span, list(review.elsewhere)[_MOST_ENVIRONMENTS:]), _MOST_NAMES)
         found.append(f"⚠️ Files of further environments change, too: {others}.\n")
     return found
 
@@ -131,18 +140,18 @@ def _problems(review: Review, where: str, source: SourceText, room: int) -> list
     title = f"### ❌ {'It does not compile' if broken else 'Policies'}{where}: {count}\n"
     told = [d for d in review.problems if broken or d.severity == "error"]
     text = render_text(told, source, False).rstrip("\n")
-    lines = within(text.splitlines(), room, "`avactl validate` shows all")
-    return [title, f"{block(lines, 'text')}\n"]
+    lines = fit_lines(text.splitlines(), room, "`avactl validate` shows all")
+    return [title, f"{fenced_block(lines, 'text')}\n"]
 
 
 def _section(section: Section, room: int) -> str:
-    lines = within(section.body.strip("\n").splitlines(), room, "`avactl plan` shows all")
+    lines = fit_lines(section.body.strip("\n").splitlines(), room, "`avactl plan` shows all")
     lines += ["\n</details>"] * sum(told.count("<details>") - told.count("</details>") for told in lines)
     return "\n".join([f"### {section.title}\n", *lines, ""])
 
 
 def _foot(review: Review, artifact: Artifact | None) -> str:
-    parts = [f"compared {prose(review.base)} with {prose(review.head)}"]
+    parts = [f"compared {escape_prose(review.base)} with {escape_prose(review.head)}"]
     if artifact and not review.quiet:
         parts.append(f"full diff: {artifact}")
     return f"<sub>{' · '.join(parts)}</sub>\n"
@@ -150,7 +159,7 @@ def _foot(review: Review, artifact: Artifact | None) -> str:
 
 def _glance(diff: Diff) -> str:
     """Summarise many changes in one line: data loss, stopped and restarted workloads, waiting work."""
-    if len(groups(diff)) < 3:
+    if len(group_intents(diff)) < 3:
         return ""
     lost = _kinds(i for i in diff.intents if i.disruption == Disruption.DATA_LOSS)
     stopped = _kinds(i for i in diff.intents if i.op == "removed" and _disturbs(i))
@@ -166,7 +175,7 @@ def _glance(diff: Diff) -> str:
         parts.append(f"Restarted: {restarted}" if restarted else "Nothing restarts")
     if waits:
         parts.append(f"**Too small: {len(waits)} {'quota or pool' if len(waits) == 1 else 'quotas and pools'}**")
-    return phrases.joined(parts)
+    return phrases.join_parts(parts)
 
 
 def _disturbs(intent: IntentChange) -> bool:
@@ -179,4 +188,4 @@ def _disturbs(intent: IntentChange) -> bool:
 
 def _kinds(intents: Iterable[IntentChange]) -> str:
     counts = Counter(intent.key.kind for intent in intents)
-    return ", ".join(phrases.plural(kind, count) for kind, count in counts.items())
+    return ", ".join(phrases.plural_kind(kind, count) for kind, count in counts.items())

@@ -10,12 +10,12 @@ from avactl.change.diff import Diff, compare
 from avactl.change.diff.revisions import changed_settings, open_sides
 from avactl.change.review.comment import Review, Section
 from avactl.compiler import PASSES, Compilation
-from avactl.compiler.config import load_config, selected
+from avactl.compiler.config import environment_paths, load_config
 from avactl.compiler.driver import compile_change, policies_of
 from avactl.compiler.selection import overlay_files, spec_files
 from avactl.forges.forge import PipelineRun
-from avactl.spec.repository.git import locate
-from avactl.spec.repository.git_tree import GitTree, parents
+from avactl.spec.repository.git import locate_repository
+from avactl.spec.repository.git_tree import GitTree, commit_parents
 from avactl.spec.repository.tree import Tree
 
 LOWERING = PASSES[:-1]
@@ -50,7 +50,7 @@ def base_of(root: Path, head: str, run: PipelineRun) -> str | None:
     Where the forge has merged the change for the pipeline (`refs/pull/7/merge`, merged results, merge trains), that is
     what it was merged into: the rest of the difference is the change, whatever the branch has become since.
     """
-    found = parents(root, head) if run.change else []
+    found = commit_parents(root, head) if run.change else []
     return found[0] if found[1:] == [run.change] else run.target
 
 
@@ -61,7 +61,7 @@ def look(root: Path, base: str, head: str | None, sections: Sequence[SectionOf] 
     """
     trees = open_sides(root, base, head, common=True)
     before, after = compile_change(trees.base, trees.head, LOWERING, tip=trees.tip)
-    identity = locate(root).prefix.encode("utf-8", "replace").decode().rstrip("/") or "."
+    identity = locate_repository(root).prefix.encode("utf-8", "replace").decode().rstrip("/") or "."
     if trees.head.environment:
         identity += f" (environment {trees.head.environment})"
     new = trees.head.commit[:7] if isinstance(trees.head, GitTree) else "the work tree"
@@ -74,7 +74,7 @@ def look(root: Path, base: str, head: str | None, sections: Sequence[SectionOf] 
 def elsewhere(base: Tree, head: Tree) -> dict[str, list[str]]:
     """Return the changed files of other environments than that of the trees, by environment."""
     config, _ = load_config(head)
-    mine = selected(config, head.environment)
+    mine = environment_paths(config, head.environment)
     paths = sorted({*base.paths(), *head.paths()})
     own = {*spec_files(mine.include, mine.exclude, paths), *overlay_files(mine.overlays, config.exclude, paths)}
     found: dict[str, list[str]] = {}

@@ -13,8 +13,8 @@ import typer
 from avactl.base.directories import write_file
 from avactl.base.exit_codes import MISSING, PROBLEMS, USAGE
 from avactl.base.installation import install_command
-from avactl.base.terminal import inert
-from avactl.cli.common import accessing, choose_environment, fail
+from avactl.base.terminal import inert_text
+from avactl.cli.common import choose_environment, exit_on_os_error, exit_with
 from avactl.cli.environments import EnvironmentOption
 from avactl.forges import FORGES, find_forge, forge_names, join_names
 from avactl.spec.repository.tree import DirTree, find_root
@@ -108,11 +108,11 @@ def comment(
                 error.hint = f"fetch all branches: {find_forge(run.forge).full_clone}"
             raise
         differences += (f"# environment {name}\n" if name else "") + whole(sides.review, sides.source)
-        body, mark = _body(sides, run, artifact, differences)
+        body, mark = _comment_body(sides, run, artifact, differences)
         if dry_run:
-            sys.stdout.write(inert(body))  # a log, where lines can be commands
+            sys.stdout.write(inert_text(body))  # a log, where lines can be commands
         elif run is not None:
-            _publish(run, mark, body, sides.review.quiet)
+            _publish_comment(run, mark, body, sides.review.quiet)
         ok = ok and sides.review.ok
     if not ok:
         raise typer.Exit(PROBLEMS)
@@ -127,10 +127,10 @@ def plan_of(snapshot: Path | None) -> SectionOf:
 
     def make(before: Compilation, after: Compilation, changes: Diff) -> Section | None:
         from avactl.change.plan.output.markdown import TITLE, render_body
-        from avactl.change.plan.planner import clusters, make_plan
+        from avactl.change.plan.planner import declared_clusters, make_plan
 
         base = before if before.ok else None
-        states = {name: live if live and live.cluster == name else None for name in clusters(base, after)}
+        states = {name: live if live and live.cluster == name else None for name in declared_clusters(base, after)}
         plans = [make_plan(base, after, name, state) for name, state in states.items()]
         told = [found for found in plans if found.shown or found.effects]
         return Section(TITLE.lstrip("# "), render_body(told, limit=PLAN)) if told else None
@@ -143,33 +143,33 @@ def _require_run(run: PipelineRun | None) -> None:
     if run is None:
         hint = "`--dry-run` prints the comment; or set `--forge NAME --pr 7`, with the variables of its pipelines"
         titles = join_names([forge.title for forge in FORGES], "or")
-        fail(f"not running in a pipeline of {titles}", USAGE, hint)
+        exit_with(f"not running in a pipeline of {titles}", USAGE, hint)
     if run.number is None:
-        fail("this pipeline run has no pull request", USAGE, "run it on pull requests only, or set one: `--pr 7`")
+        exit_with("this pipeline run has no pull request", USAGE, "run it on pull requests only, or set one: `--pr 7`")
     if not run.token:
         forge = find_forge(run.forge)
-        fail(run.no_token or f"{forge.tokens[0]} is not set", MISSING, forge.token_hint)
+        exit_with(run.no_token or f"{forge.tokens[0]} is not set", MISSING, forge.token_hint)
 
 
-def _body(sides: Sides, run: PipelineRun | None, file: Path | None, differences: str) -> tuple[str, str]:
+def _comment_body(sides: Sides, run: PipelineRun | None, file: Path | None, differences: str) -> tuple[str, str]:
     """Return the comment and its marker; `differences` is written to `file`."""
     from avactl.change.review.comment import Artifact, compose, marker
 
     artifact = None
     if file is not None:
-        with accessing(file, MISSING, "use a writable file"):
+        with exit_on_os_error(file, MISSING, "use a writable file"):
             write_file(file, differences)
         artifact = Artifact(file.name, run.link(file.as_posix()) if run else "")
     limit = min(forge.comment_limit for forge in FORGES if run is None or forge.name == run.forge)
     return compose(sides.review, sides.identity, sides.source, limit=limit, artifact=artifact), marker(sides.identity)
 
 
-def _publish(run: PipelineRun, marker: str, body: str, quiet: bool) -> None:
+def _publish_comment(run: PipelineRun, marker: str, body: str, quiet: bool) -> None:
     try:
         from avactl.change.review.publish import connect, publish
         from avactl.forges.comments import ReadOnlyError
     except ImportError:
-        fail("comments require the package httpx", MISSING, install_command("ci"))
+        exit_with("comments require the package httpx", MISSING, install_command("ci"))
 
     try:
         comments = connect(run)
@@ -178,12 +178,12 @@ def _publish(run: PipelineRun, marker: str, body: str, quiet: bool) -> None:
         if _append_to_summary(run, body):
             print(f"no comment; see the job summary: {error}", file=sys.stderr)
         elif run.fork:
-            sys.stdout.write(inert(body))
+            sys.stdout.write(inert_text(body))
             print(f"no comment; see the log: {error}", file=sys.stderr)
         else:
-            fail(str(error), MISSING, error.hint)
+            exit_with(str(error), MISSING, error.hint)
         if not run.fork:
-            fail("the token is not allowed to write comments", MISSING, error.hint)
+            exit_with("the token is not allowed to write comments", MISSING, error.hint)
         return
     said = {"nothing": "no changes; no comment written", "unchanged": "the comment is up to date"}
     print(said.get(done, f"comment {done} on {comments.noun}"))

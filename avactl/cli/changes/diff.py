@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from avactl.base.exit_codes import CHANGES, PROBLEMS, USAGE
-from avactl.base.terminal import colour, inert
+from avactl.base.terminal import inert_text, use_colour
 from avactl.cli.cluster.cluster_session import Context, Kubeconfig
-from avactl.cli.common import TEXT, fail, render_diagnostics, want_path
-from avactl.cli.completion import clusters
+from avactl.cli.common import TEXT, exit_with, render_diagnostics, want_path
+from avactl.cli.completion import complete_cluster
 from avactl.cli.environments import EnvironmentOption
 from avactl.spec.repository.checkout import CommitTree
 from avactl.spec.repository.tree import DirTree, find_root
@@ -55,7 +55,7 @@ def diff(
     ] = False,
     cluster: Annotated[
         str,
-        typer.Option(help="With --live: the declared cluster. Default: the only one.", autocompletion=clusters),
+        typer.Option(help="With --live: the declared cluster. Default: the only one.", autocompletion=complete_cluster),
     ] = "",
     kubeconfig: Kubeconfig = None,
     context: Context = "",
@@ -68,32 +68,32 @@ def diff(
     """
     if live:
         if merge_base or base != "HEAD":
-            fail("--live compares with the cluster, not with --base or --merge-base", USAGE)
+            exit_with("--live compares with the cluster, not with --base or --merge-base", USAGE)
         if full:
-            fail("--full compares revisions, not a cluster", USAGE)
+            exit_with("--full compares revisions, not a cluster", USAGE)
         if format is Format.markdown:
-            fail("--live prints text or json", USAGE)
-        raise typer.Exit(_live(path, head, cluster, kubeconfig, context, format is Format.json, exit_code))
+            exit_with("--live prints text or json", USAGE)
+        raise typer.Exit(_diff_live(path, head, cluster, kubeconfig, context, format is Format.json, exit_code))
     if full and (format is not Format.text or not objects):
-        fail("--full prints text with objects", USAGE)
-    from avactl.change.diff.compare import compare, touches
+        exit_with("--full prints text with objects", USAGE)
+    from avactl.change.diff.compare import compare, select_files
 
     root = find_root(path)
     before, after = compile_sides(path, base, head, merge_base)
     if not after.ok:
-        _problems(after, format)
+        _print_problems(after, format)
         raise typer.Exit(PROBLEMS)
     gc.freeze()  # two compilations live until the end: the collector need not traverse them
     changes = compare(before, after)
     inside = path.resolve().relative_to(root.resolve()).as_posix()
     if inside != ".":
-        changes = touches(changes, [inside])
+        changes = select_files(changes, [inside])
     sys.stdout.write(_render(changes, format, objects, full))
     if exit_code and not changes.empty:
         raise typer.Exit(CHANGES)
 
 
-def _live(
+def _diff_live(
     path: Path, head: str | None, cluster: str, kubeconfig: Path | None, context: str, json: bool, exit_code: bool
 ) -> int:
     from avactl.cli.changes.live import compare_live
@@ -133,22 +133,22 @@ def _render(changes: Diff, format: Format, objects: bool, full: bool) -> str:
     if format is Format.markdown:
         from avactl.change.diff.markdown import render_markdown
 
-        return inert(render_markdown(changes, objects=objects))
+        return inert_text(render_markdown(changes, objects=objects))
     from avactl.change.diff.text import render_text
 
-    return render_text(changes, colour=colour(), objects=objects)
+    return render_text(changes, colour=use_colour(), objects=objects)
 
 
-def _problems(after: Compilation, format: Format) -> None:
+def _print_problems(after: Compilation, format: Format) -> None:
     """Print the problems of the head in place of its diff."""
     if format is Format.json:
         from avactl.change.diff.json_output import render_problems
 
         sys.stdout.write(render_problems(after.diagnostics))
         return
-    text = head_problems(after, format is Format.text and colour())
+    text = head_problems(after, format is Format.text and use_colour())
     if format is Format.markdown:
         from avactl.change.diff.markdown import render_problems as as_markdown
 
-        text = inert(as_markdown(text))
+        text = inert_text(as_markdown(text))
     sys.stdout.write(text)

@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 
 from avactl.base.exit_codes import CHANGES, OK, USAGE
-from avactl.cli.cluster.cluster_session import chosen_context, connection, packages
-from avactl.cli.common import fail
+from avactl.cli.cluster.cluster_session import chosen_context, connect, guard_imports
+from avactl.cli.common import exit_with
 
 
 def compare_live(
@@ -18,13 +18,13 @@ def compare_live(
 
     `revision` is that of the specs, by default the work tree. Nothing is written.
     """
-    with packages():
+    with guard_imports():
         from avactl.apply.reconcile import command
 
     try:
         request = command.Request(
             path=path,
-            connect=partial(connection, kubeconfig, context),
+            connect=partial(connect, kubeconfig, context),
             context=chosen_context(kubeconfig, context),
             branch=revision or "",
             cluster=cluster,
@@ -33,7 +33,7 @@ def compare_live(
         )
         return asyncio.run(command.run(request))
     except ValueError as error:
-        fail(str(error), USAGE)
+        exit_with(str(error), USAGE)
 
 
 def exit_code(code: int, wanted: bool) -> int:

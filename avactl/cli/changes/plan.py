@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from avactl.base.exit_codes import CHANGES, PROBLEMS, USAGE
-from avactl.base.terminal import colour
+from avactl.base.terminal import use_colour
 from avactl.cli.changes.diff import Format, HeadOption, MergeBaseOption, compile_sides, head_problems
-from avactl.cli.common import accessing, fail
-from avactl.cli.completion import clusters
+from avactl.cli.common import exit_on_os_error, exit_with
+from avactl.cli.completion import complete_cluster
 from avactl.cli.environments import EnvironmentOption
 from avactl.spec.repository.checkout import CommitTree, open_tree
 from avactl.spec.repository.tree import DirTree, find_root
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from avactl.compiler import Compilation
     from avactl.spec.repository.git_tree import GitTree
 
-_WIDE = 160
+_WIDE_COLUMNS = 160
 """Default terminal width."""
 
 
@@ -44,7 +44,8 @@ def plan(
         typer.Option(metavar="FILE", help="Cluster snapshot from `avactl snapshot`; `-` reads standard input."),
     ] = None,
     cluster: Annotated[
-        str | None, typer.Option(help="Only this cluster. Default: all, or the snapshot's.", autocompletion=clusters)
+        str | None,
+        typer.Option(help="Only this cluster. Default: all, or the snapshot's.", autocompletion=complete_cluster),
     ] = None,
     format: Annotated[
         Format, typer.Option("--format", "-f", help="Output format; Markdown suits a comment.")
@@ -60,15 +61,15 @@ def plan(
     a spec will not run, with --exit-code.
     """
     gc.disable()  # all objects live until the end: the collector would only traverse them repeatedly
-    text = None if snapshot is None else _content(snapshot)
+    text = None if snapshot is None else _read_content(snapshot)
     plans = None
     if snapshot is not None and text is not None and cluster is None:
         plans = _at_once(path, base, head, merge_base, everything, snapshot, text)
     if plans is None:
-        before, after = _compiled(path, base, head, merge_base)
-        planner = _maker()
-        live = None if snapshot is None or text is None else _parsed(snapshot, text)
-        asked = _asked(planner.clusters(before, after), cluster, live)
+        before, after = _compile_sides(path, base, head, merge_base)
+        planner = _snapshot_maker()
+        live = None if snapshot is None or text is None else _parse_snapshot(snapshot, text)
+        asked = _planned_clusters(planner.clusters(before, after), cluster, live)
         plans = [planner.make_plan(before, after, name, live, everything=everything) for name in asked]
     sys.stdout.write(_render(plans, format))
     gc.freeze()  # nor traverse them once more at exit
@@ -78,44 +79,44 @@ def plan(
 
 def read_snapshot(path: Path) -> ClusterState:
     """Read a snapshot file. Exits with USAGE if it is invalid."""
-    return _parsed(path, _content(path))
+    return _parse_snapshot(path, _read_content(path))
 
 
-def _content(path: Path) -> bytes:
+def _read_content(path: Path) -> bytes:
     from avactl.change.plan.snapshot.loader import MAX_BYTES
 
     if str(path) == "-":
         return sys.stdin.buffer.read(MAX_BYTES + 1)
-    with accessing(path, USAGE, "create one with `avactl snapshot > state.json`"), path.open("rb") as file:
+    with exit_on_os_error(path, USAGE, "create one with `avactl snapshot > state.json`"), path.open("rb") as file:
         return file.read(MAX_BYTES + 1)
 
 
-def _parsed(path: Path, text: bytes) -> ClusterState:
+def _parse_snapshot(path: Path, text: bytes) -> ClusterState:
     from avactl.change.plan.snapshot.loader import read
 
     return read(text, "standard input" if str(path) == "-" else str(path))
 
 
-def _maker() -> ModuleType:
+def _snapshot_maker() -> ModuleType:
     from avactl.change.plan import planner
 
     return planner
 
 
-def _asked(known: list[str], cluster: str | None, live: ClusterState | None) -> list[str]:
+def _planned_clusters(known: list[str], cluster: str | None, live: ClusterState | None) -> list[str]:
     """Return the clusters to plan for. Exits with USAGE if the names do not match."""
     from avactl.diagnostics.suggest import did_you_mean
 
     if cluster is not None and cluster not in known:
         hint = did_you_mean(cluster, known, "declared clusters")
-        fail(f"cluster {cluster} is not declared in the specs", USAGE, hint)
+        exit_with(f"cluster {cluster} is not declared in the specs", USAGE, hint)
     if live is None:
         return [cluster] if cluster is not None else known
     if cluster is not None and cluster != live.cluster:
-        fail(f"the snapshot is of cluster {live.cluster}, not of {cluster}", USAGE, "remove `--cluster`")
+        exit_with(f"the snapshot is of cluster {live.cluster}, not of {cluster}", USAGE, "remove `--cluster`")
     if live.cluster not in known:
         hint = did_you_mean(live.cluster, known, "declared")
-        fail(f"the snapshot is of cluster {live.cluster}, which the specs do not declare", USAGE, hint)
+        exit_with(f"the snapshot is of cluster {live.cluster}, which the specs do not declare", USAGE, hint)
     return [live.cluster]
 
 
@@ -128,20 +129,20 @@ def _at_once(
 
     if head is None and not path.exists():
         return None
-    parallel.allow()  # before importing anything that uses threads
+    parallel.allow_processes()  # before importing anything that uses threads
     root = find_root(path)
-    before, after, tip = (partial(_side, index, root, base, head, common) for index in range(3))
+    before, after, tip = (partial(_side_tree, index, root, base, head, common) for index in range(3))
     sides = begin(before, after, tip, text)
     if sides is None:
         return None
-    planner = _maker()
+    planner = _snapshot_maker()
     try:
-        return [planner.plan_live(_parsed(snapshot, text), sides, everything=everything)]
+        return [planner.plan_live(_parse_snapshot(snapshot, text), sides, everything=everything)]
     except GoneWrongError:
         return None
 
 
-def _side(index: int, root: Path, base: str, head: str | None, common: bool) -> GitTree | DirTree | CommitTree:
+def _side_tree(index: int, root: Path, base: str, head: str | None, common: bool) -> GitTree | DirTree | CommitTree:
     """Return the tree of the base (0), of the head (1), or of what it is to be merged into (2)."""
     if index == 1 and head is None:
         return open_tree(root)
@@ -150,14 +151,14 @@ def _side(index: int, root: Path, base: str, head: str | None, common: bool) -> 
     return open_sides(root, base, head, common=common)[index]
 
 
-def _compiled(path: Path, base: str, head: str | None, common: bool) -> tuple[Compilation | None, Compilation]:
+def _compile_sides(path: Path, base: str, head: str | None, common: bool) -> tuple[Compilation | None, Compilation]:
     """Return base (None if it has errors) and head. Exits if there is no head to plan for."""
     from avactl.base import parallel
 
-    parallel.allow()  # before importing anything that uses threads
+    parallel.allow_processes()  # before importing anything that uses threads
     before, after = compile_sides(path, base, head, common)
     if not after.ok:
-        sys.stderr.write(head_problems(after, colour(sys.stderr)))
+        sys.stderr.write(head_problems(after, use_colour(sys.stderr)))
         raise typer.Exit(PROBLEMS)
     if not before.ok:
         from avactl.change.diff.text import NO_BASE, empty_base
@@ -181,4 +182,4 @@ def _render(plans: Sequence[Plan], format: Format) -> str:
 
     from avactl.change.plan.output.text import render_text
 
-    return render_text(plans, colour=colour(), width=shutil.get_terminal_size((_WIDE, 24)).columns)
+    return render_text(plans, colour=use_colour(), width=shutil.get_terminal_size((_WIDE_COLUMNS, 24)).columns)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from avactl.base.exit_codes import CHANGES, USAGE
-from avactl.base.terminal import inert
-from avactl.cli.cluster.cluster_session import chosen_context, connection, packages, plain, with_client
-from avactl.cli.common import fail, open_repository, report
-from avactl.cli.completion import stacks
+from avactl.base.terminal import inert_text
+from avactl.cli.cluster.cluster_session import chosen_context, connect, guard_imports, plain_text, with_client
+from avactl.cli.common import exit_with, open_repository, report_problems
+from avactl.cli.completion import complete_stack
 from avactl.cli.environments import EnvironmentOption, SourceOption
 
 if TYPE_CHECKING:
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 PathArgument = Annotated[Path, typer.Argument(help="Repository.")]
 StackOption = Annotated[
     list[str] | None,
-    typer.Option("--stack", "-s", help="CLUSTER or CLUSTER.TEAM; repeatable. Default: all.", autocompletion=stacks),
+    typer.Option(
+        "--stack", "-s", help="CLUSTER or CLUSTER.TEAM; repeatable. Default: all.", autocompletion=complete_stack
+    ),
 ]
 KubeconfigOption = Annotated[Path | None, typer.Option(help="Kubeconfig. Default: KUBECONFIG, or ~/.kube/config.")]
 ContextOption = Annotated[
@@ -83,18 +85,18 @@ def each_stack(
 
     tree, _ = open_repository([path])
     if kubeconfig is not None and not kubeconfig.is_file():
-        fail(f"{kubeconfig}: no such file", USAGE)
+        exit_with(f"{kubeconfig}: no such file", USAGE)
     compilation = compile_tree(tree)
-    report(compilation, tree)
+    report_problems(compilation, tree)
     engine.require_engine()
     stacks = engine.find_stacks(compilation, asked, apply=apply)
-    chosen = _contexts(contexts, {name.cluster for name in stacks})
+    chosen = _contexts_by_cluster(contexts, {name.cluster for name in stacks})
     options = engine.Options(tree.root, kubeconfig, chosen, adopt, fast)
     for name in stacks:
         act(engine.Session(compilation, name, options))
 
 
-def _contexts(contexts: Iterable[str], clusters: set[str]) -> dict[str, str]:
+def _contexts_by_cluster(contexts: Iterable[str], clusters: set[str]) -> dict[str, str]:
     """Return the kubeconfig context by cluster, as `--context` says."""
     chosen: dict[str, str] = {}
     for text in contexts:
@@ -105,7 +107,7 @@ def _contexts(contexts: Iterable[str], clusters: set[str]) -> dict[str, str]:
             chosen[next(iter(clusters))] = text
         else:
             hint = f"write CLUSTER={text}: {', '.join(sorted(clusters))}"
-            fail(f"--context {text}: name the cluster", USAGE, hint)
+            exit_with(f"--context {text}: name the cluster", USAGE, hint)
     return chosen
 
 
@@ -114,7 +116,7 @@ def identify_stack(session: Session, kubeconfig: Path | None, carries: list[str]
 
     If the API server does not answer, exits with MISSING if it is to be applied; a preview goes on.
     """
-    with packages():
+    with guard_imports():
         from avactl.kube import access
         from avactl.kube.client import ApiError, Client, UnreachableError
         from avactl.kube.identity import Target, identify
@@ -127,7 +129,7 @@ def identify_stack(session: Session, kubeconfig: Path | None, carries: list[str]
         return target
 
     if apply:
-        found = connection(kubeconfig, context)
+        found = connect(kubeconfig, context)
         return with_client(found, identified, cluster, namespace, known=carries or ())
 
     async def ask() -> Target:
@@ -137,7 +139,7 @@ def identify_stack(session: Session, kubeconfig: Path | None, carries: list[str]
     try:
         return asyncio.run(ask())
     except (access.AccessError, ApiError, UnreachableError) as error:
-        return Target(context, cluster, plain(str(error)))
+        return Target(context, cluster, plain_text(str(error)))
 
 
 def print_head(
@@ -147,7 +149,7 @@ def print_head(
     from avactl.apply.pulumi.engine_report import object_of, spec_of
 
     target = identify_stack(session, kubeconfig, carries, apply=apply)
-    print(inert(plain(f"stack {session.name} · {target}")), flush=True)
+    print(inert_text(plain_text(f"stack {session.name} · {target}")), flush=True)
     if refresh:
         session.refresh()
     for (kind, team, name), former in session.renamed.items():
@@ -159,10 +161,10 @@ def print_head(
 
 def print_preview(session: Session) -> bool:
     """Print the changes that `up` would make to a stack; return True if there are any."""
-    from avactl.apply.pulumi.engine_report import lines, summary
+    from avactl.apply.pulumi.engine_report import report_lines, report_summary
 
     found = session.preview()
-    for line in lines(found):
+    for line in report_lines(found):
         print(f"  {line}")
-    print(f"  {summary(found)}")
+    print(f"  {report_summary(found)}")
     return bool(found.changes or session.renamed)

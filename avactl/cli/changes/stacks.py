@@ -11,9 +11,9 @@ from typing import Annotated, Any
 import typer
 
 from avactl.base.exit_codes import PROBLEMS, USAGE
-from avactl.base.terminal import colour
+from avactl.base.terminal import use_colour
 from avactl.cli.changes.diff import HeadOption
-from avactl.cli.common import choose_environment, fail, want_path
+from avactl.cli.common import choose_environment, exit_with, want_path
 from avactl.cli.environments import EnvironmentOption, SourceOption
 from avactl.cli.options import Output
 from avactl.spec.repository.tree import find_root
@@ -52,17 +52,17 @@ def stacks(
     want_path(path, head)
     root = find_root(path)
     if not all_environments:
-        names = _stacks(root, base, head, only)
+        names = _stack_names(root, base, head, only)
         _write(names if format is Output.json else None, names)
         return
     environments = environments_of(open_tree(root) if head is None else GitTree(root, head))
     if environment or not environments:
         words = "--all-environments excludes --environment" if environment else "avactl.yaml has no `environments`"
-        fail(words, USAGE)
+        exit_with(words, USAGE)
     pairs = []
     for each in environments:
         choose_environment(each)
-        pairs += [(each, name) for name in _stacks(root, base, head, only)]
+        pairs += [(each, name) for name in _stack_names(root, base, head, only)]
     rows = [{"environment": each, "stack": name} for each, name in pairs]
     _write(rows if format is Output.json else None, [" ".join(pair) for pair in pairs])
 
@@ -74,9 +74,9 @@ def _write(data: list[Any] | None, lines: list[str]) -> None:
         sys.stdout.writelines(f"{line}\n" for line in lines)
 
 
-def _stacks(root: Path, base: str | None, head: str | None, only: Owner | None) -> list[str]:
+def _stack_names(root: Path, base: str | None, head: str | None, only: Owner | None) -> list[str]:
     """Return the names of the stacks in the chosen environment. Exits with PROBLEMS if the head has errors."""
-    from avactl.apply.pulumi.stacks import touched
+    from avactl.apply.pulumi.stacks import touched_stacks
     from avactl.compiler import compile_tree
     from avactl.diagnostics.text import render_problems
     from avactl.spec.repository.checkout import open_tree
@@ -84,9 +84,11 @@ def _stacks(root: Path, base: str | None, head: str | None, only: Owner | None) 
 
     compilation = compile_tree(open_tree(root) if head is None else GitTree(root, head))
     if not compilation.ok:
-        sys.stderr.write(render_problems(compilation.diagnostics, compilation.program.read_file, colour(sys.stderr)))
+        sys.stderr.write(
+            render_problems(compilation.diagnostics, compilation.program.read_file, use_colour(sys.stderr))
+        )
         raise typer.Exit(PROBLEMS)
-    found = touched(root, compilation, head, base)
+    found = touched_stacks(root, compilation, head, base)
     if base is not None and found.why_all:
         print(f"all stacks: {found.why_all}", file=sys.stderr)
     for stack in found.orphans:

@@ -22,7 +22,7 @@ from avactl.cli.changes.preview import (
     print_head,
     print_preview,
 )
-from avactl.cli.common import fail
+from avactl.cli.common import exit_with
 from avactl.cli.environments import EnvironmentOption, SourceOption
 
 if TYPE_CHECKING:
@@ -50,10 +50,10 @@ def up(
 ) -> None:
     """Apply a stack with the Pulumi engine."""
     if not yes and not sys.stdin.isatty():
-        fail("`up` asks for confirmation, but there is no terminal", USAGE, "add --yes")
+        exit_with("`up` asks for confirmation, but there is no terminal", USAGE, "add --yes")
 
     def apply(session: Session) -> None:
-        from avactl.apply.pulumi.engine_report import line, summary, warnings
+        from avactl.apply.pulumi.engine_report import change_line, report_summary, report_warnings
 
         print_head(session, kubeconfig, carries, refresh, apply=True)
         if not yes and not (print_preview(session) and typer.confirm("  apply?")):
@@ -65,11 +65,11 @@ def up(
             print("  the state is written at the end; if this run is interrupted, rerun with --adopt", flush=True)
 
         def say(change: Change) -> None:
-            print(f"  {line(change)}", flush=True)
+            print(f"  {change_line(change)}", flush=True)
 
         done = session.up(say)
-        for text in warnings(done):
+        for text in report_warnings(done):
             print(f"  {text}")
-        print(f"  {summary(done)}")
+        print(f"  {report_summary(done)}")
 
     each_stack(path, stack or (), kubeconfig, context or (), adopt, apply, apply=True, fast=fast)

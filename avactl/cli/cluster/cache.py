@@ -13,21 +13,21 @@ import orjson
 import typer
 
 from avactl.base.exit_codes import INCOMPLETE, USAGE
-from avactl.base.terminal import duration
+from avactl.base.terminal import duration_text
 from avactl.cli.cluster.cluster_session import (
     ClusterName,
     Context,
     DaemonKubeconfig,
     Kubeconfig,
-    connection,
-    listening,
-    packages,
-    plain,
+    connect,
+    guard_imports,
+    plain_text,
+    serve_metrics,
     tell_target,
     with_client,
 )
 from avactl.cli.cluster.tables import Once, show_status
-from avactl.cli.common import fail
+from avactl.cli.common import exit_with
 from avactl.cli.options import Output, OutputFormat
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ cache = typer.Typer(
     add_completion=False, rich_markup_mode=None, help="Run the cache daemon, and show or flush what tiers hold."
 )
 Namespace = Annotated[str, typer.Option(help="Namespace of the cache tiers.")]
-_BAR = 24
+_BAR_WIDTH = 24
 """Characters of a bar."""
 
 
@@ -62,14 +62,14 @@ def run(
     kubeconfig: DaemonKubeconfig = None,
 ) -> None:
     """Run the daemon: prewarm datasets, write data back, guard drains, follow FUSE mounts."""
-    with packages():
+    with guard_imports():
         from avactl.contracts.names import CACHE_NAMESPACE
         from avactl.daemons.cache import daemon
     options = daemon.Options(
         namespace or os.environ.get("POD_NAMESPACE", "") or CACHE_NAMESPACE, lease, listen, interval
     )
-    with listening(listen):
-        asyncio.run(daemon.run(connection(kubeconfig), options))
+    with serve_metrics(listen):
+        asyncio.run(daemon.run(connect(kubeconfig), options))
 
 
 @cache.command()
@@ -82,7 +82,7 @@ def status(
     cluster: ClusterName = "",
 ) -> None:
     """Show tiers and datasets as the daemon reports them, live until Ctrl-C. Read-only."""
-    with packages():
+    with guard_imports():
         from avactl.contracts.document import dump
         from avactl.daemons.cache.status import StatusWriter
 
@@ -90,10 +90,10 @@ def status(
         return StatusWriter(client, namespace).read()
 
     show_status(
-        connection(kubeconfig, context, cluster),
+        connect(kubeconfig, context, cluster),
         cluster,
         read,
-        _page,
+        _lay_out_page,
         lambda status: orjson.loads(dump(status)),
         format,
         once,
@@ -113,7 +113,7 @@ def flush(
 
     Exit codes: 0 all are in the store · 5 some are not after --timeout; the daemon goes on.
     """
-    with packages():
+    with guard_imports():
         from pydantic import ValidationError
 
         from avactl.contracts.cache import FlushRequest
@@ -122,20 +122,20 @@ def flush(
     try:
         request = FlushRequest(path=path)
     except ValidationError as error:
-        fail(f"{path}: {explain(error)}", USAGE)
+        exit_with(f"{path}: {explain(error)}", USAGE)
 
     async def wait(client: Client, target: Target) -> int:
         tell_target(target)
         return await wait_for(client, namespace, request, timeout, lambda text: print(text, file=sys.stderr))
 
-    left = with_client(connection(kubeconfig, context, cluster), wait, cluster, interrupted=INCOMPLETE)
+    left = with_client(connect(kubeconfig, context, cluster), wait, cluster, interrupted=INCOMPLETE)
     if left:
         print(f"{path}: not all files are in the object store after {timeout:g} s")
         raise typer.Exit(INCOMPLETE)
     print(f"{path}: all files are in the object store")
 
 
-def _page(status: CacheStatus) -> RenderableType:
+def _lay_out_page(status: CacheStatus) -> RenderableType:
     from rich.console import Group
     from rich.table import Table
 
@@ -148,40 +148,43 @@ def _page(status: CacheStatus) -> RenderableType:
     for name, tier in sorted(status.tiers.items()):
         measured, pushes = "workers" in tier.model_fields_set, "dirty_bytes" in tier.model_fields_set
         tiers.add_row(
-            plain(name),
+            plain_text(name),
             tier.role or "",
-            _bar(tier.fill),
-            _percent(tier.fill),
+            _share_bar(tier.fill),
+            _format_percent(tier.fill),
             str(tier.workers) if measured else "",
             format_quantity(tier.dirty_bytes) if pushes else "",
-            duration(tier.oldest_dirty_seconds) if tier.dirty_bytes else "",
-            plain(tier.error),
+            duration_text(tier.oldest_dirty_seconds) if tier.dirty_bytes else "",
+            plain_text(tier.error),
         )
     datasets = Table("dataset", "warm", "", "files", "rate", "left", "updated", "error", box=None, pad_edge=False)
     for name, dataset in sorted(status.datasets.items()):
         share = dataset.percent / 100
         datasets.add_row(
-            plain(name),
-            _bar(share),
-            _percent(share),
+            plain_text(name),
+            _share_bar(share),
+            _format_percent(share),
             str(dataset.files) if dataset.updated else "",
             f"{format_quantity(dataset.rate)}/s" if dataset.rate else "",
-            duration(dataset.eta_seconds) if dataset.eta_seconds else "",
-            f"{duration(now - dataset.updated)} ago" if dataset.updated else "",
-            plain(dataset.error),
+            duration_text(dataset.eta_seconds) if dataset.eta_seconds else "",
+            f"{duration_text(now - dataset.updated)} ago" if dataset.updated else "",
+            plain_text(dataset.error),
         )
     parts: list[RenderableType] = [tiers]
     if datasets.row_count:
         parts += ["", datasets]
     if status.errors:
-        parts += ["", *(f"ConfigMap {plain(key)}: {plain(text)}" for key, text in sorted(status.errors.items()))]
+        parts += [
+            "",
+            *(f"ConfigMap {plain_text(key)}: {plain_text(text)}" for key, text in sorted(status.errors.items())),
+        ]
     return Group(*parts)
 
 
-def _bar(share: float) -> str:
-    filled = round(_BAR * min(1.0, share))
-    return "█" * filled + "░" * (_BAR - filled)
+def _share_bar(share: float) -> str:
+    filled = round(_BAR_WIDTH * min(1.0, share))
+    return "█" * filled + "░" * (_BAR_WIDTH - filled)
 
 
-def _percent(share: float) -> str:
+def _format_percent(share: float) -> str:
     return f"{100 * share:.0f}%"

@@ -15,11 +15,11 @@ from urllib.parse import urlsplit
 import typer
 
 from avactl.base.exit_codes import MISSING, OK, USAGE
-from avactl.base.gc_control import paused
+from avactl.base.gc_control import pause_gc
 from avactl.base.installation import install_command
-from avactl.base.terminal import colour, duration, inert, shortened
-from avactl.cli.common import fail
-from avactl.cli.completion import clusters
+from avactl.base.terminal import duration_text, inert_text, shorten_middle, use_colour
+from avactl.cli.common import exit_with
+from avactl.cli.completion import complete_cluster
 from avactl.kube.timestamps import seconds_since
 
 if TYPE_CHECKING:
@@ -41,7 +41,9 @@ Context = Annotated[
 ClusterName = Annotated[
     str,
     typer.Option(
-        "--cluster", help="Cluster that is meant: its context is used, and another is refused.", autocompletion=clusters
+        "--cluster",
+        help="Cluster that is meant: its context is used, and another is refused.",
+        autocompletion=complete_cluster,
     ),
 ]
 SystemNamespace = Annotated[str, typer.Option(help="Namespace of avactl's ConfigMaps.")]
@@ -49,29 +51,29 @@ SystemNamespace = Annotated[str, typer.Option(help="Namespace of avactl's Config
 
 INTERRUPTED = 130
 _T = TypeVar("_T")
-_WIDE = 100_000
+_WIDE_COLUMNS = 100_000
 """Width if the output is not a terminal."""
-_LONGEST = 4096
+_MAX_TEXT_LENGTH = 4096
 """Maximum characters shown of a foreign text: an annotation may have 256 KiB."""
 
 
 @contextmanager
-def packages() -> Iterator[None]:
+def guard_imports() -> Iterator[None]:
     """Guard the imports of the Kubernetes client. Exits with MISSING if its packages are not installed."""
     try:
-        with paused():  # imports create no garbage, and a tenth of their time would go into looking for it
+        with pause_gc():  # imports create no garbage, and a tenth of their time would go into looking for it
             yield
     except ModuleNotFoundError as error:
-        fail(f"this command requires the package {error.name}", MISSING, install_command("cluster"))
+        exit_with(f"this command requires the package {error.name}", MISSING, install_command("cluster"))
 
 
-def connection(kubeconfig: Path | None, context: str = "", cluster: str = "") -> Access:
+def connect(kubeconfig: Path | None, context: str = "", cluster: str = "") -> Access:
     """Return the API server's address and credentials: those of `context`, else of the context named as the Cluster.
 
     Exits with MISSING if packages are missing, or without a kubeconfig or the program that it names; with USAGE if the
     kubeconfig is invalid or has no such context.
     """
-    with packages():
+    with guard_imports():
         from avactl.kube import access, client  # noqa: F401 - the client needs more than the address does
     try:
         found = access.find(kubeconfig, context, cluster)
@@ -79,7 +81,7 @@ def connection(kubeconfig: Path | None, context: str = "", cluster: str = "") ->
             found.plugin.renew()  # here, because it may ask a person to log in
         return found
     except access.AccessError as error:
-        fail(str(error), error.exit_code, error.hint)
+        exit_with(str(error), error.exit_code, error.hint)
 
 
 def chosen_context(kubeconfig: Path | None, context: str) -> str:
@@ -92,11 +94,11 @@ def chosen_context(kubeconfig: Path | None, context: str) -> str:
     try:
         return context or current_context(kubeconfig)
     except KubeconfigError as error:
-        fail(str(error), error.exit_code, error.hint)
+        exit_with(str(error), error.exit_code, error.hint)
 
 
 @contextmanager
-def listening(listen: str) -> Iterator[None]:
+def serve_metrics(listen: str) -> Iterator[None]:
     """Serve a daemon's metrics at `--listen`, if that is not empty.
 
     Exits with USAGE if the address is invalid, with MISSING if it cannot listen there.
@@ -105,13 +107,13 @@ def listening(listen: str) -> Iterator[None]:
         yield
         return
     if not re.fullmatch(r".*:\d{1,5}", listen):
-        fail(f"`--listen {listen}` is not HOST:PORT", USAGE, "`:8080` listens on all addresses")
+        exit_with(f"`--listen {listen}` is not HOST:PORT", USAGE, "`:8080` listens on all addresses")
     from avactl.kube.listen import ListenError
 
     try:
         yield
     except ListenError as error:
-        fail(f"`--listen {listen}`: {error}", MISSING)
+        exit_with(f"`--listen {listen}`: {error}", MISSING)
 
 
 def with_client(
@@ -130,7 +132,7 @@ def with_client(
     `known`: other Clusters that it may carry. Exits with MISSING if the API server does not answer or denies a request,
     and with `interrupted` after Ctrl-C.
     """
-    with packages():
+    with guard_imports():
         from avactl.kube.client import ApiError, Client, UnreachableError
         from avactl.kube.identity import identify
 
@@ -141,12 +143,12 @@ def with_client(
     try:
         return asyncio.run(run())
     except (ApiError, UnreachableError) as error:
-        refused(error, access)
+        exit_refused(error, access)
     except KeyboardInterrupt:
         raise typer.Exit(interrupted) from None
 
 
-def viewing(
+def view_cluster(
     show: Callable[[ClusterView, Target], Awaitable[None]],
     kubeconfig: Path | None,
     context: str,
@@ -160,30 +162,32 @@ def viewing(
 
     Exits with MISSING without a kubeconfig, or if the API server does not answer or denies the request.
     """
-    with packages():
+    with guard_imports():
         from avactl.scheduler.inspection.cluster_view import ClusterView
 
     async def work(client: Client, target: Target) -> None:
         view = ClusterView(client, system_namespace, namespace, with_volumes)
         await view.load()
-        _allowed(view, namespace, everything)
+        _check_allowed(view, namespace, everything)
         await show(view, target)
 
-    with_client(connection(kubeconfig, context, cluster), work, cluster, system_namespace, interrupted=OK)
+    with_client(connect(kubeconfig, context, cluster), work, cluster, system_namespace, interrupted=OK)
 
 
-def refused(error: Exception, access: Access) -> NoReturn:
+def exit_refused(error: Exception, access: Access) -> NoReturn:
     """Report that a request to the API server failed, and exit with MISSING."""
     from avactl.kube.client import ApiError, CredentialsError, UnreachableError, UntrustedError
 
     if isinstance(error, CredentialsError):
-        fail(plain(str(error)), MISSING, error.hint)
+        exit_with(plain_text(str(error)), MISSING, error.hint)
     if isinstance(error, UntrustedError):
         hint = "does the kubeconfig's certificate-authority belong to another cluster?"
-        fail(f"the certificate of the API server {access.url} is not trusted: {plain(str(error))}", MISSING, hint)
+        exit_with(
+            f"the certificate of the API server {access.url} is not trusted: {plain_text(str(error))}", MISSING, hint
+        )
     if isinstance(error, ApiError) and error.status == 401:
         hint = "has the token or certificate expired? Log in again, or use another kubeconfig or context"
-        fail(f"the API server {access.url} rejected the credentials (401 Unauthorized)", MISSING, hint)
+        exit_with(f"the API server {access.url} rejected the credentials (401 Unauthorized)", MISSING, hint)
     if isinstance(error, UnreachableError):
         hint = (
             "is this the right cluster, and is it running? `--kubeconfig`, $KUBECONFIG or `--context` selects another"
@@ -191,49 +195,49 @@ def refused(error: Exception, access: Access) -> NoReturn:
         if access.proxy:
             hint = "is this the right proxy? $HTTPS_PROXY, $NO_PROXY and `proxy-url` in the kubeconfig select it"
         by = f" by the proxy {urlsplit(access.proxy).hostname}" if access.proxy else ""
-        fail(f"no answer from the API server {access.url}{by}", MISSING, hint)
-    fail(f"API server request failed: {plain(str(error))}", MISSING)
+        exit_with(f"no answer from the API server {access.url}{by}", MISSING, hint)
+    exit_with(f"API server request failed: {plain_text(str(error))}", MISSING)
 
 
-def _allowed(view: ClusterView, namespace: str, everything: bool) -> None:
+def _check_allowed(view: ClusterView, namespace: str, everything: bool) -> None:
     needed = ("nodes", "pods") if everything else () if namespace else ("pods",)
     for kind in needed:
         if kind in view.hidden:
             where = "pods of all namespaces" if kind == "pods" else kind
             hint = "" if everything else "`-n NAMESPACE` shows the jobs of one namespace"
-            fail(f"this account is not permitted to read {where}", MISSING, hint)
+            exit_with(f"this account is not permitted to read {where}", MISSING, hint)
 
 
 def tell_target(target: Target) -> None:
     """Print the context and the Cluster to standard error, for commands whose output is for programs."""
-    print(inert(plain(str(target))), file=sys.stderr, flush=True)
+    print(inert_text(plain_text(str(target))), file=sys.stderr, flush=True)
 
 
-def plain(text: str) -> str:
+def plain_text(text: str) -> str:
     """Return foreign text on one line of bounded length, without control characters."""
-    text = shortened(text, _LONGEST)
+    text = shorten_middle(text, _MAX_TEXT_LENGTH)
     return " ".join("".join(char if char.isprintable() else " " for char in text).split())
 
 
-def console() -> Console:
+def make_console() -> Console:
     """Width of the terminal; of the content if there is no terminal."""
     from rich.console import Console
 
-    width = None if sys.stdout.isatty() else _WIDE
-    return Console(highlight=False, markup=False, emoji=False, no_color=not colour(), width=width)
+    width = None if sys.stdout.isatty() else _WIDE_COLUMNS
+    return Console(highlight=False, markup=False, emoji=False, no_color=not use_colour(), width=width)
 
 
 def write(*parts: RenderableType) -> None:
     """Print tables and lines to standard output; nothing is wrapped or truncated if it is not a terminal."""
-    screen = console()
+    screen = make_console()
     if sys.stdout.isatty():
         screen.print(*parts, sep="\n")
         return
     with screen.capture() as capture:
         screen.print(*parts, sep="\n")
-    print(inert("\n".join(line.rstrip() for line in capture.get().splitlines())))
+    print(inert_text("\n".join(line.rstrip() for line in capture.get().splitlines())))
 
 
-def age(since: str, now: datetime) -> str:
+def age_text(since: str, now: datetime) -> str:
     """Time since an API server timestamp, in its largest unit."""
-    return duration(seconds_since(since, now))
+    return duration_text(seconds_since(since, now))

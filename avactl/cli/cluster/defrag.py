@@ -8,9 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from avactl.base.exit_codes import MISSING, PROBLEMS, USAGE
-from avactl.base.terminal import duration, inert, json_output
-from avactl.cli.cluster.cluster_session import ClusterName, Context, Kubeconfig, SystemNamespace, plain, viewing, write
-from avactl.cli.common import fail
+from avactl.base.terminal import duration_text, inert_text, json_output
+from avactl.cli.cluster.cluster_session import (
+    ClusterName,
+    Context,
+    Kubeconfig,
+    SystemNamespace,
+    plain_text,
+    view_cluster,
+    write,
+)
+from avactl.cli.common import exit_with
 from avactl.cli.options import Output, OutputFormat
 
 if TYPE_CHECKING:
@@ -46,7 +54,7 @@ def defrag(
     if job is not None and "/" in job:
         namespace, job = job.split("/", 1)
     if yes and job is None:
-        fail("`--yes` needs a job, because the freed capacity is reserved for it", USAGE)
+        exit_with("`--yes` needs a job, because the freed capacity is reserved for it", USAGE)
 
     async def show(view: ClusterView, target: Target) -> None:
         from avactl.scheduler.defrag import planner
@@ -55,33 +63,33 @@ def defrag(
         unit: QueuedPodGroup | None = None
         try:
             if job is None:
-                asked = _request(view, gpus, gpu, cpu, memory)
+                asked = _make_request(view, gpus, gpu, cpu, memory)
                 plan = planner.for_request(view, asked, pods)
                 title = f"{pods} pod{'' if pods == 1 else 's'} with {gpus} {gpu or 'GPUs'}"
             else:
                 unit = planner.unit_of(view, namespace, job)
                 plan, title = planner.for_unit(view, unit), f"{namespace}/{job}"
         except (planner.NoPlanError, RuleError) as error:
-            fail(plain(str(error)), PROBLEMS)
+            exit_with(plain_text(str(error)), PROBLEMS)
         _print(target, title, plan, format, yes)
         if yes and unit is not None and plan.moves:
-            await _move(view, unit, plan, timeout)
+            await _move_pods(view, unit, plan, timeout)
 
-    viewing(show, kubeconfig, context, cluster, system_namespace, everything=True, with_volumes=True)
+    view_cluster(show, kubeconfig, context, cluster, system_namespace, everything=True, with_volumes=True)
 
 
-def _request(view: ClusterView, gpus: int, gpu: str, cpu: str, memory: str) -> Request:
-    from avactl.base.quantity import amount
+def _make_request(view: ClusterView, gpus: int, gpu: str, cpu: str, memory: str) -> Request:
+    from avactl.base.quantity import resource_amount
     from avactl.diagnostics.suggest import did_you_mean
     from avactl.scheduler.defrag import planner
 
     known = planner.models(view)
     if gpu and gpu not in known:
-        fail(f"the cluster has no GPU `{gpu}`", USAGE, did_you_mean(gpu, known, "GPU models"))
+        exit_with(f"the cluster has no GPU `{gpu}`", USAGE, did_you_mean(gpu, known, "GPU models"))
     try:
-        return planner.request(view, gpus, gpu, amount("cpu", cpu), amount("memory", memory))
+        return planner.request(view, gpus, gpu, resource_amount("cpu", cpu), resource_amount("memory", memory))
     except ValueError as error:
-        fail(f"`--cpu {cpu} --memory {memory}`: {error}", USAGE)
+        exit_with(f"`--cpu {cpu} --memory {memory}`: {error}", USAGE)
 
 
 def _print(target: Target, title: str, plan: DefragPlan, format: Output, yes: bool) -> None:
@@ -102,20 +110,20 @@ def _print(target: Target, title: str, plan: DefragPlan, format: Output, yes: bo
             json_output({**target.as_json(), "for": title, "moves": moves, "places": sorted(set(plan.places.values()))})
         )
         return
-    print(inert(plain(str(target))))
+    print(inert_text(plain_text(str(target))))
     nodes = sorted(set(plan.places.values()))
     shown = ", ".join(nodes[:4]) + (f" and {len(nodes) - 4} more" if len(nodes) > 4 else "")
     if not plan.moves:
         print(f"{title}: already fits ({shown}); no moves needed")
         return
-    _table(plan.moves)
+    _print_table(plan.moves)
     gpus, count = sum(move.gpus for move in plan.moves), len(plan.moves)
     print(f"\n{title}: {count} move{'' if count == 1 else 's'} ({gpus:g} GPUs) free capacity on {shown}")
     if not yes:
         print("nothing was changed; `--yes` applies the moves. Target nodes are estimates: the scheduler decides")
 
 
-def _table(moves: list[Move]) -> None:
+def _print_table(moves: list[Move]) -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, show_edge=False, header_style="dim")
@@ -123,19 +131,21 @@ def _table(moves: list[Move]) -> None:
         table.add_column(column, justify="right" if column == "gpus" else "left", overflow="fold")
     for move in moves:
         gang = f", and the {move.with_it} others of its gang" if move.with_it else ""
-        loses = f"at most {duration(move.lost)} of work{gang}"
+        loses = f"at most {duration_text(move.lost)} of work{gang}"
         table.add_row(move.pod.key, move.job, f"{move.gpus:g}", move.source, move.target, loses)
     write(table)
 
 
-async def _move(view: ClusterView, unit: QueuedPodGroup, plan: DefragPlan, timeout: float) -> None:
+async def _move_pods(view: ClusterView, unit: QueuedPodGroup, plan: DefragPlan, timeout: float) -> None:
     from avactl.scheduler.defrag.executor import DefragExecutor, StoppedError
 
-    mover = DefragExecutor(view.client, view, unit, plan, lambda text: print(plain(text), flush=True))
+    mover = DefragExecutor(view.client, view, unit, plan, lambda text: print(plain_text(text), flush=True))
     try:
         placed = await mover.run(timeout)
     except StoppedError as error:
-        fail(f"nothing was moved: {plain(str(error))}", MISSING)
+        exit_with(f"nothing was moved: {plain_text(str(error))}", MISSING)
     if not placed:
-        fail(f"the job was not placed within {timeout:g} s", MISSING, "the scheduler keeps trying; see `avactl why`")
+        exit_with(
+            f"the job was not placed within {timeout:g} s", MISSING, "the scheduler keeps trying; see `avactl why`"
+        )
     print(f"the job is placed on {', '.join(mover.nodes())}")

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from avactl.base.exit_codes import USAGE
-from avactl.base.terminal import duration, plural
+from avactl.base.terminal import count_text, duration_text
 from avactl.cli.cluster.cluster_session import (
     ClusterName,
     Context,
     DaemonKubeconfig,
     Kubeconfig,
-    connection,
-    listening,
-    packages,
-    plain,
+    connect,
+    guard_imports,
+    plain_text,
+    serve_metrics,
 )
 from avactl.cli.cluster.tables import Once, show_status
-from avactl.cli.common import fail
+from avactl.cli.common import exit_with
 from avactl.cli.environments import EnvironmentOption
 from avactl.cli.options import Output, OutputFormat
 from avactl.forges import find_forge, forge_names, join_names
@@ -73,7 +73,7 @@ def stage(
     versions = open_store(to.rstrip("/").rpartition("/")[0], endpoint) if "/" in to.rstrip("/") else None
     own, target = open_store(source, endpoint), open_store(to, endpoint)
     try:
-        done = publish.stage(own, target, output, marker, versions, rejected or "")
+        done = publish.stage_version(own, target, output, marker, versions, rejected or "")
     except publish.UnchangedError as error:
         print(error)
         text = UNCHANGED
@@ -86,7 +86,7 @@ def stage(
         print(error)
         text = NONE
     else:
-        print(f"{to}: {plural(done.files, 'file')}, {size_text(done.bytes)}")
+        print(f"{to}: {count_text(done.files, 'file')}, {size_text(done.bytes)}")
         text = f"{COPIED}{done.source}"
     if result:
         Path(result).write_text(text)
@@ -112,16 +112,16 @@ def seal(
     except orjson.JSONDecodeError:
         lineage = None
     if not isinstance(lineage, dict):
-        fail("AVACTL_LINEAGE is not a JSON object", USAGE, 'write e.g. {"commit": "…", "metrics": {}}')
+        exit_with("AVACTL_LINEAGE is not a JSON object", USAGE, 'write e.g. {"commit": "…", "metrics": {}}')
     numbers = [part.strip() for part in keep_versions.split(",") if part.strip()]
     if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in numbers):
-        fail(f"--keep-versions {keep_versions[:80]} is not a list of numbers", USAGE, "write e.g. `3,7`")
+        exit_with(f"--keep-versions {keep_versions[:80]} is not a list of numbers", USAGE, "write e.g. `3,7`")
     target = open_store(to, endpoint)
-    done = publish.seal(target, lineage)
-    print(f"{to}: published, {plural(done['files'], 'file')}, {size_text(done['bytes'])}")
+    done = publish.seal_version(target, lineage)
+    print(f"{to}: published, {count_text(done['files'], 'file')}, {size_text(done['bytes'])}")
     if keep:
         directory = to.rstrip("/").rpartition("/")[0]
-        removed = publish.prune(directory, done["version"], keep, frozenset(map(int, numbers)), endpoint)
+        removed = publish.prune_versions(directory, done["version"], keep, frozenset(map(int, numbers)), endpoint)
         if removed:
             print(f"removed: {', '.join(map(str, removed))}")
 
@@ -155,7 +155,7 @@ def run(
     kubeconfig: DaemonKubeconfig = None,
 ) -> None:
     """Run the daemon: begin runs of pipelines, publish what passes validation, deploy it by commits."""
-    with packages():
+    with guard_imports():
         from avactl.daemons.delivery import daemon
         from avactl.daemons.delivery.commits.repository import Author, Repository
         from avactl.daemons.delivery.proposals import TokenFileProposals
@@ -169,8 +169,8 @@ def run(
     proposals = TokenFileProposals(find_forge(forge), api, project, credentials or Path()) if forge else None
     own = namespace or os.environ.get("POD_NAMESPACE", "") or "avactl-system"
     options = daemon.Options(own, lease, listen, interval, git_interval)
-    with listening(listen):
-        asyncio.run(daemon.run(connection(kubeconfig), specs, proposals, options))
+    with serve_metrics(listen):
+        asyncio.run(daemon.run(connect(kubeconfig), specs, proposals, options))
 
 
 @delivery.command()
@@ -183,17 +183,17 @@ def status(
     cluster: ClusterName = "",
 ) -> None:
     """Show pipelines: what their runs do and how the last ones ended, live until Ctrl-C. Read-only."""
-    with packages():
+    with guard_imports():
         from avactl.daemons.delivery import status as pipelines
 
     async def read(client: Client) -> list[dict[str, Any]]:
-        return pipelines.entries(await pipelines.read(client, namespace))
+        return pipelines.pipeline_entries(await pipelines.read(client, namespace))
 
-    access = connection(kubeconfig, context, cluster)
-    show_status(access, cluster, read, _page, lambda found: {"pipelines": found}, format, once, namespace)
+    access = connect(kubeconfig, context, cluster)
+    show_status(access, cluster, read, _lay_out_page, lambda found: {"pipelines": found}, format, once, namespace)
 
 
-def _page(found: list[dict[str, Any]]) -> RenderableType:
+def _lay_out_page(found: list[dict[str, Any]]) -> RenderableType:
     from rich.table import Table
 
     if not found:
@@ -201,9 +201,9 @@ def _page(found: list[dict[str, Any]]) -> RenderableType:
     now = time.time()
     table = Table("pipeline", "phase", "for", "run", "last result", "metrics", "problem", box=None, pad_edge=False)
     for each in found:
-        since = duration(max(0.0, now - each["since"])) if each["since"] else ""
+        since = duration_text(max(0.0, now - each["since"])) if each["since"] else ""
         numbers = ", ".join(f"{name} {value:.6g}" for name, value in each["metrics"].items())
         run = str(each["run"]) if each["run"] else ""
         cells = (each["pipeline"], each["phase"], since, run, f"{each['reason']} {each['message']}", numbers)
-        table.add_row(*map(plain, (*cells, each["problem"])))
+        table.add_row(*map(plain_text, (*cells, each["problem"])))
     return table

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from avactl.base.exit_codes import INCOMPLETE, USAGE
-from avactl.base.terminal import inert, json_output, plural
+from avactl.base.terminal import count_text, inert_text, json_output
 from avactl.cli.cluster.cluster_session import (
     Context,
     Kubeconfig,
     chosen_context,
-    connection,
-    packages,
-    plain,
+    connect,
+    guard_imports,
+    plain_text,
     with_client,
     write,
 )
-from avactl.cli.common import fail, open_repository, report
-from avactl.cli.completion import clusters
+from avactl.cli.common import exit_with, open_repository, report_problems
+from avactl.cli.completion import complete_cluster
 from avactl.cli.environments import EnvironmentOption
 from avactl.cli.options import Output, OutputFormat
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from avactl.kube.access import Access
     from avactl.kube.identity import Target
 
-_STYLES = {"ok": "green", "warning": "yellow", "missing": "bold red", "unknown": "yellow"}
+_STATE_STYLES = {"ok": "green", "warning": "yellow", "missing": "bold red", "unknown": "yellow"}
 
 
 def doctor(
@@ -43,7 +43,7 @@ def doctor(
         str,
         typer.Option(
             help="Declared cluster to compare with. Default: the only one, or the context's name.",
-            autocompletion=clusters,
+            autocompletion=complete_cluster,
         ),
     ] = "",
     account: Annotated[
@@ -65,17 +65,17 @@ def doctor(
 
     tree, _ = open_repository([path])
     compilation = compile_tree(tree)
-    report(compilation, tree)
-    with packages():
+    report_problems(compilation, tree)
+    with guard_imports():
         from avactl.apply.doctor.needs import needs_of
     declared = sorted(item.name for item in compilation.program.clusters())
-    name = _chosen(cluster, declared, chosen_context(kubeconfig, context))
-    access = connection(kubeconfig, context, name)
+    name = _choose_cluster(cluster, declared, chosen_context(kubeconfig, context))
+    access = connect(kubeconfig, context, name)
     needs = needs_of(compilation, name)
     rights = bool(account) or not needs.applied_by
     applier = replace(access, headers=(("Impersonate-User", account),)) if account else access
     namespace = compilation.program.cluster_spec(name).system_namespace
-    target, version, findings = _findings(access, name, namespace, needs, rights, applier)
+    target, version, findings = _collect_findings(access, name, namespace, needs, rights, applier)
     if format is Output.json:
         data: dict[str, Any] = {
             **target.as_json(),
@@ -85,29 +85,29 @@ def doctor(
         }
         print(json_output(data), end="")
     else:
-        print(inert(f"{plain(str(target))} · {access.url}\n"))
-        write(_table(findings))
-        print(f"\n{_sum(findings)}")
+        print(inert_text(f"{plain_text(str(target))} · {access.url}\n"))
+        write(_findings_table(findings))
+        print(f"\n{_summary_text(findings)}")
         if not rights:
             print(f"rights: {needs.applied_by} applies the objects; `--as system:serviceaccount:NS:NAME` checks it")
     if any(each.state.value == "missing" for each in findings):
         raise typer.Exit(INCOMPLETE)
 
 
-def _chosen(asked: str, declared: list[str], context: str) -> str:
+def _choose_cluster(asked: str, declared: list[str], context: str) -> str:
     from avactl.diagnostics.suggest import did_you_mean
 
     if asked and asked not in declared:
         hint = did_you_mean(asked, declared, "declared clusters")
-        fail(f"cluster {asked} is not declared in the specs", USAGE, hint)
+        exit_with(f"cluster {asked} is not declared in the specs", USAGE, hint)
     if not declared:
-        fail("the specs declare no cluster", USAGE)
+        exit_with("the specs declare no cluster", USAGE)
     if not asked and len(declared) > 1 and context not in declared:
-        fail(f"the specs declare several clusters: {', '.join(declared)}", USAGE, "`--cluster` selects one")
+        exit_with(f"the specs declare several clusters: {', '.join(declared)}", USAGE, "`--cluster` selects one")
     return asked or (declared[0] if len(declared) == 1 else context)
 
 
-def _findings(
+def _collect_findings(
     access: Access, cluster: str, namespace: str, needs: Needs, rights: bool, applier: Access
 ) -> tuple[Target, str, list[Finding]]:
     """Exits with USAGE if the cluster carries another Cluster. Exits with MISSING if the API server does not answer."""
@@ -125,28 +125,28 @@ def _findings(
     return target, found.version, checks.check(needs, found, rights)
 
 
-def _table(findings: list[Finding]) -> Table:
+def _findings_table(findings: list[Finding]) -> Table:
     from rich.text import Text
 
-    from avactl.cli.cluster.tables import table
+    from avactl.cli.cluster.tables import make_table
 
-    made = table(("check", False), ("state", False), ("finding", False), gives=("finding",))
+    made = make_table(("check", False), ("state", False), ("finding", False), gives=("finding",))
     shown = ""
     for each in findings:
-        words = Text(plain(each.message), overflow="fold")
+        words = Text(plain_text(each.message), overflow="fold")
         if each.remedy:
-            words.append(f"\n→ {plain(each.remedy)}", style="dim")
-        state = Text(each.state.value, style=_STYLES[each.state.value])
+            words.append(f"\n→ {plain_text(each.remedy)}", style="dim")
+        state = Text(each.state.value, style=_STATE_STYLES[each.state.value])
         made.add_row("" if each.check == shown else each.check, state, words)
         shown = each.check
     return made
 
 
-def _sum(findings: list[Finding]) -> str:
+def _summary_text(findings: list[Finding]) -> str:
     count = Counter(each.state.value for each in findings)
     if set(count) == {"ok"}:
         return "nothing is missing"
     parts = [f"{count['missing']} missing"] if count["missing"] else []
-    parts += [plural(count["warning"], "warning")] if count["warning"] else []
+    parts += [count_text(count["warning"], "warning")] if count["warning"] else []
     parts += [f"{count['unknown']} could not be checked"] if count["unknown"] else []
     return ", ".join(parts)

@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from avactl.base.exit_codes import MISSING, USAGE
-from avactl.cli.cluster.cluster_session import DaemonKubeconfig, connection, packages
-from avactl.cli.common import fail
+from avactl.cli.cluster.cluster_session import DaemonKubeconfig, connect, guard_imports
+from avactl.cli.common import exit_with
 
 _MOST_RUN = 253
 elastic = typer.Typer(add_completion=False, rich_markup_mode=None, help="Run the master of an elastic job.")
@@ -30,12 +30,12 @@ def library(
 
     `python DIRECTORY health_check …` then runs its module `avactl_worker.health_check`.
     """
-    with packages():
+    with guard_imports():
         from avactl.daemons.elastic.library import copy_library
     try:
         copy_library(directory)
     except OSError as error:
-        fail(f"cannot copy the worker library to {directory}: {error}", MISSING)
+        exit_with(f"cannot copy the worker library to {directory}: {error}", MISSING)
 
 
 @elastic.command()
@@ -86,33 +86,35 @@ def master(
     Workers connect with the avactl-worker library, to $AVACTL_MASTER. The connection is not encrypted or
     authenticated: listen on an address that only the job's workers can reach.
     """
-    with packages():
+    with guard_imports():
         from avactl.daemons.elastic import daemon
         from avactl.daemons.elastic.state.store import LostError, StoreError
         from avactl.daemons.elastic.workers import Stragglers
         from avactl.kube.listen import ListenError
     if not re.fullmatch(r".+:\d{1,5}", listen):
-        fail(f"`--listen {listen}` is not HOST:PORT", USAGE, "`0.0.0.0:2380` listens on all addresses")
+        exit_with(f"`--listen {listen}` is not HOST:PORT", USAGE, "`0.0.0.0:2380` listens on all addresses")
     if not re.fullmatch(r"(.*:\d{1,5})?", http):
-        fail(f"`--http {http}` is not HOST:PORT", USAGE, "`:8080` listens on all addresses")
+        exit_with(f"`--http {http}` is not HOST:PORT", USAGE, "`:8080` listens on all addresses")
     place = tuple(config_map.split("/"))
     if config_map and (len(place) != 2 or not all(place)):
-        fail(f"`--config-map {config_map}` is not NAMESPACE/NAME", USAGE)
+        exit_with(f"`--config-map {config_map}` is not NAMESPACE/NAME", USAGE)
     if len(run) > _MOST_RUN:
-        fail(f"`--run` has more than {_MOST_RUN} characters", USAGE)
+        exit_with(f"`--run` has more than {_MOST_RUN} characters", USAGE)
     stragglers = None
     if replace_stragglers:
         slow = re.fullmatch(r"(\d{1,9}):(0\.\d{1,9}):(\d{1,9}(?:\.\d{1,9})?)", replace_stragglers)
         if slow is None:
             message = f"`--replace-stragglers {replace_stragglers}` is not MIN:SHARE:SECONDS"
-            fail(message, USAGE, "`2:0.5:60`: below half of the median speed for a minute, if more than 2 workers run")
+            exit_with(
+                message, USAGE, "`2:0.5:60`: below half of the median speed for a minute, if more than 2 workers run"
+            )
         stragglers = Stragglers(int(slow[1]), float(slow[2]), float(slow[3]))
     copy = (place[0], place[-1]) if config_map else None
     options = daemon.Options(listen, state, copy, run, resume, staleness, gradients, stragglers, http)
-    access = connection(kubeconfig) if config_map else None
+    access = connect(kubeconfig) if config_map else None
     try:
         asyncio.run(daemon.run(options, access))
     except ListenError as error:
-        fail(str(error), MISSING)
+        exit_with(str(error), MISSING)
     except (StoreError, LostError) as error:
-        fail(str(error), MISSING)
+        exit_with(str(error), MISSING)

@@ -8,9 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from avactl.base.exit_codes import USAGE
-from avactl.cli.cluster.cluster_session import Context, Kubeconfig, SystemNamespace, packages, tell_target, viewing
-from avactl.cli.common import fail, open_repository, report, write_text
-from avactl.cli.completion import clusters, pools
+from avactl.cli.cluster.cluster_session import (
+    Context,
+    Kubeconfig,
+    SystemNamespace,
+    guard_imports,
+    tell_target,
+    view_cluster,
+)
+from avactl.cli.common import exit_with, open_repository, report_problems, write_text
+from avactl.cli.completion import complete_cluster, complete_pool
 
 if TYPE_CHECKING:
     from avactl.kube.identity import Target
@@ -20,7 +27,8 @@ if TYPE_CHECKING:
 
 def pool(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[POOL]…", help="Pools.", show_default="all", autocompletion=pools)
+        list[str] | None,
+        typer.Argument(metavar="[POOL]…", help="Pools.", show_default="all", autocompletion=complete_pool),
     ] = None,
     specs: Annotated[
         Path | None,
@@ -30,7 +38,7 @@ def pool(
         str,
         typer.Option(
             help="Cluster that is meant, or drawn from --specs. Default: the only one.",
-            autocompletion=clusters,
+            autocompletion=complete_cluster,
         ),
     ] = "",
     out: Annotated[str, typer.Option("--out", "-o", help="Output file; - prints.")] = "pool.svg",
@@ -43,30 +51,30 @@ def pool(
     With --specs, as the scheduler would place all declared workloads on the empty machines: an estimate.
     """
     if specs is not None:
-        _draw(_declared(specs, cluster), names, out)
+        _draw(_place_declared(specs, cluster), names, out)
         return
 
     async def show(view: ClusterView, target: Target) -> None:
         tell_target(target)
         _draw(view.cache, names, out)
 
-    viewing(show, kubeconfig, context, cluster, system_namespace, everything=True)
+    view_cluster(show, kubeconfig, context, cluster, system_namespace, everything=True)
 
 
-def _declared(path: Path, cluster: str) -> ClusterCache:
+def _place_declared(path: Path, cluster: str) -> ClusterCache:
     """Place the declared workloads on the declared machines."""
     from avactl.compiler import compile_tree
     from avactl.diagnostics.suggest import did_you_mean, one_of
 
     tree, _ = open_repository([path])
     compilation = compile_tree(tree)
-    report(compilation, tree)
+    report_problems(compilation, tree)
     known = [item.name for item in compilation.program.clusters()]
     if cluster and cluster not in known:
-        fail(f"the repository has no Cluster `{cluster}`", USAGE, did_you_mean(cluster, known, "clusters"))
+        exit_with(f"the repository has no Cluster `{cluster}`", USAGE, did_you_mean(cluster, known, "clusters"))
     if not cluster and len(known) != 1:
-        fail("--specs needs one cluster", USAGE, f"choose it with --cluster: {one_of(known)}")
-    with packages():
+        exit_with("--specs needs one cluster", USAGE, f"choose it with --cluster: {one_of(known)}")
+    with guard_imports():
         from avactl.change.plan.planner import declared_cluster
 
     return declared_cluster(compilation, cluster or known[0])
@@ -80,6 +88,6 @@ def _draw(cache: ClusterCache, names: list[str] | None, out: str) -> None:
     known = {info.labels.get("avactl.dev/pool", "") for info in nodes} | cache.tables.pools.keys()
     for name in names or ():
         if name not in known:
-            fail(f"the cluster has no pool `{name}`", USAGE, did_you_mean(name, known - {""}, "pools"))
+            exit_with(f"the cluster has no pool `{name}`", USAGE, did_you_mean(name, known - {""}, "pools"))
     machines = sum(1 for slot in cache.tables.state.slots.values() if cache.tables.state.gpu_count[slot])
     write_text(out, draw(cache, names), ", ".join(names) if names else f"{machines} machines with GPUs")

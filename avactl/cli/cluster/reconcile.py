@@ -14,12 +14,12 @@ from avactl.cli.cluster.cluster_session import (
     Context,
     DaemonKubeconfig,
     chosen_context,
-    connection,
-    listening,
-    packages,
+    connect,
+    guard_imports,
+    serve_metrics,
 )
-from avactl.cli.common import exit_at_once, fail
-from avactl.cli.completion import clusters
+from avactl.cli.common import exit_at_once, exit_with
+from avactl.cli.completion import complete_cluster
 from avactl.cli.environments import EnvironmentOption
 from avactl.cli.options import Output, OutputFormat
 from avactl.cli.short_run import prepare_short_run
@@ -37,7 +37,10 @@ def reconcile(
         str, typer.Option(help="Branch to follow. Default: the work tree; with --watch, HEAD; with --repo, main.")
     ] = "",
     cluster: Annotated[
-        str, typer.Option(help="Cluster to reconcile. Default: the repository's only cluster.", autocompletion=clusters)
+        str,
+        typer.Option(
+            help="Cluster to reconcile. Default: the repository's only cluster.", autocompletion=complete_cluster
+        ),
     ] = "",
     environment: EnvironmentOption = "",
     kubeconfig: DaemonKubeconfig = None,
@@ -83,26 +86,26 @@ def reconcile(
     healthy; the next run retries.
     """
     if once and watch:
-        fail("--once and --watch exclude each other", USAGE)
+        exit_with("--once and --watch exclude each other", USAGE)
     if watch and accept_owners:
-        fail("--watch and --accept-owners exclude each other: a person decides about each commit", USAGE)
+        exit_with("--watch and --accept-owners exclude each other: a person decides about each commit", USAGE)
     if watch and dry_run:
-        fail("--watch and --dry-run exclude each other", USAGE)
+        exit_with("--watch and --dry-run exclude each other", USAGE)
     if not watch:
         prepare_short_run()
-    with packages():
+    with guard_imports():
         from avactl.apply.reconcile import command
         from avactl.apply.reconcile.diffing.field_policy import Hands
         from avactl.kube import client  # noqa: F401 - the connection needs it, but is made after a compile
 
         run = command.run
         if watch:  # the daemon's imports take longer than a small run
-            from avactl.apply.reconcile.daemon import follow as run
+            from avactl.apply.reconcile.daemon import follow_branch as run
 
     try:
         request: Request = command.Request(
             path=path,
-            connect=partial(connection, kubeconfig, context),
+            connect=partial(connect, kubeconfig, context),
             context=chosen_context(kubeconfig, context),
             repo=repo,
             branch=branch,
@@ -110,7 +113,7 @@ def reconcile(
             cluster=cluster,
             inventory=inventory,
             wait=wait,
-            timeout=command.duration(timeout, "--timeout"),
+            timeout=command.parse_duration(timeout, "--timeout"),
             prune=prune,
             allow_empty=allow_empty,
             take_over=take_over,
@@ -119,14 +122,14 @@ def reconcile(
             dry_run=dry_run,
             hands=Hands(frozenset(leave or ())),
             json=format is Output.json,
-            interval=command.duration(interval, "--interval"),
-            resync=command.duration(resync, "--resync"),
+            interval=command.parse_duration(interval, "--interval"),
+            resync=command.parse_duration(resync, "--resync"),
             listen=listen,
         )
-        with listening(listen):
+        with serve_metrics(listen):
             code = asyncio.run(run(request))
     except ValueError as error:
-        fail(str(error), USAGE)
+        exit_with(str(error), USAGE)
     except KeyboardInterrupt:
         code = INCOMPLETE  # the next run resumes where this one stopped
     exit_at_once(code)

@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from avactl.base.exit_codes import USAGE
-from avactl.cli.cluster.cluster_session import DaemonKubeconfig, connection, listening, packages
-from avactl.cli.common import accessing, fail
+from avactl.cli.cluster.cluster_session import DaemonKubeconfig, connect, guard_imports, serve_metrics
+from avactl.cli.common import exit_on_os_error, exit_with
 
 
 def scheduler(
@@ -34,15 +34,15 @@ def scheduler(
     ] = 30.0,
 ) -> None:
     """Run the scheduler for pods with `schedulerName: avactl`."""
-    with packages():
+    with guard_imports():
         from avactl.contracts.document import DocumentError, load_file
         from avactl.contracts.scheduling import PlacementPolicy
         from avactl.scheduler import daemon
     try:
-        with accessing(config, USAGE):
+        with exit_on_os_error(config, USAGE):
             policy = load_file(PlacementPolicy, config)
     except DocumentError as error:
-        fail(f"{config}: not a placement policy: {error}", USAGE)
+        exit_with(f"{config}: not a placement policy: {error}", USAGE)
     options = daemon.Options(
         namespace or os.environ.get("POD_NAMESPACE", "") or policy.system_namespace,
         lease,
@@ -52,5 +52,5 @@ def scheduler(
         burst=burst,
         gang_grace=gang_grace,
     )
-    with listening(listen):
-        asyncio.run(daemon.run(connection(kubeconfig, cluster=policy.cluster), options))
+    with serve_metrics(listen):
+        asyncio.run(daemon.run(connect(kubeconfig, cluster=policy.cluster), options))

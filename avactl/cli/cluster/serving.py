@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from avactl.base.terminal import duration
+from avactl.base.terminal import duration_text
 from avactl.cli.cluster.cluster_session import (
     ClusterName,
     Context,
     DaemonKubeconfig,
     Kubeconfig,
-    connection,
-    listening,
-    packages,
-    plain,
+    connect,
+    guard_imports,
+    plain_text,
+    serve_metrics,
 )
 from avactl.cli.cluster.tables import Once, show_status
 from avactl.cli.options import Output, OutputFormat
@@ -50,12 +50,12 @@ def run(
     kubeconfig: DaemonKubeconfig = None,
 ) -> None:
     """Run the daemon: carry out canary and blue-green rollouts, and roll bad versions back."""
-    with packages():
+    with guard_imports():
         from avactl.daemons.serving import daemon
     own = namespace or os.environ.get("POD_NAMESPACE", "") or "avactl-system"
     options = daemon.Options(own, lease, listen, prometheus, interval, settle)
-    with listening(listen):
-        asyncio.run(daemon.run(connection(kubeconfig), options))
+    with serve_metrics(listen):
+        asyncio.run(daemon.run(connect(kubeconfig), options))
 
 
 @serving.command()
@@ -70,18 +70,18 @@ def status(
     cluster: ClusterName = "",
 ) -> None:
     """Show the rollouts of services, live until Ctrl-C. Read-only."""
-    with packages():
-        from avactl.daemons.serving.daemon import services
-        from avactl.daemons.serving.status import entries
+    with guard_imports():
+        from avactl.daemons.serving.daemon import list_services
+        from avactl.daemons.serving.status import service_entries
 
     async def read(client: Client) -> list[dict[str, Any]]:
-        return entries(await services(client, namespace))
+        return service_entries(await list_services(client, namespace))
 
-    access = connection(kubeconfig, context, cluster)
-    show_status(access, cluster, read, _page, lambda found: {"services": found}, format, once)
+    access = connect(kubeconfig, context, cluster)
+    show_status(access, cluster, read, _lay_out_page, lambda found: {"services": found}, format, once)
 
 
-def _page(found: list[dict[str, Any]]) -> RenderableType:
+def _lay_out_page(found: list[dict[str, Any]]) -> RenderableType:
     from rich.table import Table
 
     if not found:
@@ -91,8 +91,8 @@ def _page(found: list[dict[str, Any]]) -> RenderableType:
     for each in found:
         step = f"{each['step']} of {each['steps']}" if each["step"] else ""
         share = f"{each['percent']}%" if each["new"] else ""
-        since = duration(max(0.0, now - each["since"])) if each["since"] else ""
+        since = duration_text(max(0.0, now - each["since"])) if each["since"] else ""
         why = f"{each['reason']} {each['message']}".strip()
         cells = (each["service"], each["phase"], each["stable"], each["new"], step, share, since, why)
-        table.add_row(*map(plain, cells))
+        table.add_row(*map(plain_text, cells))
     return table

@@ -13,12 +13,12 @@ from avactl.cli.cluster.cluster_session import (
     ClusterName,
     Context,
     Kubeconfig,
-    connection,
-    packages,
+    connect,
+    guard_imports,
     tell_target,
     with_client,
 )
-from avactl.cli.common import accessing
+from avactl.cli.common import exit_on_os_error
 
 if TYPE_CHECKING:
     from avactl.kube.client import Client
@@ -40,17 +40,17 @@ def snapshot(
 
     For pods, only scheduling data is included: no environment, arguments or images, and only avactl's own annotations.
     """
-    with packages():
+    with guard_imports():
         from avactl.change.plan.snapshot import capture
 
     async def take(client: Client, target: Target) -> bytes:
         tell_target(target)
-        return await capture.take(client, namespace)
+        return await capture.take_snapshot(client, namespace)
 
-    text = with_client(connection(kubeconfig, context, cluster), take, cluster, namespace, agent="avactl-snapshot")
+    text = with_client(connect(kubeconfig, context, cluster), take, cluster, namespace, agent="avactl-snapshot")
     if out is None:
         sys.stdout.buffer.write(text)
         return
-    with accessing(out, USAGE):
+    with exit_on_os_error(out, USAGE):
         out.write_bytes(text)
     print(f"{out}: {len(text) / 1e6:.1f} MB", file=sys.stderr)

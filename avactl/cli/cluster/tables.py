@@ -12,7 +12,7 @@ import typer
 
 from avactl.base.exit_codes import OK
 from avactl.base.terminal import json_output
-from avactl.cli.cluster.cluster_session import console, plain, with_client, write
+from avactl.cli.cluster.cluster_session import make_console, plain_text, with_client, write
 from avactl.cli.options import Output
 
 if TYPE_CHECKING:
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 Once = Annotated[bool, typer.Option("--once", help="Print once; default if the output is not a terminal.")]
 _T = TypeVar("_T")
 _POLL_INTERVAL_S = 1.0
-_PAUSE = 0.5
+_MIN_PAUSE_S = 0.5
 """Minimum time between two refreshes, in seconds."""
-_CLOCK = 5.0
+_CLOCK_INTERVAL_S = 5.0
 """Interval in seconds at which ages are updated."""
 
 
-def table(*columns: tuple[str, bool], gives: tuple[str, ...]) -> Table:
+def make_table(*columns: tuple[str, bool], gives: tuple[str, ...]) -> Table:
     """Return an empty table. Columns: name → is numeric; those in `gives` hold cells and shrink on narrow terminals."""
     from rich.table import Table
 
@@ -44,14 +44,14 @@ def table(*columns: tuple[str, bool], gives: tuple[str, ...]) -> Table:
     return made
 
 
-def cell(text: str, style: str = "") -> Text:
+def make_cell(text: str, style: str = "") -> Text:
     """One line, truncated to the available width."""
     from rich.text import Text
 
-    return Text(plain(text), no_wrap=True, overflow="ellipsis", style=style)
+    return Text(plain_text(text), no_wrap=True, overflow="ellipsis", style=style)
 
 
-async def live(
+async def show_live(
     page: Callable[[int], RenderableType],
     follow: Callable[[Callable[[], None]], Coroutine[Any, Any, None]],
     before: Callable[[], Awaitable[None]] | None = None,
@@ -62,7 +62,7 @@ async def live(
     """
     from rich.live import Live
 
-    screen_of, changed = console(), asyncio.Event()
+    screen_of, changed = make_console(), asyncio.Event()
     with Live(console=screen_of, screen=True, auto_refresh=False) as screen:
         following = asyncio.ensure_future(follow(changed.set))
         following.add_done_callback(lambda _: changed.set())
@@ -73,8 +73,8 @@ async def live(
                 screen.update(page(screen_of.height), refresh=True)
                 changed.clear()
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(changed.wait(), _CLOCK)
-                await asyncio.sleep(_PAUSE)
+                    await asyncio.wait_for(changed.wait(), _CLOCK_INTERVAL_S)
+                await asyncio.sleep(_MIN_PAUSE_S)
         finally:
             following.cancel()
     await following
@@ -100,7 +100,7 @@ def show_status(
         if format is Output.json:
             sys.stdout.write(json_output({**target.as_json(), **as_json(data)}))
         elif once or not sys.stdout.isatty():
-            write(plain(str(target)), page(data))
+            write(plain_text(str(target)), page(data))
         else:
             await follow(client, target, data)
 
@@ -114,6 +114,6 @@ def show_status(
                 data = await read(client)
                 changed()
 
-        await live(lambda height: Group(plain(str(target)), page(data)), poll)
+        await show_live(lambda height: Group(plain_text(str(target)), page(data)), poll)
 
     with_client(access, show, cluster, system_namespace, interrupted=OK)

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from avactl.base.terminal import duration, json_output
+from avactl.base.terminal import duration_text, json_output
 from avactl.cli.cluster.cluster_session import (
     ClusterName,
     Context,
     Kubeconfig,
     SystemNamespace,
-    age,
-    plain,
-    viewing,
+    age_text,
+    plain_text,
+    view_cluster,
     write,
 )
-from avactl.cli.cluster.tables import cell, live, table
+from avactl.cli.cluster.tables import make_cell, make_table, show_live
 from avactl.cli.options import Output, OutputFormat
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from avactl.scheduler.inspection.cluster_view import ClusterView
     from avactl.scheduler.inspection.usage import Job, Pool, Team
 
-_JOBS = 6
+_MIN_JOBS = 6
 """Minimum number of lines for jobs: larger tables above shrink first."""
 
 
@@ -52,16 +52,16 @@ def top(
 
     async def show(view: ClusterView, target: Target) -> None:
         if follows:
-            await live(lambda height: _page(view, target, namespace, height), view.follow)
+            await show_live(lambda height: _lay_out_page(view, target, namespace, height), view.follow)
         elif format is Output.json:
-            sys.stdout.write(_json(view, target, namespace))
+            sys.stdout.write(_json_text(view, target, namespace))
         else:
-            write(_page(view, target, namespace))
+            write(_lay_out_page(view, target, namespace))
 
-    viewing(show, kubeconfig, context, cluster, system_namespace, namespace)
+    view_cluster(show, kubeconfig, context, cluster, system_namespace, namespace)
 
 
-def _facts(view: ClusterView, namespace: str) -> tuple[list[Team], list[Pool], list[Job]]:
+def _collect_facts(view: ClusterView, namespace: str) -> tuple[list[Team], list[Pool], list[Job]]:
     """Include teams and pools only if all the data that they summarize is readable."""
     from avactl.hardware.placement.fragmentation import Measure
     from avactl.scheduler.inspection import usage
@@ -76,8 +76,8 @@ def _facts(view: ClusterView, namespace: str) -> tuple[list[Team], list[Pool], l
     return usage.teams(cache, pods), usage.pools(cache, measure), jobs
 
 
-def _json(view: ClusterView, target: Target, namespace: str) -> str:
-    teams, pools, jobs = _facts(view, namespace)
+def _json_text(view: ClusterView, target: Target, namespace: str) -> str:
+    teams, pools, jobs = _collect_facts(view, namespace)
     data: dict[str, Any] = {
         **target.as_json(),
         "teams": [team._asdict() for team in teams],
@@ -89,43 +89,44 @@ def _json(view: ClusterView, target: Target, namespace: str) -> str:
     return json_output(data)
 
 
-def _page(view: ClusterView, target: Target, namespace: str, height: int | None = None) -> RenderableType:
+def _lay_out_page(view: ClusterView, target: Target, namespace: str, height: int | None = None) -> RenderableType:
     """Lay out the page: everything, or as many jobs as lines are left."""
     from rich.console import Group
     from rich.text import Text
 
-    teams, pools, jobs = _facts(view, namespace)
+    teams, pools, jobs = _collect_facts(view, namespace)
     total, used = sum(pool.gpus for pool in pools), sum(pool.used for pool in pools)
     running, waiting = sum(job.running for job in jobs), sum(job.waiting for job in jobs)
-    head = [plain(str(target))]
+    head = [plain_text(str(target))]
     if pools:
-        head += [f"{sum(pool.machines for pool in pools)} machines", f"{_number(used)} of {total} GPUs in use"]
+        head += [f"{sum(pool.machines for pool in pools)} machines", f"{_format_number(used)} of {total} GPUs in use"]
     head += [
         "1 pod runs" if running == 1 else f"{running} pods run",
         f"{waiting} {'waits' if waiting == 1 else 'wait'}",
     ]
     parts: list[RenderableType] = [Text(" · ".join(head), style="bold"), ""]
-    hidden = _hidden(view)
+    hidden = _hidden_notes(view)
     if view.silent is not None:
         hidden.append(
-            f"no answer from the API server for {duration(monotonic() - view.silent)}; showing the last known state"
+            f"no answer from the API server for {duration_text(monotonic() - view.silent)}; "
+            "showing the last known state"
         )
     rows = [len(teams), len(pools), len(jobs)]
     if height is not None:
         # Each table has a header line, the first two also an empty line; the page begins with two lines.
-        rows = _share(rows, height - 2 - len(hidden) - 2 * bool(teams) - 2 * bool(pools) - 1)
+        rows = _share_lines(rows, height - 2 - len(hidden) - 2 * bool(teams) - 2 * bool(pools) - 1)
     if teams:
-        kept = _foremost(teams, rows[0])
-        parts += [_teams([team for team in teams if team in kept], len(teams) - len(kept)), ""]
+        kept = _most_relevant_teams(teams, rows[0])
+        parts += [_teams_table([team for team in teams if team in kept], len(teams) - len(kept)), ""]
     if pools:
-        parts += [_pools(pools[: rows[1]], len(pools) - min(len(pools), rows[1])), ""]
-    parts.append(_jobs(jobs[: rows[2]]) if jobs else "no jobs with GPUs and no pending jobs")
+        parts += [_pools_table(pools[: rows[1]], len(pools) - min(len(pools), rows[1])), ""]
+    parts.append(_jobs_table(jobs[: rows[2]]) if jobs else "no jobs with GPUs and no pending jobs")
     if rows[2] < len(jobs):
         parts.append(f"… and {len(jobs) - rows[2]} more (`avactl top --once` shows all)")
     return Group(*parts, *hidden)
 
 
-def _foremost(teams: list[Team], most: int) -> list[Team]:
+def _most_relevant_teams(teams: list[Team], most: int) -> list[Team]:
     """Return the most relevant teams if not all fit: those with waiting pods, and the largest."""
     waiting, used = Counter[str](), Counter[str]()
     for team in teams:
@@ -136,23 +137,25 @@ def _foremost(teams: list[Team], most: int) -> list[Team]:
     )[:most]
 
 
-def _share(wanted: list[int], lines: int) -> list[int]:
+def _share_lines(wanted: list[int], lines: int) -> list[int]:
     """Return each table's rows for the available lines, the last table first; a truncated table adds a line."""
     *above, jobs = wanted
-    left, rows = lines - min(jobs, _JOBS), list(above)
+    left, rows = lines - min(jobs, _MIN_JOBS), list(above)
     while sum(rows) + sum(shown < all_ for shown, all_ in zip(rows, above, strict=True)) > left and max(rows) > 1:
         rows[rows.index(max(rows))] -= 1
     left = lines - sum(rows) - sum(shown < all_ for shown, all_ in zip(rows, above, strict=True))
     return [*rows, jobs if jobs <= left else max(1, left - 1)]
 
 
-def _hidden(view: ClusterView) -> list[str]:
+def _hidden_notes(view: ClusterView) -> list[str]:
     """Return notes about missing data, one per line."""
-    broken = [f"ConfigMap {plain(name)} is invalid and ignored: {plain(why)}" for name, why in view.broken.items()]
-    return [*_unseen(view), *sorted(broken)]
+    broken = [
+        f"ConfigMap {plain_text(name)} is invalid and ignored: {plain_text(why)}" for name, why in view.broken.items()
+    ]
+    return [*_unseen_parts(view), *sorted(broken)]
 
 
-def _unseen(view: ClusterView) -> list[str]:
+def _unseen_parts(view: ClusterView) -> list[str]:
     if "pods" in view.hidden:
         return ["teams and pools are not shown: this account can read the pods of this namespace only"]
     if "nodes" in view.hidden:
@@ -160,31 +163,31 @@ def _unseen(view: ClusterView) -> list[str]:
     if "configmaps" in view.hidden:
         return ["quotas and GPU links are unknown: no permission to read ConfigMaps of the system namespace"]
     if "policy" in view.hidden:
-        return [f"racks and possibly quotas are unknown: {plain(view.hidden['policy'])}; try `--system-namespace`"]
+        return [f"racks and possibly quotas are unknown: {plain_text(view.hidden['policy'])}; try `--system-namespace`"]
     return []
 
 
-def _teams(teams: list[Team], more: int) -> Table:
+def _teams_table(teams: list[Team], more: int) -> Table:
     names = ("team", False), ("gpu", False), ("used", True), ("guaranteed", True), ("borrowed", True), ("waiting", True)
-    shown = table(*names, gives=("team",))
+    shown = make_table(*names, gives=("team",))
     for team in teams:
-        most = "" if team.borrow == 0 or team.guaranteed is None else f" of {_number(team.borrow)}"
+        most = "" if team.borrow == 0 or team.guaranteed is None else f" of {_format_number(team.borrow)}"
         shown.add_row(
-            cell(team.name),
-            plain(team.model) or "any",
-            _number(team.used),
-            "" if team.guaranteed is None else _number(team.guaranteed),
-            "" if team.guaranteed is None else _number(team.borrowed) + most,
-            _number(team.waiting) if team.waiting else "",
+            make_cell(team.name),
+            plain_text(team.model) or "any",
+            _format_number(team.used),
+            "" if team.guaranteed is None else _format_number(team.guaranteed),
+            "" if team.guaranteed is None else _format_number(team.borrowed) + most,
+            _format_number(team.waiting) if team.waiting else "",
             style="yellow" if team.waiting else None,
         )
     if more:
-        shown.add_row(cell(f"… and {more} more"))
+        shown.add_row(make_cell(f"… and {more} more"))
     return shown
 
 
-def _pools(pools: list[Pool], more: int) -> Table:
-    shown = table(
+def _pools_table(pools: list[Pool], more: int) -> Table:
+    shown = make_table(
         ("pool", False),
         ("gpu", False),
         ("machines", True),
@@ -197,26 +200,28 @@ def _pools(pools: list[Pool], more: int) -> Table:
         gives=("pool",),
     )
     for pool in pools:
-        lost = "" if pool.lost is None else f"{_number(pool.lost)} ({100 * pool.lost / max(pool.free, 1e-9):.0f}%)"
+        lost = (
+            "" if pool.lost is None else f"{_format_number(pool.lost)} ({100 * pool.lost / max(pool.free, 1e-9):.0f}%)"
+        )
         shown.add_row(
-            cell(pool.name or "(none)"),
-            plain(pool.model),
+            make_cell(pool.name or "(none)"),
+            plain_text(pool.model),
             str(pool.machines),
             str(pool.away or ""),
             str(pool.gpus),
-            _number(pool.used),
-            _number(pool.free),
+            _format_number(pool.used),
+            _format_number(pool.free),
             str(pool.whole),
             lost if pool.free else "",
         )
     if more:
-        shown.add_row(cell(f"… and {more} more"))
+        shown.add_row(make_cell(f"… and {more} more"))
     return shown
 
 
-def _jobs(jobs: list[Job]) -> Table:
+def _jobs_table(jobs: list[Job]) -> Table:
     now = datetime.now(UTC)
-    shown = table(
+    shown = make_table(
         ("job", False),
         ("kind", False),
         ("team", False),
@@ -230,24 +235,24 @@ def _jobs(jobs: list[Job]) -> Table:
     for job in jobs:
         pods = str(job.pods) if job.running in (0, job.pods) else f"{job.running} of {job.pods}"
         shown.add_row(
-            cell(f"{job.namespace}/{job.name}"),
+            make_cell(f"{job.namespace}/{job.name}"),
             job.kind,
-            cell(job.team),
+            make_cell(job.team),
             pods,
-            _number(job.gpus) if job.gpus else "",
-            plain(job.model),
-            age(job.since, now),
-            cell(_state(job)),
+            _format_number(job.gpus) if job.gpus else "",
+            plain_text(job.model),
+            age_text(job.since, now),
+            make_cell(_job_state(job)),
             style="yellow" if job.waiting else None,
         )
     return shown
 
 
-def _state(job: Job) -> str:
+def _job_state(job: Job) -> str:
     if not job.waiting:
         return "runs"
-    return f"pending: {plain(job.why)}" if job.why else "pending"
+    return f"pending: {plain_text(job.why)}" if job.why else "pending"
 
 
-def _number(value: float | None) -> str:
+def _format_number(value: float | None) -> str:
     return "any" if value is None else f"{round(value, 3) + 0:.4g}" if value < 1000 else f"{value:.0f}"

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from avactl.base.exit_codes import PROBLEMS, USAGE
-from avactl.base.terminal import colour
-from avactl.cli.cluster.cluster_session import DaemonKubeconfig, connection, packages
-from avactl.cli.common import fail, open_repository
+from avactl.base.terminal import use_colour
+from avactl.cli.cluster.cluster_session import DaemonKubeconfig, connect, guard_imports
+from avactl.cli.common import exit_with, open_repository
 from avactl.spec.repository.tree import find_root
 
 if TYPE_CHECKING:
@@ -45,19 +45,21 @@ def _read(file: str) -> tuple[str, str]:
             with Path(file).open("rb") as stream:
                 data = stream.read(_MOST_BYTES + 1)
     except OSError as error:
-        fail(f"{file}: {error.strerror}", USAGE)
+        exit_with(f"{file}: {error.strerror}", USAGE)
     if len(data) > _MOST_BYTES:
-        fail(f"{file} is larger than {_MOST_BYTES >> 20} MiB", USAGE, "pass only the output of `nvidia-smi topo -m`")
+        exit_with(
+            f"{file} is larger than {_MOST_BYTES >> 20} MiB", USAGE, "pass only the output of `nvidia-smi topo -m`"
+        )
     return decode(data), "<stdin>" if file == "-" else file
 
 
 def _print(problems: Sequence[Diagnostic], content: str) -> None:
     from avactl.diagnostics.text import render_text
 
-    sys.stderr.write(render_text(problems, lambda _: content, colour(sys.stderr)))
+    sys.stderr.write(render_text(problems, lambda _: content, use_colour(sys.stderr)))
 
 
-def _matrix(content: str, name: str) -> Matrix:
+def _parse_matrix(content: str, name: str) -> Matrix:
     from avactl.hardware.topo_matrix import Matrix, read
 
     matrix = read(content, name)
@@ -92,12 +94,12 @@ def import_(
     from avactl.hardware.machine_type_yaml import machine_type_yaml
     from avactl.hardware.topo_gpu import listed
     from avactl.hardware.topo_spec import Given, describe
-    from avactl.kinds.machine_type.check import problems
+    from avactl.kinds.machine_type.check import check_machine_type
     from avactl.program.program import Item
     from avactl.spec.documents.yaml import load_yaml
 
     content, shown = _read(file)
-    matrix = _matrix(content, shown)
+    matrix = _parse_matrix(content, shown)
     gpus = listed(_read(query)[0] if query else content)
     described = describe(matrix, Given(name, gpu, memory, cpu, memory_host, nic_gbit), gpus)
     comments = [f"Imported from {Path(shown).name} (`nvidia-smi topo -m`) by `avactl topo import`."]
@@ -106,10 +108,10 @@ def import_(
     documents, found = load_yaml("<machine type>", text.encode())
     if not found:
         resource = validate_document(documents[0])
-        found = resource if isinstance(resource, list) else list(problems(Item(documents[0], resource)))
+        found = resource if isinstance(resource, list) else list(check_machine_type(Item(documents[0], resource)))
     if found:
         _print(found, text)
-        fail("the options do not result in a valid machine type; nothing was written", USAGE)
+        exit_with("the options do not result in a valid machine type; nothing was written", USAGE)
     sys.stdout.write(text)
     guesses = [path for path in described.assumed if path != "cpu"]
     if guesses:
@@ -130,9 +132,9 @@ def check(
     from avactl.hardware.nvidia_topo import find
     from avactl.hardware.topo_check import compare
 
-    machine, generation = _declared(type_, path)
+    machine, generation = _declared_machine(type_, path)
     content, shown = _read(file)
-    matrix = _matrix(content, shown)
+    matrix = _parse_matrix(content, shown)
     result = compare(machine, matrix, find(matrix, generation))
     for info in result.infos:
         print(f"info: {info}")
@@ -146,13 +148,13 @@ def check(
     raise typer.Exit(PROBLEMS)
 
 
-def _declared(name: str, path: Path | None) -> tuple[Machine, int | None]:
+def _declared_machine(name: str, path: Path | None) -> tuple[Machine, int | None]:
     """Return the facts of a machine type, and its NVLink generation."""
-    from avactl.compiler.resolve import shipped
+    from avactl.compiler.resolve import shipped_machine_type
     from avactl.diagnostics.suggest import did_you_mean
     from avactl.hardware import library
     from avactl.hardware.machine import Machine
-    from avactl.kinds.machine_type.check import problems
+    from avactl.kinds.machine_type.check import check_machine_type
     from avactl.program.capacity.machine_hardware import machine_facts
     from avactl.program.program import Item
 
@@ -164,16 +166,16 @@ def _declared(name: str, path: Path | None) -> tuple[Machine, int | None]:
         read = tree.read
         items, wrong = _machine_types(tree)
     item = items.get(name)
-    if item is None and name in library.names():
-        item = Item(*shipped(name))
+    if item is None and name in library.shipped_names():
+        item = Item(*shipped_machine_type(name))
     if item is None:
-        hint = did_you_mean(name, {*items, *library.names()}, "MachineTypes")
+        hint = did_you_mean(name, {*items, *library.shipped_names()}, "MachineTypes")
         told = f"; {len(wrong)} spec files have errors: `avactl validate`" if wrong else ""
-        fail(f"unknown MachineType `{name}`{told}", USAGE, hint)
-    found = list(problems(item))
+        exit_with(f"unknown MachineType `{name}`{told}", USAGE, hint)
+    found = list(check_machine_type(item))
     if found:
         _print(found, read(item.doc.file).decode("utf-8", "replace") if read else "")
-        fail(f"MachineType {name} has errors of its own", USAGE)
+        exit_with(f"MachineType {name} has errors of its own", USAGE)
     spec = item.spec
     return Machine.from_facts(machine_facts(spec)), spec.nvlink.generation if spec.nvlink else None
 
@@ -207,17 +209,17 @@ def watch(
     import asyncio
     import shlex
 
-    with packages():
+    with guard_imports():
         from avactl.daemons.topology import daemon
     try:
         words = shlex.split(command)
     except ValueError as error:
-        fail(f"--command: {str(error).lower()}", USAGE)
+        exit_with(f"--command: {str(error).lower()}", USAGE)
     if not words:
-        fail("--command is empty", USAGE)
+        exit_with("--command is empty", USAGE)
     options = daemon.Options(node, pool, words, interval)
     if once:
-        verdict = asyncio.run(daemon.look(options))
+        verdict = asyncio.run(daemon.check_topology(options))
         print(f"{verdict.status}: {verdict.message}")
         raise typer.Exit(PROBLEMS if verdict.status != "True" else 0)
-    asyncio.run(daemon.run(connection(kubeconfig), options))
+    asyncio.run(daemon.run(connect(kubeconfig), options))

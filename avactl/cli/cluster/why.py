@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from avactl.base.exit_codes import USAGE
-from avactl.base.terminal import inert
+from avactl.base.terminal import inert_text
 from avactl.cli.cluster.cluster_session import (
     ClusterName,
     Context,
     Kubeconfig,
-    age,
-    connection,
-    plain,
+    age_text,
+    connect,
+    plain_text,
     tell_target,
     with_client,
     write,
 )
-from avactl.cli.common import fail
+from avactl.cli.common import exit_with
 from avactl.contracts import names
 from avactl.contracts.pod_annotations import DEVICES
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from avactl.scheduler.inspection.pod_controllers import Maker
 
 _JOB_LABELS = ("batch.kubernetes.io/job-name", "job-name", names.GANG_LABEL, "app.kubernetes.io/instance")
-_FIRST = ("refused", "waits")
+_FIRST_STATES = ("refused", "waits")
 """States listed first, because they indicate a problem."""
 
 
@@ -67,16 +67,16 @@ def why(
     if "/" in name:
         namespace, name = name.split("/", 1)
     if not name or not namespace or "/" in name:
-        fail("the name of the pod or job is empty or malformed", USAGE, "write NAME, or NAMESPACE/NAME")
+        exit_with("the name of the pod or job is empty or malformed", USAGE, "write NAME, or NAMESPACE/NAME")
 
     async def find(client: Client, target: Target) -> Found:
         tell_target(target)
         return await _find(client, namespace, name)
 
-    found = with_client(connection(kubeconfig, context, cluster), find, cluster)
+    found = with_client(connect(kubeconfig, context, cluster), find, cluster)
     if not found.pods and not found.makers:
-        fail(f"no pod or job {name} in namespace {namespace}", USAGE, "use `-n NAMESPACE` for another namespace")
-    _print(f"{namespace}/{name}", rows(found, datetime.now(UTC)))
+        exit_with(f"no pod or job {name} in namespace {namespace}", USAGE, "use `-n NAMESPACE` for another namespace")
+    _print(f"{namespace}/{name}", group_rows(found, datetime.now(UTC)))
 
 
 async def _find(client: Client, namespace: str, name: str) -> Found:
@@ -87,10 +87,10 @@ async def _find(client: Client, namespace: str, name: str) -> Found:
     exact = any(pod["metadata"]["name"] == name for pod in pods)
     lacking = [] if exact else await pod_controllers.short(client, namespace, name)
     has = any(pod["spec"].get("resourceClaims") and pod["spec"].get("nodeName") for pod in pods)
-    return Found(pods, lacking, await _devices(client, namespace) if has else {})
+    return Found(pods, lacking, await _claim_devices(client, namespace) if has else {})
 
 
-async def _devices(client: Client, namespace: str) -> dict[str, str]:
+async def _claim_devices(client: Client, namespace: str) -> dict[str, str]:
     """Return the devices of ResourceClaims; none if the API server does not allow reading them."""
     from avactl.kube.client import ApiError
 
@@ -101,17 +101,17 @@ async def _devices(client: Client, namespace: str) -> dict[str, str]:
     found = {}
     for item in answer["items"] or ():
         results = ((item.get("status") or {}).get("allocation") or {}).get("devices", {}).get("results") or ()
-        found[item["metadata"]["name"]] = ", ".join(sorted((each["device"] for each in results), key=_natural))
+        found[item["metadata"]["name"]] = ", ".join(sorted((each["device"] for each in results), key=_natural_key))
     return found
 
 
 def select(pods: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
     """Return the pod with that name, else the pods of the job or controller with that name."""
     named = [pod for pod in pods if pod["metadata"]["name"] == name]
-    return named or [pod for pod in pods if name in _names(pod)]
+    return named or [pod for pod in pods if name in _claim_names(pod)]
 
 
-def _names(pod: dict[str, Any]) -> list[str]:
+def _claim_names(pod: dict[str, Any]) -> list[str]:
     labels = pod["metadata"].get("labels") or {}
     found = [labels[label] for label in _JOB_LABELS if label in labels]
     for owner in pod["metadata"].get("ownerReferences") or ():
@@ -120,30 +120,30 @@ def _names(pod: dict[str, Any]) -> list[str]:
     return found
 
 
-def rows(found: Found, now: datetime) -> list[Row]:
+def group_rows(found: Found, now: datetime) -> list[Row]:
     """Group pods with the same state and reason, and controllers that lack pods; waiting ones first."""
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for pod in found.pods:
-        groups.setdefault(_state(pod, found.devices), []).append(pod)
+        groups.setdefault(_pod_state(pod, found.devices), []).append(pod)
     told = []
     for (state, words), group in groups.items():
         oldest = min(pod["metadata"]["creationTimestamp"] for pod in group)
-        mine = sorted((pod["metadata"]["name"] for pod in group), key=_natural)
-        told.append(Row(mine, state, age(oldest, now), words))
+        mine = sorted((pod["metadata"]["name"] for pod in group), key=_natural_key)
+        told.append(Row(mine, state, age_text(oldest, now), words))
     for maker in found.makers:
         if maker.state == "refused" or not found.pods:
-            told.append(Row([maker.name], maker.state, age(maker.since, now), maker.words))
-    return sorted(told, key=lambda row: (row.state not in _FIRST, row.state, row.words))
+            told.append(Row([maker.name], maker.state, age_text(maker.since, now), maker.words))
+    return sorted(told, key=lambda row: (row.state not in _FIRST_STATES, row.state, row.words))
 
 
-def _state(pod: dict[str, Any], devices: dict[str, str]) -> tuple[str, str]:
+def _pod_state(pod: dict[str, Any], devices: dict[str, str]) -> tuple[str, str]:
     status, node = pod.get("status") or {}, pod["spec"].get("nodeName")
     if "deletionTimestamp" in pod["metadata"]:
-        return "ends", ": ".join(filter(None, ("it is being deleted", _stopped(status))))
+        return "ends", ": ".join(filter(None, ("it is being deleted", _stop_reason(status))))
     if status.get("phase") in ("Succeeded", "Failed"):
-        return "ended", status.get("message") or _stopped(status) or status["phase"].lower()
+        return "ended", status.get("message") or _stop_reason(status) or status["phase"].lower()
     if node:
-        return "has a node", ", ".join(filter(None, (node, _gpus(pod, devices))))
+        return "has a node", ", ".join(filter(None, (node, _pod_gpus(pod, devices))))
     if pod["spec"].get("schedulingGates"):
         gates = ", ".join(gate["name"] for gate in pod["spec"]["schedulingGates"])
         return "waits", f"held back by scheduling gates: {gates}"
@@ -154,7 +154,7 @@ def _state(pod: dict[str, Any], devices: dict[str, str]) -> tuple[str, str]:
     return "waits", f"scheduler `{scheduler}` has not processed it yet"
 
 
-def _stopped(status: dict[str, Any]) -> str:
+def _stop_reason(status: dict[str, Any]) -> str:
     """Return the reason why a pod is stopped; empty if unknown."""
     for condition in status.get("conditions") or ():
         if condition["type"] == "DisruptionTarget" and condition["status"] == "True":
@@ -162,7 +162,7 @@ def _stopped(status: dict[str, Any]) -> str:
     return ""
 
 
-def _gpus(pod: dict[str, Any], devices: dict[str, str]) -> str:
+def _pod_gpus(pod: dict[str, Any], devices: dict[str, str]) -> str:
     """Return the GPUs of a running pod, by index or by the devices of its claims."""
     indexes = (pod["metadata"].get("annotations") or {}).get(DEVICES.name)
     made = {each["name"]: each.get("resourceClaimName") for each in pod["status"].get("resourceClaimStatuses") or ()}
@@ -173,7 +173,7 @@ def _gpus(pod: dict[str, Any], devices: dict[str, str]) -> str:
     return ", ".join([*([f"GPUs {indexes}"] if indexes else []), *([f"devices {', '.join(held)}"] if held else [])])
 
 
-def _natural(name: str) -> list[tuple[bool, int, str]]:
+def _natural_key(name: str) -> list[tuple[bool, int, str]]:
     return [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in name.split("-")]
 
 
@@ -185,6 +185,6 @@ def _print(title: str, found: list[Row]) -> None:
         table.add_column(column, overflow="fold", no_wrap=column in ("state", "since"))
     for row in found:
         few = ", ".join(row.pods) if len(row.pods) < 3 else f"{row.pods[0]} … {row.pods[-1]} ({len(row.pods)})"
-        table.add_row(plain(few), row.state, row.age, plain(row.words))
-    print(inert(plain(title)))
+        table.add_row(plain_text(few), row.state, row.age, plain_text(row.words))
+    print(inert_text(plain_text(title)))
     write(table)

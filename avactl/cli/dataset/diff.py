@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from avactl.base.exit_codes import CHANGES
-from avactl.base.terminal import colour
+from avactl.base.terminal import use_colour
 from avactl.cli.options import Output, OutputFormat
 
 
@@ -34,6 +34,6 @@ def diff(
         if format is Output.json:
             write_json(sys.stdout, comparison, changes, limit)
         else:
-            write_text(sys.stdout, comparison, changes, limit, colour())
+            write_text(sys.stdout, comparison, changes, limit, use_colour())
     if exit_code and comparison.differs:
         raise typer.Exit(CHANGES)

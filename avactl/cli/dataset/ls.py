@@ -30,18 +30,18 @@ def ls(
 ) -> None:
     """List the objects of a dataset, and sum them up by label."""
     from avactl.datasets.listing import Listing, sums_text
-    from avactl.datasets.manifest import dump
+    from avactl.datasets.manifest import dump_entry
     from avactl.datasets.progress import Progress
     from avactl.datasets.selection import choose, label_filter
-    from avactl.datasets.text import listed
+    from avactl.datasets.text import object_line
 
     found = Listing(source, endpoint, follow, choose(match, exclude), label_filter(label))
     with Progress(sys.stderr, silent=not summary and sys.stdout.isatty()) as progress:
         for path, entry in found.entries(progress):
             if format is Format.jsonl:
-                sys.stdout.buffer.write(dump(entry))
+                sys.stdout.buffer.write(dump_entry(entry))
             elif not summary:
-                sys.stdout.write(listed(path, entry.size, entry.labels))
+                sys.stdout.write(object_line(path, entry.size, entry.labels))
     sys.stdout.flush()
     text = "\n".join(sums_text(found)) + "\n"
     (sys.stderr if format is Format.jsonl else sys.stdout).write(text)

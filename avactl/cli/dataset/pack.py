@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from avactl.base.terminal import plural
+from avactl.base.terminal import count_text
 from avactl.cli.dataset.options import Endpoint, Exclude, Follow, Match, Url
 from avactl.datasets.pack.model import Format
 
@@ -49,7 +49,7 @@ def pack(
     from avactl.datasets.sources import is_remote, open_source
     from avactl.datasets.stores.locations import parse_location
     from avactl.datasets.stores.opening import open_store
-    from avactl.datasets.text import shown, size_text
+    from avactl.datasets.text import display_name, size_text
 
     pillow = ""
     if resize:
@@ -68,9 +68,9 @@ def pack(
         options = Options(settings, jobs or cores, from_endpoint, to_endpoint, follow)
         packed = run(opened, open_store(target, to_endpoint), options, progress)
     kept = f", {packed.kept:,} kept from an earlier run" if packed.kept else ""
-    print(f"{target}: {plural(packed.shards, 'shard')}{kept}")
-    samples = f"{plural(packed.samples, 'sample')}, " if packed.samples != packed.files else ""
-    print(f"{plural(packed.files, 'file')}, {samples}{size_text(packed.read)} → {size_text(packed.written)}")
+    print(f"{target}: {count_text(packed.shards, 'shard')}{kept}")
+    samples = f"{count_text(packed.samples, 'sample')}, " if packed.samples != packed.files else ""
+    print(f"{count_text(packed.files, 'file')}, {samples}{size_text(packed.read)} → {size_text(packed.written)}")
     if packed.skipped:
-        print(f"left out {plural(len(packed.skipped), 'unreadable image')}: {shown(packed.skipped[0])}, …")
+        print(f"left out {count_text(len(packed.skipped), 'unreadable image')}: {display_name(packed.skipped[0])}, …")
     print(f"manifest: {target.rstrip('/')}/manifest.jsonl, sha256 {packed.sha256}")

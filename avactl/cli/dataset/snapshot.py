@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from avactl.base.terminal import plural
+from avactl.base.terminal import count_text
 from avactl.cli.dataset.options import Endpoint, Exclude, Follow, Match, Url
 
 
@@ -38,7 +38,7 @@ def snapshot(
     from avactl.datasets.progress import Progress
     from avactl.datasets.selection import choose, directory_labels
     from avactl.datasets.snapshot import Options, write_manifest
-    from avactl.datasets.snapshot import snapshot as entries
+    from avactl.datasets.snapshot import snapshot_entries as entries
     from avactl.datasets.stores.locations import parse_location
     from avactl.datasets.stores.opening import open_store
     from avactl.datasets.text import size_text
@@ -49,8 +49,8 @@ def snapshot(
     with Progress(sys.stderr, silent=out is None and sys.stdout.isatty()) as progress:
         written = write_manifest(out or sys.stdout.buffer, entries(store, options, progress), store.location)
     name = out or store.location
-    print(f"{name}: {plural(written.objects, 'object')}, {size_text(written.bytes)}", file=sys.stderr)
+    print(f"{name}: {count_text(written.objects, 'object')}, {size_text(written.bytes)}", file=sys.stderr)
     print(f"sha256: {written.sha256}", file=sys.stderr)
     if written.blanks:
         text = "with blanks, which `manifest` of a Dataset does not accept: use `url`, or pack the data"
-        print(f"note: {plural(written.blanks, 'name')} {text}", file=sys.stderr)
+        print(f"note: {count_text(written.blanks, 'name')} {text}", file=sys.stderr)

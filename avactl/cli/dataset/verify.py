@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from avactl.base.exit_codes import PROBLEMS
-from avactl.base.terminal import colour
+from avactl.base.terminal import use_colour
 from avactl.cli.common import TEXT, Format, render_machine
 from avactl.cli.dataset.options import Endpoint, Follow
 
 if TYPE_CHECKING:
     from avactl.datasets.verify import Report
 
-_SHOWN = 4 * 1024 * 1024
+_MAX_SHOWN_BYTES = 4 * 1024 * 1024
 """Largest manifest whose lines are shown, in bytes."""
 
 
@@ -43,7 +43,7 @@ def verify(
     """
     from avactl.datasets.progress import Progress
     from avactl.datasets.verify import Options
-    from avactl.datasets.verify import verify as check
+    from avactl.datasets.verify import verify_manifest as check
 
     options = Options(prefix, store, content, at, endpoint, follow)
     with Progress(sys.stderr) as progress:
@@ -52,9 +52,9 @@ def verify(
         _print(report, manifest)
     elif format == "json":
         from avactl.base.terminal import json_output
-        from avactl.datasets.verify import data
+        from avactl.datasets.verify import report_data
 
-        sys.stdout.write(json_output(data(report)))
+        sys.stdout.write(json_output(report_data(report)))
     else:
         sys.stdout.write(render_machine(report.problems, format))
     if report.counts:
@@ -62,14 +62,14 @@ def verify(
 
 
 def _print(report: Report, manifest: Path) -> None:
-    from avactl.datasets.verify import sums
+    from avactl.datasets.verify import summary_lines
     from avactl.diagnostics.text import render_one
 
-    small = report.problems and manifest.stat().st_size <= _SHOWN
+    small = report.problems and manifest.stat().st_size <= _MAX_SHOWN_BYTES
     text = manifest.read_text("utf-8", "replace") if small else None
     for problem in report.problems:
-        sys.stdout.write(render_one(problem, lambda _: text, colour()) + "\n\n")
+        sys.stdout.write(render_one(problem, lambda _: text, use_colour()) + "\n\n")
     hidden = report.counts.total() - len(report.problems)
     if hidden:
         sys.stdout.write(f"… and {hidden:,} more\n\n")
-    sys.stdout.write("\n".join(sums(report)) + "\n")
+    sys.stdout.write("\n".join(summary_lines(report)) + "\n")

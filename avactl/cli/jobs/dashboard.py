@@ -13,11 +13,11 @@ from avactl.cli.cluster.cluster_session import (
     Context,
     Kubeconfig,
     SystemNamespace,
-    connection,
+    connect,
     tell_target,
     with_client,
 )
-from avactl.cli.common import fail
+from avactl.cli.common import exit_with
 from avactl.cli.jobs.session import load_view
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def dashboard(
     """
     _want_loopback(listen)
 
-    access = connection(kubeconfig, context, cluster)
+    access = connect(kubeconfig, context, cluster)
 
     async def show(client: Client, target: Target) -> None:
         from avactl.kube.listen import ListenError
@@ -61,26 +61,26 @@ def dashboard(
             if view.hidden.keys() & {"nodes", "pods"}:
                 view = None
         try:
-            await serve(Source(jobs, view), listen, _tell)
+            await serve(Source(jobs, view), listen, _print_address)
         except ListenError as error:
-            fail(f"`--listen {listen}`: {error}", MISSING)
+            exit_with(f"`--listen {listen}`: {error}", MISSING)
 
     with_client(access, show, cluster, system_namespace, connections=0, interrupted=OK)
 
 
 def _want_loopback(listen: str) -> None:
-    from avactl.workbench.jobs.dashboard.server import loopback
+    from avactl.workbench.jobs.dashboard.server import is_loopback
 
     if not re.fullmatch(r".+:\d{1,5}", listen):
-        fail(f"`--listen {listen}` is not HOST:PORT", USAGE)
+        exit_with(f"`--listen {listen}` is not HOST:PORT", USAGE)
     try:
-        inside = loopback(listen)
+        inside = is_loopback(listen)
     except ValueError:
         inside = False
     if not inside:
         hint = "the page shows what you may see, unencrypted; from another machine: `ssh -L 8080:127.0.0.1:8080 HOST`"
-        fail(f"`--listen {listen}` is not a loopback address", USAGE, hint)
+        exit_with(f"`--listen {listen}` is not a loopback address", USAGE, hint)
 
 
-def _tell(address: str) -> None:
+def _print_address(address: str) -> None:
     print(f"open {address}\nCtrl-C ends it", flush=True)

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from avactl.base.exit_codes import OK, USAGE
-from avactl.base.terminal import duration, json_output
+from avactl.base.terminal import duration_text, json_output
 from avactl.cli.cluster.cluster_session import (
     ClusterName,
     Context,
     Kubeconfig,
-    age,
-    connection,
-    plain,
+    age_text,
+    connect,
+    plain_text,
     with_client,
     write,
 )
-from avactl.cli.cluster.tables import cell, live, table
-from avactl.cli.common import fail
+from avactl.cli.cluster.tables import make_cell, make_table, show_live
+from avactl.cli.common import exit_with
 from avactl.cli.jobs.session import load_view
 from avactl.cli.options import Output, OutputFormat
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from avactl.workbench.jobs.state import TrainingJob
     from avactl.workbench.jobs.view import JobsView
 
-_COLOURS = {"running": "green", "queued": "yellow", "starting": "yellow", "failed": "red", "suspended": "dim"}
+_STATE_COLOURS = {"running": "green", "queued": "yellow", "starting": "yellow", "failed": "red", "suspended": "dim"}
 
 
 def jobs(
@@ -54,24 +54,24 @@ def jobs(
     Without permission to list the jobs of all namespaces, those of the kubeconfig's own namespace are shown.
     """
     if watch and (format is Output.json or not sys.stdout.isatty()):
-        fail("`--watch` needs a terminal, and prints a table", USAGE, "leave it out to print once")
+        exit_with("`--watch` needs a terminal, and prints a table", USAGE, "leave it out to print once")
 
-    access = connection(kubeconfig, context, cluster)
+    access = connect(kubeconfig, context, cluster)
 
     async def show(client: Client, target: Target) -> None:
         view = await load_view(client, namespace, access.namespace)
         if watch:
-            await live(lambda height: _page(view, target, height), view.follow, view.explain_quietly)
+            await show_live(lambda height: _lay_out_page(view, target, height), view.follow, view.explain_quietly)
         elif format is Output.json:
             listed = [job.as_json() for job in view.jobs()]
             sys.stdout.write(json_output({**target.as_json(), "jobs": listed, "hidden": view.hidden}))
         else:
-            write(_page(view, target))
+            write(_lay_out_page(view, target))
 
     with_client(access, show, cluster, connections=0, interrupted=OK)
 
 
-def _page(view: JobsView, target: Target, height: int | None = None) -> RenderableType:
+def _lay_out_page(view: JobsView, target: Target, height: int | None = None) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
@@ -81,23 +81,23 @@ def _page(view: JobsView, target: Target, height: int | None = None) -> Renderab
     head += [f"{count} {state}" for state, count in states.items()]
     if view.namespace:
         head.insert(0, f"namespace {view.namespace}")
-    head.insert(0, plain(str(target)))
+    head.insert(0, plain_text(str(target)))
     parts: list[RenderableType] = [Text(" · ".join(head), style="bold")]
     notes = []
     if view.hidden:
         notes.append("progress is not shown: this account is not permitted to read ConfigMaps")
     if view.silent is not None:
-        silent = duration(monotonic() - view.silent)
+        silent = duration_text(monotonic() - view.silent)
         notes.append(f"no answer from the API server for {silent}; showing the last known state")
     shown = found if height is None else found[: max(1, height - 4 - len(notes))]
     if shown:
-        parts += ["", _table(shown, now)]
+        parts += ["", _jobs_table(shown, now)]
     if len(shown) < len(found):
         parts.append(f"… and {len(found) - len(shown)} more (`avactl jobs` shows all)")
     return Group(*parts, *notes)
 
 
-def _table(found: list[TrainingJob], now: datetime) -> RenderableType:
+def _jobs_table(found: list[TrainingJob], now: datetime) -> RenderableType:
     columns = (
         ("job", False),
         ("state", False),
@@ -112,30 +112,30 @@ def _table(found: list[TrainingJob], now: datetime) -> RenderableType:
     )
     rows = [
         (
-            cell(f"{job.namespace}/{job.name}"),
-            cell(job.state, _COLOURS.get(job.state, "")),
-            _workers(job),
+            make_cell(f"{job.namespace}/{job.name}"),
+            make_cell(job.state, _STATE_COLOURS.get(job.state, "")),
+            _worker_counts(job),
             f"{job.gpus:g}" if job.gpus else "",
-            *_progress(job),
-            age(job.created, now),
-            cell(note(job, now)),
+            *_progress_cells(job),
+            age_text(job.created, now),
+            make_cell(job_note(job, now)),
         )
         for job in found
     ]
     # Columns of which nothing is known are left out.
     shown = [number for number in range(len(columns)) if any(str(row[number]) for row in rows)]
-    made = table(*(columns[number] for number in shown), gives=("job", "why"))
+    made = make_table(*(columns[number] for number in shown), gives=("job", "why"))
     for row in rows:
         made.add_row(*(row[number] for number in shown))
     return made
 
 
-def _workers(job: TrainingJob) -> str:
+def _worker_counts(job: TrainingJob) -> str:
     most = f"{job.least}–{job.most}" if job.least < job.most else str(job.most)
     return most if job.ended else f"{job.workers} of {most}"
 
 
-def _progress(job: TrainingJob) -> tuple[str, str, str, str]:
+def _progress_cells(job: TrainingJob) -> tuple[str, str, str, str]:
     """Return progress, loss, speed and ETA, as far as they are known."""
     progress = job.progress
     if progress is None:
@@ -149,11 +149,11 @@ def _progress(job: TrainingJob) -> tuple[str, str, str, str]:
     loss = "" if progress.loss is None else f"{progress.loss:.4g}"
     if job.state != "running":
         return part, loss, "", ""
-    return part, loss, progress.rate, "" if progress.remaining is None else duration(progress.remaining)
+    return part, loss, progress.rate, "" if progress.remaining is None else duration_text(progress.remaining)
 
 
-def note(job: TrainingJob, now: datetime) -> str:
+def job_note(job: TrainingJob, now: datetime) -> str:
     """Return the reason of a job's state, and what is unusual about a running one."""
-    from avactl.workbench.jobs.state import unusual
+    from avactl.workbench.jobs.state import unusual_conditions
 
-    return "; ".join(filter(None, (job.why, *unusual(job, now))))
+    return "; ".join(filter(None, (job.why, *unusual_conditions(job, now))))

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from avactl.base.exit_codes import USAGE
-from avactl.cli.cluster.cluster_session import ClusterName, Context, Kubeconfig, connection, tell_target, with_client
-from avactl.cli.common import fail
+from avactl.cli.cluster.cluster_session import ClusterName, Context, Kubeconfig, connect, tell_target, with_client
+from avactl.cli.common import exit_with
 from avactl.cli.jobs.session import JobName, Namespace, job_of, no_job
 from avactl.diagnostics.suggest import one_of
 
@@ -33,7 +33,7 @@ def logs(
     With --follow, pods that start later are included, restarts are shown, and lost connections are resumed.
     """
 
-    access = connection(kubeconfig, context, cluster)
+    access = connect(kubeconfig, context, cluster)
 
     async def work(client: Client, target: Target) -> None:
         from avactl.workbench.jobs.log_stream import JobLogs, Selection, TooManyPodsError
@@ -49,14 +49,14 @@ def logs(
             no_job(*place)
         roles = {each.name: each.wanted for each in found[0].roles}
         if role and role not in roles:
-            fail(f"the job has no role `{role}`", USAGE, f"its roles: {one_of(list(roles), 8)}")
+            exit_with(f"the job has no role `{role}`", USAGE, f"its roles: {one_of(list(roles), 8)}")
         if index is not None and index >= max(roles[role] if role else 0, 0 if role else max(roles.values())):
-            fail(f"the job has no pod with index {index}", USAGE, "indices begin with 0")
+            exit_with(f"the job has no pod with index {index}", USAGE, "indices begin with 0")
         labels = [f"{each}-{number}" for each, wanted in roles.items() for number in (0, wanted - 1)]
         told = JobLogs(view, Selection(role, index), Output(labels), tail)
         try:
             await (told.follow() if follow else told.show())
         except TooManyPodsError as error:
-            fail(str(error), USAGE, "choose with `--role` and `--index`")
+            exit_with(str(error), USAGE, "choose with `--role` and `--index`")
 
     with_client(access, work, cluster, connections=0)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from avactl.base.exit_codes import MISSING, PROBLEMS, USAGE
-from avactl.base.terminal import colour, inert, plural
+from avactl.base.terminal import count_text, inert_text, use_colour
 from avactl.cli.changes.diff import head_problems
-from avactl.cli.cluster.cluster_session import Context, Kubeconfig, connection, plain, tell_target, with_client
-from avactl.cli.common import fail
+from avactl.cli.cluster.cluster_session import Context, Kubeconfig, connect, plain_text, tell_target, with_client
+from avactl.cli.common import exit_with
 from avactl.cli.environments import EnvironmentOption
 
 if TYPE_CHECKING:
@@ -61,9 +61,9 @@ def run(
     from avactl.workbench.jobs.branch import change_of, check
 
     if now and (branch or message):
-        fail("`--branch` and `--message` are of a commit, which `--now` does not make", USAGE)
+        exit_with("`--branch` and `--message` are of a commit, which `--now` does not make", USAGE)
     if not now and (lives or keep):
-        fail("`--for` and `--keep` are of an experiment", USAGE, "add `--now`")
+        exit_with("`--for` and `--keep` are of an experiment", USAGE, "add `--now`")
     change = change_of(file, base)
     _want_valid(change)
     check(change)
@@ -76,17 +76,17 @@ def run(
 def _want_valid(change: Change) -> None:
     """Print the problems of the file, and exit with PROBLEMS if there are errors."""
     if not change.after.ok:
-        sys.stderr.write(head_problems(change.after, colour(sys.stderr)))
+        sys.stderr.write(head_problems(change.after, use_colour(sys.stderr)))
         sys.exit(PROBLEMS)
 
 
-def _duration(text: str, option: str) -> int:
-    from avactl.apply.reconcile.command import duration
+def _parse_duration(text: str, option: str) -> int:
+    from avactl.apply.reconcile.command import parse_duration
 
     try:
-        return max(1, round(duration(text, option)))
+        return max(1, round(parse_duration(text, option)))
     except ValueError as error:
-        fail(str(error), USAGE)
+        exit_with(str(error), USAGE)
 
 
 def _commit(change: Change, branch: str, message: str, remote: str) -> None:
@@ -98,29 +98,29 @@ def _commit(change: Change, branch: str, message: str, remote: str) -> None:
     store, jobs = change.store, change.jobs
     titles = ", ".join(f"{item.team}/{item.spec_name}" for item in jobs[:3]) + (", …" if len(jobs) > 3 else "")
     name, commit = branches.commit(change, branch, message or f"Run {titles}")
-    sys.stdout.write(render_text(compare(change.before, change.after), colour=colour(), objects=False))
+    sys.stdout.write(render_text(compare(change.before, change.after), colour=use_colour(), objects=False))
     print(f"branch {name}: {change.path} on {change.base[:10]}")
-    left = branches.others(store, change.path)
+    left = branches.count_other_changes(store, change.path)
     if left:
-        print(f"{plural(left, 'other file')} with uncommitted changes not included")
+        print(f"{count_text(left, 'other file')} with uncommitted changes not included")
     try:
         pushed = bool(remote) and branches.push(change, name, commit, remote)
     except PublishError as error:
-        fail(f"{error}; the branch {name} is in this repository", MISSING, error.hint)
+        exit_with(f"{error}; the branch {name} is in this repository", MISSING, error.hint)
     if pushed:
         first = f"open a pull request from {name}"
     else:
         first = f"`git push REMOTE {name}` and a pull request, or `git merge {name}`"
     print(f"pushed to {remote}" if pushed else "not pushed")
-    print(inert(f"next: {first}; once it is merged and applied, `avactl wait {jobs[0].ns}/{jobs[0].name}`"))
+    print(inert_text(f"next: {first}; once it is merged and applied, `avactl wait {jobs[0].ns}/{jobs[0].name}`"))
 
 
 def _start(change: Change, lives: str, keep: str, kubeconfig: Path | None, context: str) -> None:
-    from avactl.workbench.jobs.experiment import experiment, renamed
+    from avactl.workbench.jobs.experiment import make_experiment, rename_job
 
-    change, item = renamed(change, change.jobs[0])
+    change, item = rename_job(change, change.jobs[0])
     _want_valid(change)
-    wanted = experiment(change, item, _duration(lives, "--for"), _duration(keep, "--keep"))
+    wanted = make_experiment(change, item, _parse_duration(lives, "--for"), _parse_duration(keep, "--keep"))
     cluster = item.cluster
     system_namespace = change.after.program.cluster_spec(cluster).system_namespace
 
@@ -128,10 +128,10 @@ def _start(change: Change, lives: str, keep: str, kubeconfig: Path | None, conte
         tell_target(target)
         await _apply(client, wanted)
 
-    with_client(connection(kubeconfig, context, cluster), work, cluster, system_namespace)
+    with_client(connect(kubeconfig, context, cluster), work, cluster, system_namespace)
     place = f"{wanted.namespace}/{wanted.name}"
     leader = wanted.objects[0]["metadata"]["name"]
-    created = f"{place} created: {plural(len(wanted.objects), 'object')}"
+    created = f"{place} created: {count_text(len(wanted.objects), 'object')}"
     print(f"{created}; ends after {lives} at the latest, deleted {keep} later")
     print(f"next: `avactl logs {place} -f`; to stop it, `kubectl delete job {leader} -n {wanted.namespace}`")
 
@@ -145,4 +145,4 @@ async def _apply(client: Client, wanted: Experiment) -> None:
         hint = (
             "leave out `--now`: a spec in git has the rights that it needs, after a review" if error.forbidden else ""
         )
-        fail(plain(str(error)), MISSING, hint)
+        exit_with(plain_text(str(error)), MISSING, hint)

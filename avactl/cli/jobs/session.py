@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from avactl.base.exit_codes import MISSING, USAGE
-from avactl.cli.common import fail
+from avactl.cli.common import exit_with
 
 if TYPE_CHECKING:
     from avactl.kube.access import Access
@@ -35,10 +35,10 @@ async def load_view(client: Client, namespace: str, own: str) -> JobsView:
         if not error.forbidden:
             raise
         if namespace:
-            fail(f"this account is not permitted to read the jobs and pods of namespace {namespace}", MISSING)
+            exit_with(f"this account is not permitted to read the jobs and pods of namespace {namespace}", MISSING)
         if not own:
             hint = "`-n NAMESPACE` shows the jobs of one namespace"
-            fail("this account is not permitted to read the jobs of all namespaces", MISSING, hint)
+            exit_with("this account is not permitted to read the jobs of all namespaces", MISSING, hint)
         return await load_view(client, own, "")
     await view.read_logs()
     return view
@@ -50,10 +50,10 @@ def job_of(name: str, namespace: str, access: Access) -> tuple[str, str]:
         namespace, name = name.split("/", 1)
     namespace = namespace or access.namespace or "default"
     if not name or "/" in name or not f"{namespace}{name}".replace("-", "").replace(".", "").isalnum():
-        fail("the name of the job is empty or malformed", USAGE, "write NAME, or NAMESPACE/NAME")
+        exit_with("the name of the job is empty or malformed", USAGE, "write NAME, or NAMESPACE/NAME")
     return namespace, name
 
 
 def no_job(namespace: str, name: str) -> NoReturn:
     """Exit with USAGE: there is no such job."""
-    fail(f"no training job {name} in namespace {namespace}", USAGE, "`avactl jobs` lists those that you may see")
+    exit_with(f"no training job {name} in namespace {namespace}", USAGE, "`avactl jobs` lists those that you may see")

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from avactl.base.exit_codes import OK, USAGE
-from avactl.base.terminal import inert
+from avactl.base.terminal import inert_text
 from avactl.cli.cluster.cluster_session import (
     ClusterName,
     Context,
     Kubeconfig,
-    connection,
-    plain,
+    connect,
+    plain_text,
     tell_target,
     with_client,
 )
-from avactl.cli.common import fail
+from avactl.cli.common import exit_with
 from avactl.cli.jobs.session import JobName, Namespace, job_of, no_job
 
 if TYPE_CHECKING:
@@ -46,14 +46,14 @@ def wait(
 
     Exit code: 0 the job has succeeded · 5 it has failed · 6 it was deleted · 124 timeout.
     """
-    from avactl.apply.reconcile.command import duration
+    from avactl.apply.reconcile.command import parse_duration
 
     try:
-        seconds = duration(timeout, "--timeout") if timeout else None
+        seconds = parse_duration(timeout, "--timeout") if timeout else None
     except ValueError as error:
-        fail(str(error), USAGE)
+        exit_with(str(error), USAGE)
 
-    access = connection(kubeconfig, context, cluster)
+    access = connect(kubeconfig, context, cluster)
 
     async def work(client: Client, target: Target) -> int:
         tell_target(target)
@@ -64,7 +64,7 @@ def wait(
 
 async def _wait(client: Client, access: Access, name: str, namespace: str, seconds: float | None) -> int:
     from avactl.workbench.jobs.view import JobsView
-    from avactl.workbench.jobs.waiting import ended
+    from avactl.workbench.jobs.waiting import wait_for_end
 
     place = job_of(name, namespace, access)
     view = JobsView(client, *place)
@@ -79,12 +79,12 @@ async def _wait(client: Client, access: Access, name: str, namespace: str, secon
         if job is not None:
             now = f"{job.state}: {job.why}" if job.why else job.state
         if now != last:
-            print(inert(f"{'/'.join(place)}  {plain(now)}"), flush=True)
+            print(inert_text(f"{'/'.join(place)}  {plain_text(now)}"), flush=True)
         last = now
 
     try:
         async with asyncio.timeout(seconds):
-            job = await ended(view, told)
+            job = await wait_for_end(view, told)
     except TimeoutError:
         print(f"{'/'.join(place)}  not ended in time", flush=True)
         return TIMED_OUT

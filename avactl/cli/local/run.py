@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from avactl.cli.common import open_repository, report
+from avactl.cli.common import open_repository, report_problems
 from avactl.cli.environments import EnvironmentOption
 
 
@@ -42,7 +42,7 @@ def run(
     tree, asked = open_repository([file])
     compilation = compile_tree(tree)
     if not compilation.ok:
-        report(compilation, tree)
+        report_problems(compilation, tree)
     files = [path for path in asked if file.is_file()] or [item.doc.file for item in compilation.program.items]
     pipelines = [] if workers else select_pipelines(compilation, set(files) if file.is_file() else (), name)
     if len(pipelines) == 1:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from avactl.base.exit_codes import MISSING, USAGE
-from avactl.base.terminal import inert, visible
-from avactl.cli.common import fail
-from avactl.cli.models.models import compiled, find
+from avactl.base.terminal import inert_text, visible_text
+from avactl.cli.common import exit_with
+from avactl.cli.models.models import compile_specs, find
 
 if TYPE_CHECKING:
     from avactl.daemons.delivery.commits.repository import Repository
@@ -28,50 +28,54 @@ class Change(NamedTuple):
     """Why; "" if it was not told."""
 
 
-def chosen(specs: Path, name: str, service: str) -> tuple[Model, Served]:
+def choose_model(specs: Path, name: str, service: str) -> tuple[Model, Served]:
     """Return the model, and the service that serves it; exits if that is unclear."""
-    models = find(compiled(specs), name)
+    models = find(compile_specs(specs), name)
     if len(models) > 1:
-        fail(f"several teams have a model {name}", USAGE, f"choose one: {', '.join(map(str, models))}")
+        exit_with(f"several teams have a model {name}", USAGE, f"choose one: {', '.join(map(str, models))}")
     model = models[0]
     every = model.served
     found = [each for each in every if not service or service in (each.service.spec_name, str(each))]
     if not found:
         what = f"no service {service} serves {model}" if service else f"no service serves {model}"
-        fail(what, USAGE, f"services: {', '.join(map(str, every))}" if every else "declare one with the model's URL")
+        exit_with(
+            what, USAGE, f"services: {', '.join(map(str, every))}" if every else "declare one with the model's URL"
+        )
     if len(found) > 1:
-        fail(f"several services serve {model}", USAGE, f"choose with --service: {', '.join(map(str, found))}")
+        exit_with(f"several services serve {model}", USAGE, f"choose with --service: {', '.join(map(str, found))}")
     served = found[0]
     if not served.service.doc.file.endswith((".yaml", ".yml")):
-        fail(f"{served.service.doc.file} is not YAML", USAGE, "edit the file")
+        exit_with(f"{served.service.doc.file} is not YAML", USAGE, "edit the file")
     return model, served
 
 
-def repository(specs: Path, branch: str, remote: str) -> Repository:
+def clone_repository(specs: Path, branch: str, remote: str) -> Repository:
     """Return the repository that a remote names, as a clone in avactl's cache; exits if there is none."""
     from avactl.base.directories import cache_directory
     from avactl.daemons.delivery.commits.repository import Author, Repository
-    from avactl.spec.repository.git import GitError, git, locate
+    from avactl.spec.repository.git import GitError, locate_repository, run_git
     from avactl.spec.repository.tree import find_root
 
     root = find_root(specs)
 
     def ask(*arguments: str) -> str:
         try:
-            return git(root, *arguments).decode().strip()
+            return run_git(root, *arguments).decode().strip()
         except GitError:
             return ""
 
     try:
-        prefix = locate(root).prefix
+        prefix = locate_repository(root).prefix
     except GitError as error:
-        fail(str(error), MISSING, error.hint)
+        exit_with(str(error), MISSING, error.hint)
     url = ask("config", "--get", f"remote.{remote}.url")
     if not url:
-        fail(f"the repository has no remote `{remote}`", USAGE, "`git remote add origin URL`; `--remote` names another")
+        exit_with(
+            f"the repository has no remote `{remote}`", USAGE, "`git remote add origin URL`; `--remote` names another"
+        )
     author = Author(ask("config", "user.name"), ask("config", "user.email"))
     if not all(author):
-        fail(
+        exit_with(
             "git does not know who you are",
             MISSING,
             "`git config --global user.name NAME`, and `git config --global user.email ADDRESS`",
@@ -79,33 +83,33 @@ def repository(specs: Path, branch: str, remote: str) -> Repository:
     return Repository(url, branch, prefix, Path(cache_directory()) / "delivery", author)
 
 
-def change(
+def change_model(
     served: Served, wanted: Change, specs: Path, branch: str, remote: str, pull_request: bool, dry_run: bool
 ) -> None:
     """Commit a change and push it, or open a pull request; prints what is done."""
     from avactl.daemons.delivery.commits.repository import Served as Now
 
-    place = repository(specs, branch, remote)
-    proposals = _proposals(place) if pull_request and not dry_run else None
+    place = clone_repository(specs, branch, remote)
+    proposals = _make_proposals(place) if pull_request and not dry_run else None
     place.fetch()
     target = served.target
     now = place.served(target)
     if now.url == wanted.url:
-        print(inert(visible(f"{served} serves version {now.version} of {served.name} already, on {branch}")))
+        print(inert_text(visible_text(f"{served} serves version {now.version} of {served.name} already, on {branch}")))
         return
-    print(inert(f"{target.file}: {served}, model {served.name}, on {branch} at {place.head[:10]}"))
+    print(inert_text(f"{target.file}: {served}, model {served.name}, on {branch} at {place.head[:10]}"))
     # The remote's branch, and its history, may have other specs than those that were compiled.
     for key, old, value in (("version", now.version, wanted.version), ("url    ", now.url, wanted.url)):
-        print(inert(visible(f"  {key}  {old or '-'} → {value}")))
+        print(inert_text(visible_text(f"  {key}  {old or '-'} → {value}")))
     if dry_run:
         return
-    title = visible(f"{served.service.spec_name}: {wanted.title}")[:72]
-    facts = "\n".join(map(visible, (f"Model: {wanted.url}", f"Before: {now.url or '-'}")))
+    title = visible_text(f"{served.service.spec_name}: {wanted.title}")[:72]
+    facts = "\n".join(map(visible_text, (f"Model: {wanted.url}", f"Before: {now.url or '-'}")))
     message = "\n\n".join([title, *([wanted.message] if wanted.message else []), facts])
     new = Now(wanted.url, wanted.version)
     if proposals is None:
         if not place.deploy(target, new, message + "\n", only=now.url):
-            fail(f"{branch} has changed meanwhile", MISSING, "try again")
+            exit_with(f"{branch} has changed meanwhile", MISSING, "try again")
         print(f"pushed {place.head[:10]} to {branch}")
         return
     name = f"avactl/{served.service.team}/{served.service.spec_name}-{served.name}-{wanted.version}-{place.head[:8]}"
@@ -114,15 +118,17 @@ def change(
     print(f"opened {proposals.open(name, branch, title, text)}")
 
 
-def _proposals(place: Repository) -> Proposals:
+def _make_proposals(place: Repository) -> Proposals:
     from avactl.forges import forge_of_host, locate_repository
     from avactl.forges.forge import find_token
 
     host, project = locate_repository(place.url)
     forge = forge_of_host(host)
     if forge is None:
-        fail(f"the forge of {place.shown} is unknown", USAGE, "open the pull request there, or omit --pull-request")
+        exit_with(
+            f"the forge of {place.shown} is unknown", USAGE, "open the pull request there, or omit --pull-request"
+        )
     token = find_token(os.environ, forge.tokens)
     if not token:
-        fail(f"{forge.tokens[0]} is not set", MISSING, "a pull request needs a token of the forge")
+        exit_with(f"{forge.tokens[0]} is not set", MISSING, "a pull request needs a token of the forge")
     return forge.proposals(forge.api(os.environ, host), project, token, time.sleep)

@@ -10,7 +10,7 @@ import typer
 
 from avactl.base.exit_codes import MISSING, USAGE
 from avactl.base.terminal import json_output
-from avactl.cli.common import fail, open_repository, report
+from avactl.cli.common import exit_with, open_repository, report_problems
 from avactl.cli.environments import EnvironmentOption
 from avactl.cli.options import Output, OutputFormat
 
@@ -30,56 +30,56 @@ def models(
     format: OutputFormat = Output.text,
 ) -> None:
     """List versions of models: what they were made from, their metrics, and which services serve them."""
-    from avactl.daemons.delivery.models import entries, published
+    from avactl.daemons.delivery.models import model_entries, published_versions
     from avactl.datasets.errors import DatasetError, StoreError
 
-    chosen = find(compiled(path), name)
+    chosen = find(compile_specs(path), name)
     known: list[tuple[Model, dict[int, dict[str, Any]]]] = []
     failed = ""
     for model in chosen:
         versions = {}
         if model.directory and not offline:
             try:
-                versions = published(model.directory, endpoint)
+                versions = published_versions(model.directory, endpoint)
             except (DatasetError, StoreError) as error:
                 failed = f"{model.directory}: {error}"
         known.append((model, versions))
-    found = entries(known)
+    found = model_entries(known)
     if format is Output.json:
         sys.stdout.write(json_output(found))
     else:
         _write(found)
     if failed:
-        fail(failed, MISSING, "set the store's credentials, or `--offline` for what the specs say")
+        exit_with(failed, MISSING, "set the store's credentials, or `--offline` for what the specs say")
 
 
-def compiled(path: Path) -> Compilation:
+def compile_specs(path: Path) -> Compilation:
     """Compile the specs of a directory; exits if they have errors."""
     from avactl.compiler import compile_tree
 
     tree, _ = open_repository([path])
     compilation = compile_tree(tree)
     if not compilation.ok:
-        report(compilation, tree)
+        report_problems(compilation, tree)
     return compilation
 
 
 def find(compilation: Compilation, name: str) -> list[Model]:
     """Return the models of that name, or all; exits if there is none."""
-    from avactl.daemons.delivery.models import models as suitable_models
+    from avactl.daemons.delivery.models import list_models as suitable_models
     from avactl.diagnostics.suggest import did_you_mean
 
     every = suitable_models(compilation.program)
     found = [each for each in every if not name or name in (each.name, str(each))]
     if not found and name:
-        fail(f"no model is named {name}", USAGE, did_you_mean(name, [each.name for each in every], "models"))
+        exit_with(f"no model is named {name}", USAGE, did_you_mean(name, [each.name for each in every], "models"))
     return found
 
 
 def _write(found: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
-    from avactl.cli.cluster.cluster_session import plain, write
+    from avactl.cli.cluster.cluster_session import plain_text, write
 
     if not found:
         print("no models with a URL")
@@ -90,5 +90,5 @@ def _write(found: list[dict[str, Any]]) -> None:
             f"{key} {value:.6g}" for key, value in each["metrics"].items() if type(value) in (int, float)
         )
         cells = (each["model"], each["version"], metrics, each["cause"], each["commit"][:10], ", ".join(each["served"]))
-        table.add_row(*map(plain, cells))
+        table.add_row(*map(plain_text, cells))
     write(table)

@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from avactl.base.exit_codes import MISSING, USAGE
-from avactl.cli.common import fail
+from avactl.cli.common import exit_with
 from avactl.cli.environments import EnvironmentOption
-from avactl.cli.models.change import Change, change, chosen
+from avactl.cli.models.change import Change, change_model, choose_model
 from avactl.cli.models.models import Endpoint
 from avactl.forges import FORGES, join_names
 
@@ -44,27 +44,27 @@ def promote(
     The commit is made on the newest commit of the remote's branch; work tree, index and branches here are not touched.
     The service's rollout brings the version to its requests.
     """
-    from avactl.daemons.delivery.models import published
+    from avactl.daemons.delivery.models import published_versions
     from avactl.datasets.errors import DatasetError, StoreError
 
-    found, served = chosen(specs, model, service)
+    found, served = choose_model(specs, model, service)
     if not found.directory:
-        fail(
+        exit_with(
             f"{found} is published by no pipeline",
             USAGE,
             f"`avactl set {served.service.doc.file} --name {served.service.spec_name} …` changes its version",
         )
     if version and not _NUMBER(version):
-        fail(f"`{version[:40]}` is not the number of a version", USAGE, f"`avactl models {model}` lists them")
+        exit_with(f"`{version[:40]}` is not the number of a version", USAGE, f"`avactl models {model}` lists them")
     try:
-        known = published(found.directory, endpoint)
+        known = published_versions(found.directory, endpoint)
     except (DatasetError, StoreError) as error:
-        fail(f"{found.directory}: {error}", MISSING, "the store's credentials are needed: is the version there?")
+        exit_with(f"{found.directory}: {error}", MISSING, "the store's credentials are needed: is the version there?")
     if not known:
-        fail(f"no version of {found} is published", USAGE)
+        exit_with(f"no version of {found} is published", USAGE)
     number = int(version) if version else max(known)
     if number not in known:
         listed = ", ".join(map(str, list(known)[-10:]))
-        fail(f"version {number} of {found} is not published", USAGE, f"published: {listed}")
+        exit_with(f"version {number} of {found} is not published", USAGE, f"published: {listed}")
     wanted = Change(f"{found.directory}/{number}", str(number), f"promote {served.name} to version {number}", message)
-    change(served, wanted, specs, branch, remote, pull_request, dry_run)
+    change_model(served, wanted, specs, branch, remote, pull_request, dry_run)

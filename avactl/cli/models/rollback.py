@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from avactl.base.exit_codes import USAGE
-from avactl.cli.common import fail
+from avactl.cli.common import exit_with
 from avactl.cli.environments import EnvironmentOption
-from avactl.cli.models.change import Change, change, chosen, repository
+from avactl.cli.models.change import Change, change_model, choose_model, clone_repository
 from avactl.cli.models.promote import Branch, DryRun, Message, PullRequest, RemoteName, Service, Specs
 
 
@@ -29,11 +29,11 @@ def rollback(
 
     Which one that is, the history of the remote's branch says.
     """
-    _, served = chosen(specs, model, service)
-    place = repository(specs, branch, remote)
+    _, served = choose_model(specs, model, service)
+    place = clone_repository(specs, branch, remote)
     place.fetch()
     before = place.before(served.target)
     if before is None:
-        fail(f"{served.service.doc.file} never named another version of {served.name}", USAGE)
+        exit_with(f"{served.service.doc.file} never named another version of {served.name}", USAGE)
     wanted = Change(before.url, before.version, f"roll {served.name} back to version {before.version}", message)
-    change(served, wanted, specs, branch, remote, pull_request, dry_run)
+    change_model(served, wanted, specs, branch, remote, pull_request, dry_run)

@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from avactl.base.exit_codes import PROBLEMS
-from avactl.base.terminal import colour
+from avactl.base.terminal import use_colour
 from avactl.cli.common import TEXT, open_repository, render_diagnostics
-from avactl.cli.completion import topics
+from avactl.cli.completion import complete_topic
 from avactl.cli.environments import EnvironmentOption
 
 
@@ -24,23 +24,23 @@ def _policies() -> None:
     print(policies_text(DirTree(root) if ours else MemoryTree({})), end="")  # elsewhere the tree may be large
 
 
-def _origin(file: Path, path: str, name: str) -> None:
+def _print_origin(file: Path, path: str, name: str) -> None:
     """Print the sources of a value."""
-    from avactl.compiler.layers.origin import Specs, origin, origin_text
+    from avactl.compiler.layers.origin import Specs, origin_text, value_origin
 
     tree, asked = open_repository([file])
     specs = Specs(tree)
     if specs.problems:
-        sys.stderr.write(render_diagnostics(specs.problems, tree, TEXT, colour(sys.stderr)))
+        sys.stderr.write(render_diagnostics(specs.problems, tree, TEXT, use_colour(sys.stderr)))
         raise typer.Exit(PROBLEMS)
     own = asked[0] if asked else file.name
-    print(origin_text(origin(specs.of(own, name), path), tree.environment), end="")
+    print(origin_text(value_origin(specs.of(own, name), path), tree.environment), end="")
 
 
 def explain(
     topic: Annotated[
         str | None,
-        typer.Argument(help="KIND, KIND.field.field, a diagnostic code, or `policies`.", autocompletion=topics),
+        typer.Argument(help="KIND, KIND.field.field, a diagnostic code, or `policies`.", autocompletion=complete_topic),
     ] = None,
     origin: Annotated[
         tuple[str, str] | None,
@@ -61,7 +61,7 @@ def explain(
 ) -> None:
     """Explain a kind, a field or a diagnostic: meaning, type, unit, default."""
     if origin is not None:
-        _origin(Path(origin[0]), origin[1], name)
+        _print_origin(Path(origin[0]), origin[1], name)
         return
     from avactl.program.explain.explain import drift_text, explain_text
 
@@ -71,8 +71,8 @@ def explain(
     if recursive and topic is not None:
         from avactl.program.explain.recursive import recursive_text
 
-        print(recursive_text(topic, colour()), end="")
+        print(recursive_text(topic, use_colour()), end="")
         return
     if topic is not None:
         topic = topic.partition("/")[0]  # `policy/NAME`, as in diagnostics
-    print((drift_text if drift else explain_text)(topic, colour()), end="")
+    print((drift_text if drift else explain_text)(topic, use_colour()), end="")

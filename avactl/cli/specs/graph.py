@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from avactl.cli.common import open_repository, report, write_text
+from avactl.cli.common import open_repository, report_problems, write_text
 from avactl.cli.environments import EnvironmentOption
 
 
@@ -22,6 +22,6 @@ def graph(
 
     tree, _ = open_repository([path])
     compilation = compile_tree(tree)
-    report(compilation, tree)
+    report_problems(compilation, tree)
     told = f"{len(compilation.program.items)} specs, {len(compilation.manifests)} objects"
     write_text(out, draw(compilation), told)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from avactl.base.exit_codes import INCOMPLETE, MISSING, USAGE
-from avactl.cli.cluster.cluster_session import Context, Kubeconfig, connection, packages, tell_target, with_client
-from avactl.cli.common import accessing, fail
+from avactl.cli.cluster.cluster_session import Context, Kubeconfig, connect, guard_imports, tell_target, with_client
+from avactl.cli.common import exit_on_os_error, exit_with
 
 if TYPE_CHECKING:
     from avactl.kube.access import Access
@@ -83,16 +83,16 @@ def import_(
     from avactl.workbench.importer.session import import_objects, write
 
     if live == bool(paths):
-        fail("import either PATHs or the cluster, with --live", USAGE)
+        exit_with("import either PATHs or the cluster, with --live", USAGE)
     if adopt and (not live or out is None):
-        fail("--adopt needs --live, and -o for the specs that the objects then belong to", USAGE)
+        exit_with("--adopt needs --live, and -o for the specs that the objects then belong to", USAGE)
     spaces = namespace or []
-    options = _options(cluster, (spaces or ["default"])[0], team or [], image or [], as_is or adopt)
+    options = _make_options(cluster, (spaces or ["default"])[0], team or [], image or [], as_is or adopt)
     version, access = "", None
     if live:
         # Without --adopt, the specs may be those of another cluster than the source.
         target = cluster if adopt else ""
-        access = connection(kubeconfig, context, target)
+        access = connect(kubeconfig, context, target)
         objects, version = _read(access, target, spaces)
     else:
         slurm = paths is not None and str(paths[0]) == "slurm"
@@ -100,9 +100,9 @@ def import_(
         objects = reading.read_scripts(given, sys.stdin.buffer) if slurm else reading.read(given, sys.stdin.buffer)
     made, root = import_objects(objects, options, out or Path("specs"), force=force, version=version)
     if out is not None:
-        with accessing(out, MISSING):
+        with exit_on_os_error(out, MISSING):
             write(made, root)
-    adopted = _adopt(access, made) if adopt and access is not None else None
+    adopted = _adopt_objects(access, made) if adopt and access is not None else None
     if format is Format.json:
         from avactl.workbench.importer.report import as_json
 
@@ -114,7 +114,7 @@ def import_(
 
 
 def _read(access: Access, cluster: str, namespaces: list[str]) -> tuple[list[Given], str]:
-    with packages():
+    with guard_imports():
         from avactl.workbench.importer.live import read
 
     async def work(client: Client, target: Target) -> tuple[list[Given], str]:
@@ -124,15 +124,15 @@ def _read(access: Access, cluster: str, namespaces: list[str]) -> tuple[list[Giv
     return with_client(access, work, cluster, agent="avactl-import")
 
 
-def _adopt(access: Access, made: Imported) -> Adopted:
+def _adopt_objects(access: Access, made: Imported) -> Adopted:
     from avactl.apply.reconcile.command import AGENT
-    from avactl.workbench.importer.adopt import adopt
+    from avactl.workbench.importer.adopt import adopt_objects
 
     namespace = made.compilation.program.cluster_spec(made.cluster).system_namespace
-    return with_client(access, lambda client, _: adopt(client, made), made.cluster, namespace, agent=AGENT)
+    return with_client(access, lambda client, _: adopt_objects(client, made), made.cluster, namespace, agent=AGENT)
 
 
-def _options(cluster: str, namespace: str, team: list[str], image: list[str], as_is: bool) -> Options:
+def _make_options(cluster: str, namespace: str, team: list[str], image: list[str], as_is: bool) -> Options:
     from avactl.workbench.importer.sources.context import Options
 
     return Options(cluster, namespace, _pairs(team, "--team"), as_is, _pairs(image, "--image"))
@@ -142,22 +142,22 @@ def _pairs(given: list[str], option: str) -> dict[str, str]:
     found = dict(each.partition("=")[::2] for each in given)
     for name, value in found.items():
         if not name or not value:
-            fail(f"`{option} {name}` is not NAME=VALUE", USAGE)
+            exit_with(f"`{option} {name}` is not NAME=VALUE", USAGE)
     return found
 
 
 def _print(made: Imported, out: Path | None, adopted: Adopted | None) -> None:
-    from avactl.base.terminal import inert, visible
+    from avactl.base.terminal import inert_text, visible_text
     from avactl.cli.cluster.cluster_session import write
-    from avactl.cli.cluster.tables import cell, table
+    from avactl.cli.cluster.tables import make_cell, make_table
     from avactl.workbench.importer import report
 
-    shown = table(*((name, False) for name in ("source", "object", "became", "how", "file")), gives=("file",))
-    for row in report.rows(made):
-        shown.add_row(*map(cell, row))
+    shown = make_table(*((name, False) for name in ("source", "object", "became", "how", "file")), gives=("file",))
+    for row in report.table_rows(made):
+        shown.add_row(*map(make_cell, row))
     write(shown)
     lines: list[str] = []
-    for reason, outcomes in report.reasons(made):
+    for reason, outcomes in report.group_by_reason(made):
         names = ", ".join(str(each.given) for each in outcomes[:3])
         more = f" and {len(outcomes) - 3} more" if len(outcomes) > 3 else ""
         lines += ["", reason, f"  {names}{more}"]
@@ -166,7 +166,7 @@ def _print(made: Imported, out: Path | None, adopted: Adopted | None) -> None:
     differences = report.difference_lines(made)
     if differences:
         lines += ["", "semantic difference:", *differences]
-    lines += ["", report.summary(made)]
+    lines += ["", report.import_summary(made)]
     if out is None:
         lines.append("nothing was written: `-o DIR` writes the specs")
     else:
@@ -176,4 +176,4 @@ def _print(made: Imported, out: Path | None, adopted: Adopted | None) -> None:
     if out is not None and made.files:
         lines += ["", f"Next: avactl secrets {out}; avactl diff, or avactl render {out}"]
     # Names and values are those of other people.
-    print(inert("\n".join(map(visible, lines))))
+    print(inert_text("\n".join(map(visible_text, lines))))

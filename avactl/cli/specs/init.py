@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from avactl.base.exit_codes import MISSING, USAGE
-from avactl.cli.common import fail
+from avactl.cli.common import exit_with
 from avactl.forges import FORGES, forge_names, join_names
 
 if TYPE_CHECKING:
@@ -52,15 +52,17 @@ def init(
     from avactl.workbench import scaffold
 
     if example and (engine or forge or clusters or environments or source):
-        fail("--example excludes all other options", USAGE)
+        exit_with("--example excludes all other options", USAGE)
     choice = None if example else _choice(engine, forge, clusters, environments, source)
     try:
-        files = scaffold.example(example) if example else scaffold.template(choice)
+        files = scaffold.example_files(example) if example else scaffold.template_files(choice)
         paths = scaffold.create(directory, files)
     except scaffold.ScaffoldError as error:
-        fail(str(error), USAGE, "choose an empty directory" if not example or example in scaffold.examples() else "")
+        exit_with(
+            str(error), USAGE, "choose an empty directory" if not example or example in scaffold.example_names() else ""
+        )
     except OSError as error:
-        fail(f"{directory}: {error.strerror}", MISSING)
+        exit_with(f"{directory}: {error.strerror}", MISSING)
     for path in paths:
         if not path.startswith(".avactl/"):
             print(f"  {directory / path}")
@@ -83,4 +85,4 @@ def _choice(engine: str, forge: str, clusters: str, environments: str, source: s
     try:
         return Choice(engine or "pulumi", forge or "both", names, several, source_of(source))
     except ChoiceError as error:
-        fail(str(error), USAGE)
+        exit_with(str(error), USAGE)

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from avactl.base.exit_codes import PROBLEMS, USAGE
-from avactl.base.terminal import colour
+from avactl.base.terminal import use_colour
 from avactl.cli.common import (
     ENVIRONMENT,
     SOURCE,
     choose_environment,
     choose_source,
-    fail,
+    exit_with,
     open_repository,
-    report,
+    report_problems,
     want_path,
 )
 from avactl.spec.repository.tree import find_root
@@ -59,13 +59,13 @@ def render(
     if not publish:
         lost = [name for name, given in only.items() if given]
         if lost:
-            fail(f"{lost[0]} requires --publish", USAGE, "add `--publish BRANCH`")
+            exit_with(f"{lost[0]} requires --publish", USAGE, "add `--publish BRANCH`")
         _write(path, out, force, cache)
         return
     if out or force:
-        fail(f"{'--out' if out else '--force'} and --publish exclude each other", USAGE, "render twice")
+        exit_with(f"{'--out' if out else '--force'} and --publish exclude each other", USAGE, "render twice")
     if to and not push:
-        fail("--to and --no-push exclude each other", USAGE, "remove one of them")
+        exit_with("--to and --no-push exclude each other", USAGE, "remove one of them")
     from avactl.apply.publish import Options
 
     _publish(path, Options(publish, remote, to or None, push, even_if_older, let_go))
@@ -75,26 +75,28 @@ def _write(path: Path, out: str, force: bool, cache: bool) -> None:
     from avactl.apply.files.render import print_objects, write_objects
 
     if not out:
-        fail("`render` requires a destination", USAGE, "`-o DIR` writes files, `-o -` prints")
+        exit_with("`render` requires a destination", USAGE, "`-o DIR` writes files, `-o -` prints")
     tree, _ = open_repository([path])
     if out == "-":
-        report(print_objects(tree, sys.stdout.buffer), tree)
+        report_problems(print_objects(tree, sys.stdout.buffer), tree)
         return
     compiled, written = write_objects(tree, out, use_cache=cache, force=force)
-    report(compiled, tree)
+    report_problems(compiled, tree)
     if written is not None:
         total = written.written + written.kept
         print(f"{out}: {total} objects ({written.written} written, {written.kept} kept, {written.deleted} deleted)")
 
 
 def _publish(path: Path, options: Options) -> None:
-    from avactl.apply.publish import looks_elsewhere, publish
+    from avactl.apply.publish import looks_elsewhere, publish_commit
     from avactl.diagnostics.text import render_problems
 
     want_path(path)
-    compilation, outcome = publish(find_root(path), options)
+    compilation, outcome = publish_commit(find_root(path), options)
     if compilation.diagnostics:
-        sys.stderr.write(render_problems(compilation.diagnostics, compilation.program.read_file, colour(sys.stderr)))
+        sys.stderr.write(
+            render_problems(compilation.diagnostics, compilation.program.read_file, use_colour(sys.stderr))
+        )
     if outcome is None:
         sys.exit(PROBLEMS)
     for line in looks_elsewhere(compilation, options.branch):

@@ -10,7 +10,7 @@ import typer
 
 from avactl.base.directories import want_no_link, write_file
 from avactl.base.exit_codes import MISSING, USAGE
-from avactl.cli.common import fail
+from avactl.cli.common import exit_with
 
 
 def schema(
@@ -18,15 +18,15 @@ def schema(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Directory for all schema files.")] = None,
 ) -> None:
     """Print or write the JSON Schemas of the kinds, for editors."""
-    from avactl.compiler.json_schema import ALL, file_name, schemas
+    from avactl.compiler.json_schema import ALL, file_name, schema_files
     from avactl.diagnostics.suggest import did_you_mean
     from avactl.program import registry
 
-    files = schemas()
+    files = schema_files()
     if out is None:
-        by_lower = {name.lower(): name for name in registry.names()}
+        by_lower = {name.lower(): name for name in registry.kind_names()}
         if kind is not None and kind.lower() not in by_lower:
-            fail(f"unknown kind `{kind}`", USAGE, did_you_mean(kind, registry.names(), "known kinds"))
+            exit_with(f"unknown kind `{kind}`", USAGE, did_you_mean(kind, registry.kind_names(), "known kinds"))
         sys.stdout.write(files[ALL if kind is None else file_name(by_lower[kind.lower()])])
         return
     try:
@@ -35,5 +35,5 @@ def schema(
         for name, text in files.items():
             write_file(out / name, text)
     except OSError as error:
-        fail(f"{out}: {error.strerror}", MISSING)
+        exit_with(f"{out}: {error.strerror}", MISSING)
     print(f"{len(files)} schemas written to {out}")

@@ -9,8 +9,8 @@ import typer
 
 from avactl.base.exit_codes import USAGE
 from avactl.base.terminal import json_output
-from avactl.cli.common import fail, open_repository, report
-from avactl.cli.completion import clusters
+from avactl.cli.common import exit_with, open_repository, report_problems
+from avactl.cli.completion import complete_cluster
 from avactl.cli.environments import EnvironmentOption
 from avactl.cli.options import Output, OutputFormat
 
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 def secrets(
     path: Annotated[Path, typer.Argument(help="Repository.", show_default=".")] = Path(),
-    cluster: Annotated[str, typer.Option(help="Only this cluster.", autocompletion=clusters, show_default="all")] = "",
+    cluster: Annotated[
+        str, typer.Option(help="Only this cluster.", autocompletion=complete_cluster, show_default="all")
+    ] = "",
     environment: EnvironmentOption = "",
     format: OutputFormat = Output.text,
 ) -> None:
@@ -33,11 +35,11 @@ def secrets(
 
     tree, _ = open_repository([path])
     compilation = compile_tree(tree)
-    report(compilation, tree)
+    report_problems(compilation, tree)
     clusters = sorted({item.name for item in compilation.program.clusters()})
     if cluster and cluster not in clusters:
         hint = did_you_mean(cluster, clusters, "declared clusters")
-        fail(f"cluster {cluster} is not declared in the specs", USAGE, hint)
+        exit_with(f"cluster {cluster} is not declared in the specs", USAGE, hint)
     needs = [need for need in needed_secrets(compilation.manifests) if cluster in ("", need.cluster)]
     if format is Output.json:
         print(json_output({"secrets": [_data(need) for need in needs]}), end="")
@@ -72,13 +74,13 @@ def booking_keys(need: SecretNeed) -> str:
 
 
 def _table(needs: list[SecretNeed]) -> Table:
-    from avactl.cli.cluster.tables import cell, table
+    from avactl.cli.cluster.tables import make_cell, make_table
 
-    made = table(("namespace", False), ("secret", False), ("keys", False), ("used by", False), gives=("used by",))
+    made = make_table(("namespace", False), ("secret", False), ("keys", False), ("used by", False), gives=("used by",))
     for need in needs:
         users = sorted(need.users)
         more = f" and {len(users) - 2} more" if len(users) > 2 else ""
-        made.add_row(need.namespace, need.name, booking_keys(need), cell(", ".join(users[:2]) + more))
+        made.add_row(need.namespace, need.name, booking_keys(need), make_cell(", ".join(users[:2]) + more))
     return made
 
 

@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from avactl.base.exit_codes import MISSING, PROBLEMS, USAGE
-from avactl.base.terminal import colour
+from avactl.base.terminal import use_colour
 from avactl.cli import completion
-from avactl.cli.common import TEXT, choose_source, fail, open_repository, render_diagnostics, replace_file
+from avactl.cli.common import TEXT, choose_source, exit_with, open_repository, render_diagnostics, replace_file
 
 
 def set_(
@@ -19,7 +19,8 @@ def set_(
     edits: Annotated[
         list[str],
         typer.Argument(
-            help="PATH=VALUE, or PATH- to remove a key; e.g. spec.workers.replicas=8.", autocompletion=completion.edits
+            help="PATH=VALUE, or PATH- to remove a key; e.g. spec.workers.replicas=8.",
+            autocompletion=completion.complete_edit,
         ),
     ],
     name: Annotated[
@@ -42,24 +43,24 @@ def set_(
 
     choose_source(WORK_TREE)  # that is what is changed, by one `set` after another
     if file.suffix == ".py":
-        fail(f"{file}: Python spec files cannot be changed by `set`", USAGE, "edit the file")
+        exit_with(f"{file}: Python spec files cannot be changed by `set`", USAGE, "edit the file")
     tree = DirTree(file.parent, [file.name])
     try:
         data = file.read_bytes()
     except OSError as error:
-        fail(f"{file}: {error.strerror}", MISSING)
+        exit_with(f"{file}: {error.strerror}", MISSING)
     documents, problems = load_yaml(file.name, data)
     problems = [p for p in problems if p.code != "credential-literal"]  # the edit may remove the credential
     if any(p.severity == "error" for p in problems):
-        sys.stderr.write(render_diagnostics(problems, tree, TEXT, colour(sys.stderr)))
+        sys.stderr.write(render_diagnostics(problems, tree, TEXT, use_colour(sys.stderr)))
         raise typer.Exit(PROBLEMS)
     wanted = [d for d in documents if name is None or name in (_name(d.value), f"{d.get('kind')}/{_name(d.value)}")]
     if len(wanted) != 1:
         specs = ", ".join(f"{d.get('kind')}/{_name(d.value)}" for d in documents)
         if not documents:
-            fail(f"{file} contains no spec", USAGE)
+            exit_with(f"{file} contains no spec", USAGE)
         told = f"no spec in {file} is named {name}" if name and not wanted else f"{file} contains several specs"
-        fail(told, USAGE, f"choose with --name: {specs}")
+        exit_with(told, USAGE, f"choose with --name: {specs}")
     document = wanted[0]
     # Line endings are preserved: the edit works on characters.
     text = data.decode("utf-8-sig")
@@ -76,8 +77,8 @@ def set_(
     if wrong and not force:
         from avactl.diagnostics.text import render_text
 
-        sys.stderr.write(render_text(wrong, lambda _: new, colour(sys.stderr)))
-        fail("nothing was written", PROBLEMS, "--force writes it anyway")
+        sys.stderr.write(render_text(wrong, lambda _: new, use_colour(sys.stderr)))
+        exit_with("nothing was written", PROBLEMS, "--force writes it anyway")
     if new != text and not force:
         _want_no_new_errors(file, new)
     if new != text:
@@ -96,7 +97,7 @@ def _decided_elsewhere(file: Path, index: int, edits: list[str]) -> list[str]:
     environments = load_config(tree)[0].environments if asked else {}
     if not environments:
         return []
-    from avactl.compiler.layers.origin import OriginError, Specs, overlaid
+    from avactl.compiler.layers.origin import OriginError, Specs, deciding_overlay
     from avactl.spec.repository.tree import DirTree
 
     found = []
@@ -107,7 +108,7 @@ def _decided_elsewhere(file: Path, index: int, edits: list[str]) -> list[str]:
             continue  # not a spec of this environment, or one with problems, which `validate` reports
         for edit in edits:
             path, _ = parse_edit(edit)
-            source = overlaid(document, path)
+            source = deciding_overlay(document, path)
             if source is not None:
                 found.append(f"note: in environment {name}, {source.span} decides {path}")
     return found
@@ -130,8 +131,8 @@ def _want_no_new_errors(file: Path, text: str) -> None:
     wrong = [d for d in after.diagnostics if d.severity == "error"]
     wrong = [d for d in wrong if (d.code, d.message) not in texts and d.span[:2] not in places]
     if wrong:
-        sys.stderr.write(render_diagnostics(wrong, tree, TEXT, colour(sys.stderr), changed))
-        fail("nothing was written", PROBLEMS, "--force writes it anyway")
+        sys.stderr.write(render_diagnostics(wrong, tree, TEXT, use_colour(sys.stderr), changed))
+        exit_with("nothing was written", PROBLEMS, "--force writes it anyway")
 
 
 def _name(value: object) -> str:

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 
 from avactl.base.exit_codes import PROBLEMS
-from avactl.base.terminal import colour, visible
+from avactl.base.terminal import use_colour, visible_text
 from avactl.cli.common import (
     SOURCE,
     TEXT,
     Format,
     choose_environment,
     choose_source,
-    covers,
-    hinted,
+    covers_file,
+    exit_on_hinted_error,
     open_repository,
     render_diagnostics,
     replace_file,
@@ -49,7 +49,7 @@ def validate(
     from avactl.apply.files.paths import object_path
     from avactl.compiler.incremental.compile import compile_cached
     from avactl.compiler.layers.environments import environments_of
-    from avactl.compiler.lint.unread import unread
+    from avactl.compiler.lint.unread import unread_files
 
     choose_environment(environment)
     choose_source(WORK_TREE if fix else source)
@@ -64,13 +64,13 @@ def validate(
         compiled = compile_cached(tree, object_path, use_cache=cache)
         found[name] = _with_revisions(tree, compiled) if code else compiled
     compiled = _together(found)
-    problems = [*select(compiled, asked), *unread(tree, asked)]
+    problems = [*select(compiled, asked), *unread_files(tree, asked)]
     if format == TEXT and not problems:
         for name, each in found.items():
             where = f" in environment {name}" if name else ""
             print(f"ok: {sum(each.kinds.values())} specs of {len(each.kinds)} kinds{where}")
     else:
-        sys.stdout.write(render_diagnostics(problems, tree, format, colour()))
+        sys.stdout.write(render_diagnostics(problems, tree, format, use_colour()))
     elsewhere = len(compiled.diagnostics) - len(select(compiled, asked))
     if elsewhere and format == TEXT:
         print(f"{elsewhere} more in other files of the repository: `avactl validate {tree.root}`")
@@ -97,13 +97,15 @@ def _together(found: dict[str, Compiled]) -> Compiled:
 def _fix(tree: DirTree, asked: list[str], told: TextIO) -> None:
     """Correct the requested files, or all, and report each replacement."""
     from avactl.compiler.driver import compile_tree
-    from avactl.compiler.lint.fixes import fixed
+    from avactl.compiler.lint.fixes import apply_fixes
 
-    texts, made = fixed(tree, lambda changed: compile_tree(changed).diagnostics, lambda file: covers(asked, file))
+    texts, made = apply_fixes(
+        tree, lambda changed: compile_tree(changed).diagnostics, lambda file: covers_file(asked, file)
+    )
     for file, text in texts.items():
         replace_file(tree.root / file, text.encode())
     for each in made:
-        print(visible(f"fixed {each.file}:{each.line}:{each.column} {each.old} → {each.new}"), file=told)
+        print(visible_text(f"fixed {each.file}:{each.line}:{each.column} {each.old} → {each.new}"), file=told)
 
 
 def _with_revisions(tree: Tree, compiled: Compiled) -> Compiled:
@@ -111,6 +113,6 @@ def _with_revisions(tree: Tree, compiled: Compiled) -> Compiled:
     from avactl.change.review.revisions import revision_problems
     from avactl.compiler.driver import compile_tree
 
-    with hinted():
+    with exit_on_hinted_error():
         found = revision_problems(compile_tree(tree).program)
         return replace(compiled, diagnostics=(*compiled.diagnostics, *found))

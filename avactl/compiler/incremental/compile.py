@@ -24,11 +24,11 @@ from avactl.compiler.incremental.tracing import Dependency, DerivedValue, Memois
 from avactl.compiler.selection import (
     CONFIG_FILE,
     Paths,
-    missing,
+    is_selected,
     overlay_files,
     policy_files,
-    selects,
     spec_files,
+    unmatched_includes,
 )
 from avactl.diagnostics import Diagnostic, sort_diagnostics
 from avactl.program import registry
@@ -73,7 +73,7 @@ def compile_cached(
 
     `path` returns the path of an object's file, a different one for each object; `text`, if given, its content.
     """
-    with collector.paused():
+    with collector.pause_gc():
         if use_cache and isinstance(tree, DirTree):  # a commit has no stamps
             return _Run(tree, path, text).run()
         return _plain(tree, path, text)
@@ -140,7 +140,7 @@ class _Run:
         own = policy_files(config.exclude, stamps) if config else []
         irregular = not paths or any(path.endswith(".py") for path in (*paths, *overlays, *own))
         irregular = irregular or bool(config and any(map(partial(_may_matter, config), self.tree.skipped.items())))
-        if irregular or (config and missing(config.paths, stamps)):
+        if irregular or (config and unmatched_includes(config.paths, stamps)):
             return _plain(self.tree, self.path, self.text)
         try:
             self.loader.read(paths, overlays, stamps)
@@ -256,7 +256,7 @@ class _Run:
             self.new.checks = self.old.checks
             return
         old, new = self.old.checks, self.new.checks
-        for name in registry.names():
+        for name in registry.kind_names():
             items = self.resolver.program.of(name)
             for item in items:
                 kept = self._valid(old.get(item.key), item.key)
@@ -271,7 +271,7 @@ class _Run:
         return packed(problems_of(item, self.resolver.program))
 
     def _problems_over(self, name: str) -> list[Any]:
-        return packed(registry.kind(name).check_all(self.resolver.program))
+        return packed(registry.get_kind(name).check_all(self.resolver.program))
 
     def _lower(self) -> None:
         """Lower the specs whose objects are not valid, on all cores. Raises IrregularError for equal paths."""
@@ -313,7 +313,7 @@ class _Run:
     def _judged(self, keys: Sequence[SpecKey]) -> dict[SpecKey, Result]:
         """Run the policies over some specs and their objects. Raises IrregularError for errors."""
         from avactl.compiler.config import load_config, rules_of
-        from avactl.compiler.policies.evaluation import judge
+        from avactl.compiler.policies.evaluation import judge_specs
 
         program = self.resolver.program
         config, _ = load_config(self.tree)
@@ -322,7 +322,7 @@ class _Run:
         made = [program.trace(partial(self._marked, item)) for item in items]
         if rules is None:
             raise IrregularError
-        problems = judge(rules, self.tree, items, [manifest for manifests, _ in made for manifest in manifests])
+        problems = judge_specs(rules, self.tree, items, [manifest for manifests, _ in made for manifest in manifests])
         if any(item is None or problem.severity == "error" for item, problem in problems):
             raise IrregularError
         found: dict[SpecKey, list[Diagnostic]] = {key: [] for key in keys}
@@ -337,7 +337,7 @@ class _Run:
     def _marked(self, item: Item) -> list[Manifest]:
         """Return the normalised objects of a spec. Raises IrregularError for names that are too long."""
         from avactl.compiler.lower import objects_of
-        from avactl.compiler.normalise import longest_name, mark
+        from avactl.compiler.normalise import engine_annotations, longest_name
 
         try:
             manifests = objects_of(item, self.resolver.program)
@@ -346,7 +346,7 @@ class _Run:
         for manifest in manifests:
             if len(manifest.name) > longest_name(manifest):
                 raise IrregularError
-            mark(manifest, self.resolver.program)
+            engine_annotations(manifest, self.resolver.program)
         return manifests
 
     def _has_no_text(self, result: Result) -> bool:
@@ -405,7 +405,7 @@ def _may_matter(config: ConfigRecord, skipped: tuple[str, str]) -> bool:
     """Return True unless a skipped path is a repository of its own that is excluded: it has no problem to report."""
     path, why = skipped
     wanted = Paths(config.include, config.other, config.overlays)
-    return why != OWN_REPOSITORY or selects(wanted, config.exclude, f"{path}/.yaml")
+    return why != OWN_REPOSITORY or is_selected(wanted, config.exclude, f"{path}/.yaml")
 
 
 def _lines_of(result: Result) -> list[str]:

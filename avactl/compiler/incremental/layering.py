@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from avactl.compiler.incremental.tracing import KeptDocument, SpecKey
-from avactl.compiler.layers.recognition import declares, extends, is_defaults, is_template, name_of
+from avactl.compiler.layers.recognition import declares_layer, extends_template, is_defaults, is_template, name_of
 
 if TYPE_CHECKING:
     from avactl.compiler.incremental.records import DocumentRecord, FileRecord
@@ -38,7 +38,7 @@ class Layers:
 
     def among(self, path: str, documents: Sequence[KeptDocument]) -> Sequence[KeptDocument]:
         """Return the documents of a file that are no specs."""
-        return documents if path in self.overlays else [each for each in documents if declares(each.value)]
+        return documents if path in self.overlays else [each for each in documents if declares_layer(each.value)]
 
     def touched(self, old: Mapping[str, FileRecord], parsed: Collection[str]) -> bool:
         """Return True if any of them may differ from those of the last run, whose files are `old`."""
@@ -108,13 +108,16 @@ class Layers:
 
     def problems(self, names: Iterable[SpecKey], owners: Owners) -> list[Diagnostic]:
         """Return the problems of all of them; `names` are those of all specs."""
-        from avactl.compiler.layers.check import check_declarations, unmatched
+        from avactl.compiler.layers.check import check_declarations, unmatched_layers
 
-        return [*check_declarations(self.declared, (owners,) if owners else ()), *unmatched(self.declared, names)]
+        return [
+            *check_declarations(self.declared, (owners,) if owners else ()),
+            *unmatched_layers(self.declared, names),
+        ]
 
     def merged(self, document: KeptDocument) -> Document | None:
         """Return a spec merged with what it inherits; None if it has problems."""
-        if not self and not extends(document.value):
+        if not self and not extends_template(document.value):
             return document
         from avactl.compiler.layers.document import LayeredDocument
 

@@ -46,9 +46,9 @@ def digest(data: bytes) -> str:
 
 def packed(problems: Iterable[Diagnostic]) -> list[PackedDiagnostic]:
     """Return problems as plain data, with possible credentials redacted."""
-    from avactl.diagnostics.redaction import redacted
+    from avactl.diagnostics.redaction import redact_diagnostic
 
-    return [pack(redacted(problem)) for problem in problems]
+    return [pack(redact_diagnostic(problem)) for problem in problems]
 
 
 def _trusted(stamp: Stamp | None) -> Stamp | None:
@@ -85,13 +85,13 @@ class Loader:
         stamp = self.tree.stamp(CONFIG_FILE)
         kept = self.old.config.get(CONFIG_FILE)
         if kept is None or (stamp is not None and kept.stamp != stamp) or (stamp is None and kept.exists):
-            from avactl.compiler.config import load_config, selected, unknown_environment
+            from avactl.compiler.config import environment_paths, load_config, unknown_environment
             from avactl.policy.owners import as_json
 
             config, problems = load_config(self.tree)
             if problems or unknown_environment(self.tree, config):
                 return None
-            wanted = selected(config, self.tree.environment)
+            wanted = environment_paths(config, self.tree.environment)
             every = config.environments.values()
             policies = config.model_dump_json(include={"policies"}, exclude_unset=True, by_alias=True)
             switched = policies if config.policies.model_fields_set else ""
@@ -118,9 +118,9 @@ class Loader:
         text = self.new.config[CONFIG_FILE].owners
         if not text:
             return lambda doc, spec: None
-        from avactl.policy.owners import from_json, problem
+        from avactl.policy.owners import from_json, ownership_problem
 
-        return partial(problem, (from_json(text),))
+        return partial(ownership_problem, (from_json(text),))
 
     def read(self, specs: list[str], overlays: list[str], stamps: Mapping[str, Stamp]) -> None:
         """Read the files whose stamp has changed. Raises IrregularError if one has an error.

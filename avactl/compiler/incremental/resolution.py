@@ -13,7 +13,7 @@ from avactl.compiler.incremental.layering import packed, templates_of
 from avactl.compiler.incremental.loading import IrregularError, Loader
 from avactl.compiler.incremental.records import DocumentRecord, SpecRecord
 from avactl.compiler.incremental.tracing import KeptDocument, SpecKey, SpecsOfKind, TracedItem, TracedProgram
-from avactl.compiler.lower import patched
+from avactl.compiler.lower import apply_patches
 from avactl.compiler.selection import CONFIG_FILE
 from avactl.program import registry
 from avactl.program.program import STRUCTURE
@@ -43,7 +43,7 @@ class Resolver:
     def _program(self, items: list[TracedItem]) -> TracedProgram:
         program = TracedProgram(items, self.loader.input)
         program.environment = self.loader.tree.environment
-        program.with_patches = patched
+        program.with_patches = apply_patches
         return program
 
     def resolve(self) -> None:
@@ -111,7 +111,7 @@ class Resolver:
         self.new.specs = {item.key: _record(item) for item in traced}
 
     def _resolve_few(self, items: list[Item], before: Collection[SpecKey]) -> None:
-        from avactl.compiler.resolve import place, references_answered
+        from avactl.compiler.resolve import place_item, references_answered
 
         kept = [item for item in self._kept_items() if item.key not in before]
         traced = [_traced(item) for item in items]
@@ -120,7 +120,7 @@ class Resolver:
         names = {(kind, name) for kind, _, name in (*self.new.specs, *(item.key for item in items))}
         for item in traced:
             answered = references_answered(item, names, frozenset(), [])
-            if item.key in self.new.specs or not answered or not place(item, program, []):
+            if item.key in self.new.specs or not answered or not place_item(item, program, []):
                 raise IrregularError
             self.new.specs[item.key] = _record(item)
 
@@ -147,7 +147,7 @@ class Resolver:
         locator = partial(self.loader.layers.locator, record.position)
         document = KeptDocument(path, record.position, record.data, locator)
         kind, _, _ = record.key
-        model = registry.kind(kind).model
+        model = registry.get_kind(kind).model
         return document, model.model_validate(document.value, by_alias=True, by_name=False)
 
 
@@ -163,7 +163,7 @@ def _traced(item: Item) -> TracedItem:
 
 
 def _load_shipped(key: SpecKey) -> tuple[Document, Any]:
-    from avactl.compiler.resolve import shipped
+    from avactl.compiler.resolve import shipped_machine_type
 
     _, _, name = key
-    return shipped(name)
+    return shipped_machine_type(name)

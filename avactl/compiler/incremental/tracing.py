@@ -180,7 +180,7 @@ class TracedProgram(Program):
 
     @property
     def items(self) -> list[Item]:
-        self.reads.update(map(SpecsOfKind, registry.names()))
+        self.reads.update(map(SpecsOfKind, registry.kind_names()))
         return self._listed
 
     @items.setter

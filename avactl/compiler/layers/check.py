@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from avactl.compiler.errors import to_diagnostics
-from avactl.compiler.layers.declarations import Declarations, owner_of, titled
+from avactl.compiler.layers.declarations import Declarations, document_title, owner_of
 from avactl.compiler.layers.document import OVERLAY, SPEC, Layer, LayeredDocument
-from avactl.compiler.layers.merge import Part, merged, trace
+from avactl.compiler.layers.merge import Part, merge_values, trace_parts
 from avactl.compiler.layers.recognition import DEFAULTS, SpecName, name_of
-from avactl.compiler.lint.remedies import show
+from avactl.compiler.lint.remedies import describe_value
 from avactl.diagnostics import Diagnostic
-from avactl.diagnostics.suggest import closest, did_you_mean, one_of
+from avactl.diagnostics.suggest import closest_word, did_you_mean, one_of
 from avactl.program import registry
 from avactl.program.explain import introspect
 from avactl.spec.documents.document import Document, Path
@@ -56,7 +56,7 @@ def _unknown_key(document: Document, path: Path, known: Collection[str], where: 
     ]
 
 
-def _envelope(document: Document, what: str) -> list[Diagnostic]:
+def _check_envelope(document: Document, what: str) -> list[Diagnostic]:
     """Check `apiVersion` and that `metadata` and `spec` are mappings."""
     found = []
     if document.value.get("apiVersion") != API_VERSION:
@@ -65,7 +65,7 @@ def _envelope(document: Document, what: str) -> list[Diagnostic]:
     for key in ("metadata", "spec"):
         value = document.value.get(key, {})
         if not isinstance(value, dict):
-            message = f"{key}: expected a mapping, got {show(value)}"
+            message = f"{key}: expected a mapping, got {describe_value(value)}"
             found.append(Diagnostic("wrong-type", message, document.span(key), hint=f"write `{key}: {{…}}`"))
     return found
 
@@ -86,25 +86,27 @@ def _check_template(template: Document, declared: Declarations, owners: Sequence
     if kind not in known:
         message = (
             f"a template cannot be a {kind}: only {one_of(known)} can"
-            if kind in registry.names()
+            if kind in registry.kind_names()
             else (f"unknown kind `{kind}`" if kind else "the template has no `kind`")
         )
-        hint = "`kind: Defaults` sets defaults of any kind" if kind in registry.names() else did_you_mean(kind, known)
+        hint = (
+            "`kind: Defaults` sets defaults of any kind" if kind in registry.kind_names() else did_you_mean(kind, known)
+        )
         return [Diagnostic("unknown-kind", message, template.span("kind"), hint=hint)]
-    problems = [*_envelope(template, "a template"), *_want_name(template, "a template")]
+    problems = [*_check_envelope(template, "a template"), *_want_name(template, "a template")]
     problems = problems or declared.too_large(template, "this template")
     if problems:
         return problems
     own = {key: value for key, value in template.value.items() if key not in ("template", "extends")}
     layered = LayeredDocument([Layer(SPEC, template, (), own), *declared.overlay_layers(template)])
-    problems = [*_typed(layered, kind), *_not_owned(layered, kind, team, owners)]
+    problems = [*_check_types(layered, kind), *_not_owned(layered, kind, team, owners)]
     if "extends" in template.value:
         declared.layered(template, problems)
     return problems
 
 
 def _check_defaults(defaults: Document, declared: Declarations, owners: Sequence[Owners]) -> list[Diagnostic]:
-    problems = _envelope(defaults, DEFAULTS) or [
+    problems = _check_envelope(defaults, DEFAULTS) or [
         *_unknown_key(defaults, (), ("apiVersion", "kind", "metadata", "spec"), DEFAULTS),
         *declared.too_large(defaults, DEFAULTS),
     ]
@@ -114,7 +116,7 @@ def _check_defaults(defaults: Document, declared: Declarations, owners: Sequence
         return problems
     _, team, _ = name_of(defaults.value)
     if "team" in (defaults.get("metadata") or ()) and not team:
-        message = f"metadata.team: expected a string, got {show(defaults.get('metadata', 'team'))}"
+        message = f"metadata.team: expected a string, got {describe_value(defaults.get('metadata', 'team'))}"
         hint = "write the name of a Team; without `team` they are the platform's"
         return [Diagnostic("wrong-type", message, defaults.span("metadata", "team"), hint=hint)]
     for document in (defaults, *declared.overlays_of(defaults)):
@@ -126,17 +128,17 @@ def _check_defaults(defaults: Document, declared: Declarations, owners: Sequence
 def _check_entry(document: Document, kind: str, value: Any, team: str, owners: Sequence[Owners]) -> list[Diagnostic]:
     """Check the defaults of one kind."""
     path = ("spec", kind)
-    owned = [name for name in registry.names() if not team or registry.kind(name).model.SCOPE != "platform"]
+    owned = [name for name in registry.kind_names() if not team or registry.get_kind(name).model.SCOPE != "platform"]
     if kind not in owned:
         hint = did_you_mean(kind, owned, "kinds")
         message = f"unknown kind `{kind}`"
-        if kind in registry.names():
+        if kind in registry.kind_names():
             message, hint = f"a {kind} has no team", "the platform sets its defaults, without `metadata.team`"
         return [Diagnostic("unknown-kind", message, document.span(*path, key=True), hint=hint)]
     if not isinstance(value, dict):
-        message = f"spec.{kind}: expected a mapping, got {show(value)}"
+        message = f"spec.{kind}: expected a mapping, got {describe_value(value)}"
         return [Diagnostic("wrong-type", message, document.span(*path), hint="write `{spec: {…}}`")]
-    of_spec = introspect.models_at(registry.kind(kind).model, ("spec",))
+    of_spec = introspect.models_at(registry.get_kind(kind).model, ("spec",))
     outside = [key for key in value if any(key in introspect.fields_by_key(model) for model in of_spec)]
     if outside and "spec" not in value:
         message = f"`{outside[0]}` belongs to `spec`"
@@ -149,21 +151,21 @@ def _check_entry(document: Document, kind: str, value: Any, team: str, owners: S
         problems += _unknown_key(document, (*path, "metadata"), ("labels", "annotations"), "`metadata` in Defaults")
     layer = Layer(SPEC, document, path, {"apiVersion": API_VERSION, "kind": kind, **value})
     layered = LayeredDocument([layer])
-    return [*problems, *_typed(layered, kind), *_not_owned(layered, kind, team, owners)]
+    return [*problems, *_check_types(layered, kind), *_not_owned(layered, kind, team, owners)]
 
 
 def _check_overlay(overlay: Document) -> list[Diagnostic]:
     kind, _, _ = name_of(overlay.value)
-    kinds = [*registry.names(), DEFAULTS]
+    kinds = [*registry.kind_names(), DEFAULTS]
     if not isinstance(overlay.value, dict):
         hint = "write `kind`, `metadata` and the changed keys of the spec"
-        message = f"an overlay must be a mapping, got {show(overlay.value)}"
+        message = f"an overlay must be a mapping, got {describe_value(overlay.value)}"
         return [Diagnostic("not-a-spec", message, overlay.span(), hint=hint)]
     if kind not in kinds:
         message = f"unknown kind `{kind}`" if kind else "an overlay needs `kind` and `metadata` of the spec"
         hint = did_you_mean(kind, kinds, "known kinds") if kind else "write the `kind` of the spec that it changes"
         return [Diagnostic("unknown-kind", message, overlay.span("kind"), hint=hint)]
-    problems = _envelope(overlay, "an overlay")
+    problems = _check_envelope(overlay, "an overlay")
     if kind != DEFAULTS:
         problems = problems or _want_name(overlay, "an overlay")
     known = ("apiVersion", "kind", "metadata", "spec", "patches")
@@ -181,9 +183,9 @@ def _check_overlay(overlay: Document) -> list[Diagnostic]:
     return problems
 
 
-def _typed(document: LayeredDocument, kind: str) -> list[Diagnostic]:
+def _check_types(document: LayeredDocument, kind: str) -> list[Diagnostic]:
     """Return the problems of a partial spec that completing it cannot solve."""
-    model = registry.kind(kind).model
+    model = registry.get_kind(kind).model
     try:
         model.model_validate(document.value, by_alias=True, by_name=False)
     except ValidationError as error:
@@ -213,7 +215,7 @@ def _not_owned(document: Document, kind: str, team: str, owners: Sequence[Owners
     """Return a problem if a file may not declare specs of the kind and team, or their patches."""
     if not owners:
         return []
-    from avactl.policy.owners import problem
+    from avactl.policy.owners import ownership_problem
     from avactl.spec.schema.base import Patch
 
     given = document.get("patches")
@@ -223,9 +225,11 @@ def _not_owned(document: Document, kind: str, team: str, owners: Sequence[Owners
         # same: what it sets beside the patches counts.
         with suppress(ValidationError):
             patches.append(Patch.model_validate(each, by_alias=True, by_name=False))
-    model = registry.kind(kind).model
+    model = registry.get_kind(kind).model
     metadata = Metadata.model_construct(name=team or "defaults", team=team or None)
-    found = problem(owners, document, model.model_construct(kind=kind, metadata=metadata, spec=None, patches=patches))
+    found = ownership_problem(
+        owners, document, model.model_construct(kind=kind, metadata=metadata, spec=None, patches=patches)
+    )
     return [found] if found else []
 
 
@@ -245,18 +249,18 @@ def inherited_not_owned(document: Document, kind: str, owners: Owners) -> Diagno
 # -- effect ----------------------------------------------------------------------------------------------------------
 
 
-def unmatched(declared: Declarations, names: Iterable[SpecName]) -> list[Diagnostic]:
+def unmatched_layers(declared: Declarations, names: Iterable[SpecName]) -> list[Diagnostic]:
     """Return a problem for each overlay of nothing and for defaults of unknown teams; `names`: of all specs."""
     known = {*names, *(name_of(each.value) for each in declared.documents)}
     problems: list[Diagnostic] = []
     for overlay in declared.overlays:
         name = name_of(overlay.value)
         kind, _, own = name
-        if name in known or kind not in (*registry.names(), DEFAULTS) or (not own and kind != DEFAULTS):
+        if name in known or kind not in (*registry.kind_names(), DEFAULTS) or (not own and kind != DEFAULTS):
             continue  # malformed overlays are reported by themselves
-        message = f"this overlay changes {_titled(name)}, which no file declares"
+        message = f"this overlay changes {_document_title(name)}, which no file declares"
         span = overlay.span("metadata", "team" if kind == DEFAULTS else "name")
-        problems.append(Diagnostic("overlay-without-target", message, span, hint=_nearest(name, known)))
+        problems.append(Diagnostic("overlay-without-target", message, span, hint=_nearest_hint(name, known)))
     teams = {name for kind, _, name in known if kind == "Team"}
     for defaults in declared.defaults():
         _, team, _ = name_of(defaults.value)
@@ -267,12 +271,12 @@ def unmatched(declared: Declarations, names: Iterable[SpecName]) -> list[Diagnos
     return problems
 
 
-def _titled(name: SpecName) -> str:
+def _document_title(name: SpecName) -> str:
     kind, team, _ = name
-    return f"the Defaults of {owner_of(team)}" if kind == DEFAULTS else titled(name)
+    return f"the Defaults of {owner_of(team)}" if kind == DEFAULTS else document_title(name)
 
 
-def _nearest(name: SpecName, known: Collection[SpecName]) -> str:
+def _nearest_hint(name: SpecName, known: Collection[SpecName]) -> str:
     kind, team, own = name
     teams = sorted(other for each, other, same in known if (each, same) == (kind, own))
     if len(teams) == 1 and kind != DEFAULTS:
@@ -285,7 +289,7 @@ def _nearest(name: SpecName, known: Collection[SpecName]) -> str:
         )
     if teams and kind != DEFAULTS:
         return f"write `team` in `metadata`: {one_of(filter(None, teams))}"
-    near = closest(own, [other for each, owner, other in known if (each, owner) == (kind, team)])
+    near = closest_word(own, [other for each, owner, other in known if (each, owner) == (kind, team)])
     if near is not None:
         return f"did you mean `{near}`?"
     return "correct `kind` and `metadata`; specs of one environment only are listed under its `include`"
@@ -299,23 +303,23 @@ def without_effect(document: LayeredDocument) -> list[Diagnostic]:
         if layer.role != OVERLAY:
             continue
         below = parts[:index]
-        value = reduce(merged, (part.value for part in below))
-        nulls = [path for path in _nulls(layer.value) if trace(below, path)[1]]
+        value = reduce(merge_values, (part.value for part in below))
+        nulls = [path for path in _null_paths(layer.value) if trace_parts(below, path)[1]]
         for path in nulls:
             message, hint = f"`{path[-1]}: null` removes nothing: the spec has no such key", "remove the line"
             span = layer.document.span(*path, key=True)
             problems.append(Diagnostic("overlay-without-effect", message, span, hint=hint))
-        if not nulls and merged(value, layer.value) == value:
+        if not nulls and merge_values(value, layer.value) == value:
             message, hint = "this overlay changes nothing", "remove it; its values are those of the spec"
             span = layer.document.span("metadata", "name")
             problems.append(Diagnostic("overlay-without-effect", message, span, hint=hint))
     return problems
 
 
-def _nulls(value: Any, path: Path = ()) -> Iterable[Path]:
+def _null_paths(value: Any, path: Path = ()) -> Iterable[Path]:
     """Yield the paths of `null` in mappings below a value; lists have other positions in the merged spec."""
     for key, inner in value.items():
         if inner is None:
             yield (*path, key)
         elif isinstance(inner, dict):
-            yield from _nulls(inner, (*path, key))
+            yield from _null_paths(inner, (*path, key))

@@ -28,7 +28,7 @@ MAX_VALUES = 2000
 """Maximum number of values in a template or defaults, or an overlay of them: every spec gets all of them."""
 
 
-def titled(name: SpecName) -> str:
+def document_title(name: SpecName) -> str:
     """Return the words for a document: `TrainingJob vision/resnet50`."""
     kind, team, own = name
     return f"{kind} {'/'.join(filter(None, (team, own)))}".strip()
@@ -39,7 +39,7 @@ def owner_of(team: str) -> str:
     return f"team {team}" if team else "the platform"
 
 
-def partial(value: dict[str, Any]) -> dict[str, Any]:
+def contributed_values(value: dict[str, Any]) -> dict[str, Any]:
     """Return what a template, an entry of defaults or an overlay contributes to a spec: not its own name."""
     found: dict[str, Any] = {key: value[key] for key in ("spec", "patches") if key in value}
     metadata = value.get("metadata")
@@ -82,7 +82,7 @@ class Declarations:
             if len(others) < MAX_OVERLAYS:
                 others.append(overlay)
             else:
-                message = f"{titled(changed)} has more than {MAX_OVERLAYS} overlays"
+                message = f"{document_title(changed)} has more than {MAX_OVERLAYS} overlays"
                 span = overlay.span("metadata", "name")
                 self.problems.append(Diagnostic("layer-too-large", message, span, hint="merge them"))
         for document in documents:
@@ -97,7 +97,7 @@ class Declarations:
         other = table.setdefault(key, document)
         if other is not document:
             path = ("kind",) if is_defaults(document.value) else ("metadata", "name")
-            title = f"template {titled(key)}" if is_template(document.value) else f"Defaults of {owner_of(key)}"
+            title = f"template {document_title(key)}" if is_template(document.value) else f"Defaults of {owner_of(key)}"
             span, notes = document.span(*path), (Note(other.span(*path), "first occurrence"),)
             message, hint = f"duplicate {title}", "merge them, or remove one"
             problem = Diagnostic("duplicate-name", message, span, label="duplicate", hint=hint, notes=notes)
@@ -153,7 +153,7 @@ class Declarations:
 
     def overlay_layers(self, document: Document) -> list[Layer]:
         """Return the overlays of a document as layers."""
-        return [Layer(OVERLAY, each, (), partial(each.value)) for each in self.overlays_of(document)]
+        return [Layer(OVERLAY, each, (), contributed_values(each.value)) for each in self.overlays_of(document)]
 
     def _default_layers(self, kind: str, team: str) -> list[Layer]:
         if not self._defaults:
@@ -168,7 +168,7 @@ class Declarations:
                 for each in (document, *self.overlays_of(document)):
                     value = each.get("spec", kind)
                     if isinstance(value, dict) and not is_too_large(each):
-                        found.append(Layer(role, each, ("spec", kind), partial(value)))
+                        found.append(Layer(role, each, ("spec", kind), contributed_values(value)))
         self._default_cache[kind, team] = found
         return found
 
@@ -186,7 +186,7 @@ class Declarations:
             if template is None:
                 return None
             if template in found or len(found) == MAX_CHAIN:
-                problems.append(_endless(document, found, template))
+                problems.append(_endless_problem(document, found, template))
                 return None
             if large := self.too_large(template, "this template"):
                 problems += large
@@ -197,7 +197,7 @@ class Declarations:
             layer
             for template in reversed(found)
             for layer in (
-                Layer(f"{TEMPLATE} {name_of(template.value)[2]}", template, (), partial(template.value)),
+                Layer(f"{TEMPLATE} {name_of(template.value)[2]}", template, (), contributed_values(template.value)),
                 *(each._replace(role=f"{OVERLAY} of template") for each in self.overlay_layers(template)),
             )
         ]
@@ -239,7 +239,7 @@ class Declarations:
         return f"unknown template `{wanted}`", hint
 
 
-def _endless(document: Document, chain: list[Document], template: Document) -> Diagnostic:
+def _endless_problem(document: Document, chain: list[Document], template: Document) -> Diagnostic:
     """Return the problem of a chain that comes back to a template, or is too long; the same from every spec."""
     hint = "remove one `extends`"
     if template not in chain:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import Any, NamedTuple
 
-from avactl.compiler.layers.merge import Part, merged, removal, trace
+from avactl.compiler.layers.merge import Part, merge_values, removing_part, trace_parts
 from avactl.diagnostics import Span
 from avactl.spec.documents.document import Document, Path
 
@@ -42,7 +42,7 @@ class LayeredLocator:
         return [Part(index, layer.root, layer.value) for index, layer in enumerate(self.layers)]
 
     def locate(self, index: int, path: Path, key: bool) -> Span:
-        parts, rest = trace(self.parts, path)
+        parts, rest = trace_parts(self.parts, path)
         part = parts[-1]
         if len(parts) > 1 or rest:
             # A mapping of several layers: the spec's own, where its author looks first.
@@ -58,7 +58,7 @@ class LayeredDocument(Document):
     def __init__(self, layers: Sequence[Layer]) -> None:
         """`layers`: lowest first; the spec is one of them, or the only one."""
         spec = next((each for each in layers if each.role == SPEC), layers[-1]).document
-        value = reduce(merged, (layer.value for layer in layers))
+        value = reduce(merge_values, (layer.value for layer in layers))
         super().__init__(spec.file, spec.index, value, LayeredLocator(layers))
         self.layers = layers
 
@@ -69,6 +69,6 @@ class LayeredDocument(Document):
 
     def removed(self, *path: str | int) -> Span | None:
         """Return the location of the `null` that removes a key of the merged spec, if there is one."""
-        parts, rest = trace(LayeredLocator(self.layers).parts, path)
-        found = removal(parts, rest[0]) if len(rest) == 1 else None
+        parts, rest = trace_parts(LayeredLocator(self.layers).parts, path)
+        found = removing_part(parts, rest[0]) if len(rest) == 1 else None
         return self.layers[found.layer].document.span(*found.path, key=True) if found else None

@@ -26,7 +26,7 @@ class Part(NamedTuple):
     value: Any
 
 
-def merged(lower: Any, upper: Any) -> Any:
+def merge_values(lower: Any, upper: Any) -> Any:
     """Return the merged value of two layers; it shares unchanged values with them."""
     if isinstance(lower, dict):
         if not isinstance(upper, dict):
@@ -39,9 +39,9 @@ def merged(lower: Any, upper: Any) -> Any:
                 del result[key]
             else:
                 below = result[key]
-                result[key] = merged(below, value) if isinstance(below, dict | list) else value
+                result[key] = merge_values(below, value) if isinstance(below, dict | list) else value
         return result
-    return _merged_entries(lower, upper) if _mergeable(lower, upper) else upper
+    return _merged_entries(lower, upper) if _is_mergeable(lower, upper) else upper
 
 
 def _merged_entries(lower: list[Any], upper: list[Any]) -> list[Any]:
@@ -51,21 +51,21 @@ def _merged_entries(lower: list[Any], upper: list[Any]) -> list[Any]:
         if entry.get(DIRECTIVE) == "delete" and name in found:
             del found[name]
         else:
-            found[name] = merged(found[name], entry) if name in found else entry
+            found[name] = merge_values(found[name], entry) if name in found else entry
     return list(found.values())
 
 
-def trace(parts: Sequence[Part], path: Path) -> tuple[Sequence[Part], Path]:
+def trace_parts(parts: Sequence[Part], path: Path) -> tuple[Sequence[Part], Path]:
     """Return the parts of the value at a merged path; if it does not exist, of its nearest parent, and the rest."""
     for depth, step in enumerate(path):
-        live = _step(parts, step)
+        live = _step_parts(parts, step)
         if not live:
             return parts, path[depth:]
         parts = live
     return parts, ()
 
 
-def removal(parts: Sequence[Part], key: str | int) -> Part | None:
+def removing_part(parts: Sequence[Part], key: str | int) -> Part | None:
     """Return the part that removes a key of a merged mapping, if one does."""
     found: Part | None = None
     for part in parts:
@@ -74,20 +74,20 @@ def removal(parts: Sequence[Part], key: str | int) -> Part | None:
     return None if found is None else Part(found.layer, (*found.path, key), None)
 
 
-def _step(parts: Sequence[Part], step: str | int) -> list[Part]:
+def _step_parts(parts: Sequence[Part], step: str | int) -> list[Part]:
     value = parts[-1].value
     if isinstance(value, dict):
-        return _child(parts, step)
+        return _child_parts(parts, step)
     if not isinstance(value, list) or not isinstance(step, int):
         return []
     if len(parts) == 1:
         inside = -len(value) <= step < len(value)
         return [Part(parts[0].layer, (*parts[0].path, step), value[step])] if inside else []
-    entries = _entries(parts)
+    entries = _entry_parts(parts)
     return entries[step] if -len(entries) <= step < len(entries) else []
 
 
-def _child(parts: Sequence[Part], key: str | int) -> list[Part]:
+def _child_parts(parts: Sequence[Part], key: str | int) -> list[Part]:
     """Return the parts of a mapping's value that are not replaced or removed by a higher layer."""
     found: list[Part] = []
     for part in parts:
@@ -97,13 +97,13 @@ def _child(parts: Sequence[Part], key: str | int) -> list[Part]:
         if value is None and found:
             found = []
             continue
-        if found and not _mergeable(found[-1].value, value):
+        if found and not _is_mergeable(found[-1].value, value):
             found = []
         found.append(Part(part.layer, (*part.path, key), value))
     return found
 
 
-def _entries(parts: Sequence[Part]) -> list[list[Part]]:
+def _entry_parts(parts: Sequence[Part]) -> list[list[Part]]:
     """Return the parts of each entry of named lists: in the order of the lowest layer, new entries last."""
     found: dict[str, list[Part]] = {}
     for part in parts:
@@ -116,7 +116,7 @@ def _entries(parts: Sequence[Part]) -> list[list[Part]]:
     return list(found.values())
 
 
-def _mergeable(lower: Any, upper: Any) -> bool:
+def _is_mergeable(lower: Any, upper: Any) -> bool:
     if isinstance(lower, dict):
         return isinstance(upper, dict)
     return isinstance(lower, list) and isinstance(upper, list) and _is_named(lower) and _is_named(upper)

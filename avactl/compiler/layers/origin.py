@@ -12,10 +12,10 @@ from pydantic_core import PydanticUndefined
 
 from avactl.base.errors import HintedError
 from avactl.base.exit_codes import USAGE
-from avactl.compiler.layers.declarations import Declarations, titled
+from avactl.compiler.layers.declarations import Declarations, document_title
 from avactl.compiler.layers.document import OVERLAY, SPEC, Layer, LayeredDocument
-from avactl.compiler.layers.merge import Part, merged, removal, trace
-from avactl.compiler.layers.recognition import declares, is_template, name_of
+from avactl.compiler.layers.merge import Part, merge_values, removing_part, trace_parts
+from avactl.compiler.layers.recognition import declares_layer, is_template, name_of
 from avactl.compiler.load import load
 from avactl.compiler.pass_state import State
 from avactl.diagnostics import Diagnostic, Span
@@ -26,7 +26,7 @@ from avactl.spec.documents.document import Document, Path
 from avactl.spec.documents.value_path import Entry, PathError, Selector, parse_path
 from avactl.spec.repository.tree import Tree
 
-_WIDEST = 60
+_MAX_WIDTH = 60
 """Longest value that is printed in full, in characters."""
 
 
@@ -67,7 +67,7 @@ class Specs:
         self.problems: list[Diagnostic] = [each for each in state.diagnostics if each.severity == "error"]
         self._documents = state.documents
         self._overlays = state.overlays
-        own = [document for document in state.documents if declares(document.value)]
+        own = [document for document in state.documents if declares_layer(document.value)]
         self._declared = Declarations(own, state.overlays)
 
     def of(self, file: str, name: str = "") -> LayeredDocument:
@@ -77,7 +77,7 @@ class Specs:
         """
         overlays = {name_of(each.value) for each in self._overlays if each.file == file}
         found = [each for each in self._documents if each.file == file or name_of(each.value) in overlays]
-        found = [each for each in found if not declares(each.value) or is_template(each.value)]
+        found = [each for each in found if not declares_layer(each.value) or is_template(each.value)]
         if not found:
             raise OriginError(f"{file} has no spec of this environment", "name a spec file, or an overlay")
         labels = [f"{kind}/{own}" for kind, _, own in (name_of(each.value) for each in found)]
@@ -105,53 +105,53 @@ class Specs:
         return found if isinstance(found, LayeredDocument) else LayeredDocument([Layer(SPEC, found, (), found.value)])
 
 
-def origin(document: LayeredDocument, path: str) -> Origin:
+def value_origin(document: LayeredDocument, path: str) -> Origin:
     """Return the sources of a value. Raises PathError, and OriginError if neither its kind nor a layer has it."""
     kind, team, name = name_of(document.value)
-    title = ("template " if is_template(document.value) else "") + titled((kind, team, name))
-    steps = _selectors(path, document)
-    sources = _sources(document, steps)
-    known, default = _default(kind, steps)
+    title = ("template " if is_template(document.value) else "") + document_title((kind, team, name))
+    steps = _parse_selectors(path, document)
+    sources = _value_sources(document, steps)
+    known, default = _built_in_default(kind, steps)
     if not known and not sources:
-        model = registry.kind(kind).model if kind in registry.names() else None
-        parents = introspect.models_at(model, _plain(steps[:-1])) if model else []
+        model = registry.get_kind(kind).model if kind in registry.kind_names() else None
+        parents = introspect.models_at(model, _plain_path(steps[:-1])) if model else []
         keys = {key for parent in parents for key in introspect.fields_by_key(parent)}
         raise OriginError(f"a {kind} has no `{path}`", did_you_mean(str(steps[-1]), keys, "keys there"))
-    value = document.get(*_indexed(document.value, steps))
+    value = document.get(*_indexed_path(document.value, steps))
     if default and (not sources or not isinstance(value, dict)):
         sources.append(default)
     return Origin(title, path, default.value if default and value is None else value, sources)
 
 
-def overlaid(document: LayeredDocument, path: str) -> Source | None:
+def deciding_overlay(document: LayeredDocument, path: str) -> Source | None:
     """Return the overlay that decides a value of a spec; None if the spec or a lower layer does."""
     try:
-        found = origin(document, path).sources
+        found = value_origin(document, path).sources
     except (OriginError, PathError):
         return None
     return found[0] if found and found[0].role.startswith(OVERLAY) else None
 
 
-def _sources(document: LayeredDocument, steps: list[Selector]) -> list[Source]:
+def _value_sources(document: LayeredDocument, steps: list[Selector]) -> list[Source]:
     parts = [Part(index, layer.root, layer.value) for index, layer in enumerate(document.layers)]
     found = []
     for index in reversed(range(len(parts))):
         layer, below = document.layers[index], parts[: index + 1]
-        path = _indexed(reduce(merged, (part.value for part in below)), steps)
-        live, rest = trace(below, path)
+        path = _indexed_path(reduce(merge_values, (part.value for part in below)), steps)
+        live, rest = trace_parts(below, path)
         if not rest and live[-1].layer == index:
             span = layer.document.span(*live[-1].path)
             found.append(Source(layer.role, live[-1].value, span))
-        elif len(rest) == 1 and (gone := removal(live, rest[0])) is not None and gone.layer == index:
+        elif len(rest) == 1 and (gone := removing_part(live, rest[0])) is not None and gone.layer == index:
             found.append(Source(layer.role, None, layer.document.span(*gone.path, key=True), removes=True))
     return found
 
 
-def _selectors(text: str, document: LayeredDocument) -> list[Selector]:
+def _parse_selectors(text: str, document: LayeredDocument) -> list[Selector]:
     """Parse a path; an entry that has a name is selected by it, because its index differs between layers."""
     steps: list[Selector] = []
     for step in parse_path(text):
-        value = document.get(*_indexed(document.value, steps))
+        value = document.get(*_indexed_path(document.value, steps))
         entries = value if isinstance(value, list) else ()
         if isinstance(step, str) and step.isdigit() and isinstance(value, list):
             step = int(step)
@@ -161,7 +161,7 @@ def _selectors(text: str, document: LayeredDocument) -> list[Selector]:
     return steps
 
 
-def _indexed(value: Any, steps: list[Selector]) -> Path:
+def _indexed_path(value: Any, steps: list[Selector]) -> Path:
     """Return steps as a path in a value; an unknown entry gets the index after the last."""
     path: list[str | int] = []
     for step in steps:
@@ -178,16 +178,16 @@ def _indexed(value: Any, steps: list[Selector]) -> Path:
     return tuple(path)
 
 
-def _plain(steps: list[Selector]) -> Path:
+def _plain_path(steps: list[Selector]) -> Path:
     return tuple(0 if isinstance(step, Entry) else step for step in steps)
 
 
-def _default(kind: str, steps: list[Selector]) -> tuple[bool, Source | None]:
+def _built_in_default(kind: str, steps: list[Selector]) -> tuple[bool, Source | None]:
     """Return True if the kind has the field, and its built-in default."""
-    if kind not in registry.names():
+    if kind not in registry.kind_names():
         return False, None
-    path = _plain(steps)
-    for model in introspect.models_at(registry.kind(kind).model, path[:-1]):
+    path = _plain_path(steps)
+    for model in introspect.models_at(registry.get_kind(kind).model, path[:-1]):
         field = introspect.fields_by_key(model).get(str(path[-1]))
         if field is not None:
             return True, None if field.is_required() else Source("built-in default", _value_of(field), None)
@@ -203,14 +203,14 @@ def _value_of(field: FieldInfo) -> Any:
 
 def origin_text(found: Origin, environment: str) -> str:
     """Format the sources of a value, the deciding one first."""
-    from avactl.diagnostics.redaction import redact
+    from avactl.diagnostics.redaction import redact_text
 
     def shown(value: Any) -> str:
         if value is None:
             return "none"
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        text = redact(text.replace("\n", "\\n"))
-        return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 1]}…"
+        text = redact_text(text.replace("\n", "\\n"))
+        return text if len(text) <= _MAX_WIDTH else f"{text[: _MAX_WIDTH - 1]}…"
 
     where = f" in environment {environment}" if environment else ""
     rows = [

@@ -12,7 +12,7 @@ from avactl.spec.schema.base import API_VERSION
 Schema = dict[str, Any]
 
 
-_INHERIT = {
+_INHERITANCE_KEYS = {
     "template": {"type": "boolean", "description": "A template: compiled to nothing, for others to extend."},
     "extends": {"type": "string", "description": "Template of the same kind, of the team or the platform."},
 }
@@ -33,17 +33,21 @@ def partial_schema(name: str, whole: Schema) -> Schema:
         "title": f"Part of a {name}",
         "type": "object",
         "additionalProperties": False,
-        "properties": {**properties, "metadata": metadata, **(_INHERIT if name in registry.workload_kinds() else {})},
+        "properties": {
+            **properties,
+            "metadata": metadata,
+            **(_INHERITANCE_KEYS if name in registry.workload_kinds() else {}),
+        },
     }
-    _relax(schema)
+    _relax_schema(schema)
     return schema
 
 
-def _relax(node: Any) -> None:
+def _relax_schema(node: Any) -> None:
     """Require no key, and allow `null` and `$patch` as in overlays."""
     if isinstance(node, list):
         for each in node:
-            _relax(each)
+            _relax_schema(each)
     if not isinstance(node, dict):
         return
     properties = node.get("properties")
@@ -55,14 +59,14 @@ def _relax(node: Any) -> None:
             if all(branch.keys() == {"required"} for branch in node.get(key, ())):
                 node.pop(key, None)  # one of several keys, which the other part may have
         for key, value in properties.items():
-            _relax(value)
+            _relax_schema(value)
             if "const" not in value:
                 properties[key] = {"anyOf": [value, {"type": "null"}]}
         if "name" in properties:
             properties["$patch"] = {"const": "delete", "description": "Remove the entry of this name from the list."}
     for key, value in node.items():
         if key not in ("properties", "const", "enum", "default", "examples"):
-            _relax(value)
+            _relax_schema(value)
 
 
 def defaults_schema() -> Schema:
@@ -76,7 +80,7 @@ def defaults_schema() -> Schema:
             "additionalProperties": False,
             "properties": {key: {"$ref": f"{partial_name(name)}#/properties/{key}"} for key in keys},
         }
-        for name in registry.names()
+        for name in registry.kind_names()
     }
     return {
         "type": "object",
@@ -114,7 +118,7 @@ def overlay_schema() -> Schema:
                 "properties": {"metadata": {"required": ["name"]}, "template": False, "extends": False},
             },
         }
-        for name in registry.names()
+        for name in registry.kind_names()
     ]
     defaults = {
         "if": {"properties": {"kind": {"const": DEFAULTS}}},
@@ -124,12 +128,12 @@ def overlay_schema() -> Schema:
         "title": "avactl overlay",
         "type": "object",
         "required": ["apiVersion", "kind"],  # those of the platform's defaults have no metadata
-        "properties": {"apiVersion": {"const": API_VERSION}, "kind": {"enum": [*registry.names(), DEFAULTS]}},
+        "properties": {"apiVersion": {"const": API_VERSION}, "kind": {"enum": [*registry.kind_names(), DEFAULTS]}},
         "allOf": [*found, defaults],
     }
 
 
-def inheriting(whole: Schema, name: str) -> Schema:
+def inheriting_schema(whole: Schema, name: str) -> Schema:
     """Return the schema of a workload kind: its specs may be templates or extend one, and are partial then."""
     condition = [{"required": ["extends"]}, {"required": ["template"], "properties": {"template": {"const": True}}}]
     part = {

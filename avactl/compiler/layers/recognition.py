@@ -38,11 +38,11 @@ def name_of(value: Any) -> SpecName:
     return tuple(each if isinstance(each, str) else "" for each in found)  # type: ignore[return-value]
 
 
-def declares(value: Any) -> bool:
+def declares_layer(value: Any) -> bool:
     """Return True if a document declares a template or defaults, and no spec."""
     return is_template(value) or is_defaults(value)
 
 
-def extends(value: Any) -> bool:
+def extends_template(value: Any) -> bool:
     """Return True if a document extends a template, or says whether it is one."""
     return isinstance(value, dict) and ("extends" in value or "template" in value)

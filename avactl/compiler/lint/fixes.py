@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from avactl.diagnostics import Diagnostic
-from avactl.diagnostics.suggest import suggested
+from avactl.diagnostics.suggest import suggested_word
 from avactl.spec.documents.scalars import resolve_plain
 from avactl.spec.repository.tree import OverlayTree, Tree
 
-_ROUNDS = 20
+_MAX_ROUNDS = 20
 """Maximum number of compiles: a remedy may reveal the next problem."""
 
 
@@ -25,7 +25,7 @@ class Fix(NamedTuple):
     new: str
 
 
-def fixed(
+def apply_fixes(
     tree: Tree, problems_of: Callable[[Tree], Sequence[Diagnostic]], concerns: Callable[[str], bool]
 ) -> tuple[dict[str, str], list[Fix]]:
     """Return the new texts of the files that `concerns` accepts, and what was replaced.
@@ -36,15 +36,19 @@ def fixed(
     made: list[Fix] = []
     refused: set[tuple[str, ...]] = set()
     problems = problems_of(tree)
-    for _ in range(_ROUNDS):
-        new, changes = _round(tree, texts, [d for d in problems if concerns(d.span.file) and _key(d) not in refused])
+    for _ in range(_MAX_ROUNDS):
+        new, changes = _fix_round(
+            tree, texts, [d for d in problems if concerns(d.span.file) and _problem_key(d) not in refused]
+        )
         if not changes:
             break
-        after = problems_of(_with(tree, new))
-        left, wrong = {_key(d) for d in after}, {d.span[:2] for d in after if d.severity == "error"}
+        after = problems_of(_with_texts(tree, new))
+        left, wrong = {_problem_key(d) for d in after}, {d.span[:2] for d in after if d.severity == "error"}
         grew = len(wrong) > len({d.span[:2] for d in problems if d.severity == "error"})
         broken = {d.span[:2] for d in after if d.code.startswith("yaml-")}  # such as a key that is there twice
-        stuck = {_key(d) for _, d in changes if _key(d) in left or d.span[:2] in (wrong if grew else broken)}
+        stuck = {
+            _problem_key(d) for _, d in changes if _problem_key(d) in left or d.span[:2] in (wrong if grew else broken)
+        }
         if stuck:
             refused |= stuck  # and again, without these
         else:
@@ -53,11 +57,11 @@ def fixed(
     return texts, sorted(made)
 
 
-def _key(d: Diagnostic) -> tuple[str, ...]:
+def _problem_key(d: Diagnostic) -> tuple[str, ...]:
     return d.span.file, str(d.span.line), d.code, d.message
 
 
-def _round(
+def _fix_round(
     tree: Tree, texts: dict[str, str], problems: Sequence[Diagnostic]
 ) -> tuple[dict[str, str], list[tuple[Fix, Diagnostic]]]:
     """Replace what has one remedy, from the end of each file, so that earlier places stay where they are."""
@@ -84,17 +88,17 @@ def _read(tree: Tree, path: str) -> str | None:
     return None if "\r" in text or text.startswith("\ufeff") else text
 
 
-def _with(tree: Tree, texts: dict[str, str]) -> Tree:
+def _with_texts(tree: Tree, texts: dict[str, str]) -> Tree:
     for path, text in texts.items():
         tree = OverlayTree(tree, path, text.encode())
     return tree
 
 
-_RAW = re.compile(r"""["'\[{]|-?[0-9.]+$|(true|false)$""").match
+_IS_RAW = re.compile(r"""["'\[{]|-?[0-9.]+$|(true|false)$""").match
 
 
 def _replace(text: str, d: Diagnostic) -> tuple[str, Fix] | None:
-    new = d.fix or suggested(d.hint)
+    new = d.fix or suggested_word(d.hint)
     if not new or d.secret or not d.span.end_column or d.span.file.endswith(".py"):
         return None
     lines = text.split("\n")
@@ -103,7 +107,7 @@ def _replace(text: str, d: Diagnostic) -> tuple[str, Fix] | None:
     line = lines[d.span.line - 1]
     start, end = d.span.column - 1, d.span.end_column - 1
     old = line[start:end]
-    if not _RAW(new):
+    if not _IS_RAW(new):
         if old[:1] in "\"'" and old[-1:] == old[:1]:
             new = f"{old[0]}{new}{old[0]}"
         elif not isinstance(resolve_plain(new), str):

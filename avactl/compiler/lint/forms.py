@@ -10,7 +10,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from avactl.diagnostics.suggest import one_of
-from avactl.program.checks.words import flow
+from avactl.program.checks.words import flow_list
 from avactl.program.explain import introspect
 from avactl.spec.documents.document import Path
 
@@ -31,24 +31,24 @@ def of_mapping(models: Models, value: Any) -> str:
             if flags and len(flags) == len(value):
                 return f"{{{', '.join(f'{each}: true' for each in flags)}}}"
             continue
-        required = _required(model)
+        required = _required_keys(model)
         # A name names the whole; otherwise the first key that takes the text.
         for key in sorted(required, key=lambda each: each != "name") or [each for each in fields if each == "name"]:
-            if _takes(model, key, value):
+            if _takes_value(model, key, value):
                 others = [f"{each}: …" for each in required if each != key]
-                text = flow([value]) if isinstance(value, str) else str(value)
+                text = flow_list([value]) if isinstance(value, str) else str(value)
                 return f"{{{', '.join([f'{key}: {text}', *others])}}}"
     return ""
 
 
-def least(model: type[BaseModel]) -> str:
+def shortest_mapping(model: type[BaseModel]) -> str:
     """Return the shortest valid mapping of a model."""
-    below = {key: introspect.models_at(model, (key,)) for key in _required(model)}
-    values = {key: least(models[0]) if models else "…" for key, models in below.items()}
+    below = {key: introspect.models_at(model, (key,)) for key in _required_keys(model)}
+    values = {key: shortest_mapping(models[0]) if models else "…" for key, models in below.items()}
     return f"{{{', '.join(f'{key}: {value}' for key, value in values.items())}}}"
 
 
-def _required(model: type[BaseModel]) -> list[str]:
+def _required_keys(model: type[BaseModel]) -> list[str]:
     """Return the required keys of a mapping, or those of its first alternative."""
     required = [key for key, field in introspect.fields_by_key(model).items() if field.is_required()]
     extra = model.model_config.get("json_schema_extra")
@@ -62,19 +62,19 @@ def of_list(models: Models, value: dict[str, Any]) -> str:
         fields = introspect.fields_by_key(model)
         required = [key for key, field in fields.items() if field.is_required()]
         name = next(iter(value), "")
-        if required and not {*value} & {*fields} and _takes(model, required[0], name):
+        if required and not {*value} & {*fields} and _takes_value(model, required[0], name):
             others = "".join(f", {each}: …" for each in required[1:]) or ", …"
-            return f"{{{required[0]}: {flow([str(name)])}{others}}}"
+            return f"{{{required[0]}: {flow_list([str(name)])}{others}}}"
     return ""
 
 
 def of_text(model: type[BaseModel], path: Path, text: str) -> str | None:
     """Return the remedy for a text in a field; "" if the field takes it, None if it does not and there is no remedy."""
-    hints = list(_hints(model, path, text))
+    hints = list(_form_hints(model, path, text))
     return None if not hints else next((hint for hint in hints if hint is not None), None)
 
 
-def _hints(model: type[BaseModel], path: Path, text: str) -> Iterator[str | None]:
+def _form_hints(model: type[BaseModel], path: Path, text: str) -> Iterator[str | None]:
     for annotation in introspect.annotations_at(model, path):
         try:
             TypeAdapter(annotation).validate_python(text)
@@ -84,7 +84,7 @@ def _hints(model: type[BaseModel], path: Path, text: str) -> Iterator[str | None
             yield ""
 
 
-def fitting(pattern: str, value: Any) -> str:
+def fitting_text(pattern: str, value: Any) -> str:
     """Return the text that a slip of form probably meant, by the pattern of its field; "" if that is unclear."""
     if not isinstance(value, str):
         return ""
@@ -92,27 +92,27 @@ def fitting(pattern: str, value: Any) -> str:
     return next((each for each in words if re.search(pattern, each)), "")
 
 
-def number(model: type[BaseModel], path: Path, value: Any) -> str:
+def number_remedy(model: type[BaseModel], path: Path, value: Any) -> str:
     """Return the remedy for another value in place of a number: `25%` of a percentage, or what the number means."""
-    text = next((found for key in _fields(model, path) if (found := key.description)), "")
-    bare = _PERCENT(value.strip()) if isinstance(value, str) else None
+    text = next((found for key in _fields_at(model, path) if (found := key.description)), "")
+    bare = _PERCENT_FORM(value.strip()) if isinstance(value, str) else None
     if bare and "percent" in text.lower():
         return f"write `{bare[1]}`"
     text = text[:1].lower() + text[1:] if text[1:2].islower() else text
     return f"write {'the' if text.startswith('number of ') else 'a number:'} {text.rstrip('.')}" if text else ""
 
 
-_PERCENT = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?%").fullmatch
+_PERCENT_FORM = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?%").fullmatch
 
 
-def _fields(model: type[BaseModel], path: Path) -> Iterator[FieldInfo]:
+def _fields_at(model: type[BaseModel], path: Path) -> Iterator[FieldInfo]:
     for parent in introspect.models_at(model, path[:-1]) if path else ():
         field = introspect.fields_by_key(parent).get(str(path[-1]))
         if field is not None:
             yield field
 
 
-def share(model: type[BaseModel], path: Path, value: Any) -> str:
+def percentage_remedy(model: type[BaseModel], path: Path, value: Any) -> str:
     """Return the percentage that a fraction means where the greatest value is 100; "" elsewhere."""
     if not isinstance(value, float) or not 0 < value < 1 or (value * 100) % 1:
         return ""
@@ -138,7 +138,7 @@ def _is_flag(model: type[BaseModel], key: str) -> bool:
     return bool in introspect.branches(annotation)
 
 
-def _takes(model: type[BaseModel], key: str, value: Any) -> bool:
+def _takes_value(model: type[BaseModel], key: str, value: Any) -> bool:
     field = introspect.fields_by_key(model)[key]
     annotation: Any = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
     if type(value) not in (str, int) or type(value) not in introspect.branches(annotation):

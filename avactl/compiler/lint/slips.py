@@ -12,19 +12,19 @@ from avactl.diagnostics import Diagnostic
 from avactl.program.explain import introspect
 from avactl.program.program import Item
 from avactl.spec.documents.document import Path
-from avactl.spec.documents.yaml import YamlLocator, written
+from avactl.spec.documents.yaml import YamlLocator, written_scalar
 
-_ZEROS = re.compile(r"(?<![^\s\[{,:])[-+]?0[0-9]+(?![\w.])").search
+_LEADING_ZERO = re.compile(r"(?<![^\s\[{,:])[-+]?0[0-9]+(?![\w.])").search
 """A number with a leading zero at the start of a YAML scalar; not those in names and dates (`team-0004`)."""
 
 
-def slips(item: Item) -> Iterator[Diagnostic]:
+def likely_typos(item: Item) -> Iterator[Diagnostic]:
     """Yield the warnings for one spec of a YAML file; in Python, None and octal numbers are written on purpose."""
     locator = item.doc.locator
     if not isinstance(locator, YamlLocator) or "spec" not in item.doc.value:
         return
     types = (NoneType, int) if _has_zeros(locator) else (NoneType,)
-    for path, value in _scalars({"spec": item.doc.get("spec")}, types):
+    for path, value in _scalar_values({"spec": item.doc.get("spec")}, types):
         if value is None and _is_field(item, path):
             yield Diagnostic(
                 "without-effect",
@@ -34,8 +34,8 @@ def slips(item: Item) -> Iterator[Diagnostic]:
                 hint=f"give `{path[-1]}` a value, or remove the key: then the default applies",
             )
         elif value is not None:
-            text = written(item.doc, *path)
-            if _ZEROS(text) and len(text) > 1:
+            text = written_scalar(item.doc, *path)
+            if _LEADING_ZERO(text) and len(text) > 1:
                 yield Diagnostic(
                     "invalid-value",
                     f"`{text}` is the decimal number {value} here; kubectl reads it as octal",
@@ -47,10 +47,10 @@ def slips(item: Item) -> Iterator[Diagnostic]:
 
 @lru_cache(maxsize=8)
 def _has_zeros(locator: YamlLocator) -> bool:
-    return _ZEROS(locator.text) is not None
+    return _LEADING_ZERO(locator.text) is not None
 
 
-def _scalars(value: Any, types: Collection[type]) -> Iterator[tuple[Path, Any]]:
+def _scalar_values(value: Any, types: Collection[type]) -> Iterator[tuple[Path, Any]]:
     """Yield the scalars of some types in a mapping or list, with their paths."""
     entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, inner in entries:
@@ -58,7 +58,7 @@ def _scalars(value: Any, types: Collection[type]) -> Iterator[tuple[Path, Any]]:
             yield (key,), inner
         else:
             # Paths grow on the way out, because few values are of these types.
-            for path, scalar in _scalars(inner, types):
+            for path, scalar in _scalar_values(inner, types):
                 yield (key, *path), scalar
 
 

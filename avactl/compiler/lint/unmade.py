@@ -14,39 +14,39 @@ from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import did_you_mean
 from avactl.program import registry
 from avactl.program.program import Item, Program
-from avactl.program.references import CLAIM, CONFIG_MAP, Reference, keys_of, references
+from avactl.program.references import CLAIM, CONFIG_MAP, Reference, find_references, keys_of
 from avactl.program.registry import WrittenObject
 from avactl.spec.documents.document import Document, Path
 
-_SEPARATOR = re.compile("[-._]")
-_SHORT = 4
+_NAME_SEPARATOR = re.compile("[-._]")
+_MIN_NAME_LENGTH = 4
 """Parts of names that are shorter are never taken for others, misspelt."""
 _Made = dict[tuple[str, str], dict[str, dict[str, tuple[tuple[str, str, str], list[str] | None]]]]
 """By cluster and kind, by namespace, by name: key of the spec that has the object, and keys of a ConfigMap; None if
 patches can change them."""
 
 
-def unmade(item: Item, program: Program) -> Iterator[Diagnostic]:
+def dangling_references(item: Item, program: Program) -> Iterator[Diagnostic]:
     """Yield the problems of one spec."""
-    for doc, path, namespace, reference in _uses(item, program):
+    for doc, path, namespace, reference in _spec_references(item, program):
         if namespace:
-            yield from _problem(item, program, namespace, reference, doc, path)
+            yield from _reference_problems(item, program, namespace, reference, doc, path)
 
 
-def _uses(item: Item, program: Program) -> Iterator[tuple[Document, Path, str, Reference]]:
+def _spec_references(item: Item, program: Program) -> Iterator[tuple[Document, Path, str, Reference]]:
     """Yield the references of a spec: the document, its part, and the namespace."""
-    written = list(registry.kind(item.kind).written(item, program))
+    written = list(registry.get_kind(item.kind).written(item, program))
     for each in written:
         for key in each.body.keys() - {"apiVersion", "kind", "metadata"}:
-            for reference in references(each.body[key], (key,)):
+            for reference in find_references(each.body[key], (key,)):
                 yield each.doc, each.path, each.namespace, reference
     if not written:
         for key in ("spec", "patches"):
-            for reference in references(item.doc.get(key), (key,)):
+            for reference in find_references(item.doc.get(key), (key,)):
                 yield item.doc, (), item.namespace or "", reference
 
 
-def _problem(
+def _reference_problems(
     item: Item, program: Program, namespace: str, use: Reference, doc: Document, path: Path
 ) -> Iterator[Diagnostic]:
     made = _all_made(program).get((item.clusters[0], use.kind)) if item.clusters else None
@@ -67,7 +67,7 @@ def _problem(
             doc.span(*path, *use.path),
             severity="warning",
             hint=hint,
-            notes=_notes(program, there[0], use.kind, near or use.name),
+            notes=_similar_notes(program, there[0], use.kind, near or use.name),
         )
         return
     owner, keys = here[use.name]
@@ -78,13 +78,13 @@ def _problem(
                 f"ConfigMap `{use.name}` has no key `{key}`: the pods do not start",
                 doc.span(*path, *at),
                 hint=did_you_mean(key, keys or (), "its keys"),
-                notes=_notes(program, owner, CONFIG_MAP, use.name),
+                notes=_similar_notes(program, owner, CONFIG_MAP, use.name),
             )
 
 
 def _is_misspelt(word: str, name: str) -> bool:
     """Return True if two names differ in their separators, or in a letter of a part that is no number or letter."""
-    one, other = _SEPARATOR.split(word), _SEPARATOR.split(name)
+    one, other = _NAME_SEPARATOR.split(word), _NAME_SEPARATOR.split(name)
     if len(one) != len(other):
         return "".join(one) == "".join(other)
     return all(map(_is_alike, one, other))
@@ -93,25 +93,27 @@ def _is_misspelt(word: str, name: str) -> bool:
 def _is_alike(one: str, other: str) -> bool:
     if one == other:
         return True
-    if len(one) < _SHORT or [each for each in one if each.isdigit()] != [each for each in other if each.isdigit()]:
+    if len(one) < _MIN_NAME_LENGTH or [each for each in one if each.isdigit()] != [
+        each for each in other if each.isdigit()
+    ]:
         return False
     return difflib.SequenceMatcher(None, one, other).ratio() >= 1 - 1 / len(one)
 
 
-def _notes(program: Program, owner: tuple[str, str, str], kind: str, name: str) -> tuple[Note, ...]:
+def _similar_notes(program: Program, owner: tuple[str, str, str], kind: str, name: str) -> tuple[Note, ...]:
     spec_kind, team, spec_name = owner
-    for each in _written(program.get(spec_kind, spec_name, team), program):
+    for each in _written_objects(program.get(spec_kind, spec_name, team), program):
         if (each.body["kind"], each.body["metadata"]["name"]) == (kind, name):
             return (Note(each.doc.span(*each.path, "metadata", "name"), "declared here"),)
     return ()
 
 
 def _all_made(program: Program) -> _Made:
-    found: _Made = program.memo("ConfigMaps and claims of specs", partial(_collected, program))
+    found: _Made = program.memo("ConfigMaps and claims of specs", partial(_collect_objects, program))
     return found
 
 
-def _collected(program: Program) -> _Made:
+def _collect_objects(program: Program) -> _Made:
     kinds = registry.written_kinds()
     if any(kind in kinds for kind, _ in program.broken):
         return {}
@@ -132,11 +134,11 @@ def made_by(item: Item, program: Program) -> list[tuple[str, str, str, list[str]
             each.body["metadata"]["name"],
             None if item.resource.patches or each.body["kind"] == CLAIM else sorted(keys_of(each.body)),
         )
-        for each in _written(item, program)
+        for each in _written_objects(item, program)
     ]
 
 
-def _written(item: Item, program: Program) -> list[WrittenObject]:
+def _written_objects(item: Item, program: Program) -> list[WrittenObject]:
     return [
-        each for each in registry.kind(item.kind).written(item, program) if each.body["kind"] in (CLAIM, CONFIG_MAP)
+        each for each in registry.get_kind(item.kind).written(item, program) if each.body["kind"] in (CLAIM, CONFIG_MAP)
     ]

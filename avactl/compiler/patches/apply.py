@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any
 
 from avactl.compiler.patches.limits import refusals, target_refusal
-from avactl.compiler.patches.merge import PatchError, changed_paths, json_patched, merged
+from avactl.compiler.patches.merge import PatchError, changed_paths, json_patched, strategic_merge
 from avactl.contracts.pod_annotations import CONFIG_DIGEST, RUN_DIGEST
 from avactl.diagnostics import Diagnostic
 from avactl.diagnostics.suggest import did_you_mean, one_of
@@ -20,9 +20,9 @@ from avactl.program.refused import RefusedError
 from avactl.spec.schema.base import Patch
 
 COMPONENT = "app.kubernetes.io/component"
-_MOST = 50
+_MAX_PROBLEMS = 50
 """Problems reported per patch and object."""
-_RESTARTS = (RUN_DIGEST.name, CONFIG_DIGEST.name)
+_DIGEST_ANNOTATIONS = (RUN_DIGEST.name, CONFIG_DIGEST.name)
 """Annotations with digests of what pods are started with: a patch changes them too."""
 
 
@@ -40,11 +40,11 @@ def with_patches(item: Item, program: Program, manifests: list[Manifest]) -> lis
             span = item.span(*path)
             problems.append(Diagnostic("missing-key", "a patch has one of `merge` and `jsonPatch`", span, hint=hint))
             continue
-        targets = [each for each in manifests if _matches(patch, each)]
+        targets = [each for each in manifests if _patch_matches(patch, each)]
         if not targets:
             problems.append(_no_target(item, patch, index, manifests))
             continue
-        found = [_applied(item, program, patch, index, each) for each in targets]
+        found = [_apply_patch(item, program, patch, index, each) for each in targets]
         own = [problem for problems_of, _ in found for problem in problems_of]
         problems += own
         if not any(did for _, did in found) and not own:
@@ -54,18 +54,20 @@ def with_patches(item: Item, program: Program, manifests: list[Manifest]) -> lis
             changed += [patch.model_dump(mode="json", by_alias=True, exclude_none=True)]
     if problems:
         raise RefusedError(problems)
-    _restart(manifests, changed)
+    _renew_digests(manifests, changed)
     return manifests
 
 
-def _role(manifest: Manifest) -> str:
+def _manifest_role(manifest: Manifest) -> str:
     return str((manifest.body["metadata"].get("labels") or {}).get(COMPONENT, ""))
 
 
-def _matches(patch: Patch, manifest: Manifest) -> bool:
+def _patch_matches(patch: Patch, manifest: Manifest) -> bool:
     target = patch.target
     return (
-        manifest.kind == target.kind and target.name in (None, manifest.name) and target.role in (None, _role(manifest))
+        manifest.kind == target.kind
+        and target.name in (None, manifest.name)
+        and target.role in (None, _manifest_role(manifest))
     )
 
 
@@ -73,8 +75,8 @@ def _no_target(item: Item, patch: Patch, index: int, manifests: list[Manifest]) 
     target = patch.target
     same = [each for each in manifests if each.kind == target.kind]
     key, hint = "kind", did_you_mean(target.kind, sorted({each.kind for each in manifests}), "kinds of its objects")
-    if same and target.role is not None and target.role not in map(_role, same):
-        roles = sorted({_role(each) for each in same} - {""})
+    if same and target.role is not None and target.role not in map(_manifest_role, same):
+        roles = sorted({_manifest_role(each) for each in same} - {""})
         key, hint = "role", did_you_mean(target.role, roles, "roles") if roles else "remove `role`"
     elif same:
         key, hint = "name", f"its names: {one_of(sorted(each.name for each in same))}"
@@ -82,7 +84,7 @@ def _no_target(item: Item, patch: Patch, index: int, manifests: list[Manifest]) 
     return Diagnostic("patch-without-target", message, item.span("patches", index, "target", key), hint=hint)
 
 
-def _applied(
+def _apply_patch(
     item: Item, program: Program, patch: Patch, index: int, manifest: Manifest
 ) -> tuple[list[Diagnostic], bool]:
     """Apply a patch to one object; return the problems, and True if it changed something."""
@@ -95,14 +97,14 @@ def _applied(
     schema = known or kubernetes_schema.ANY
     try:
         if patch.merge is not None:
-            new = merged(schema, manifest.body, patch.merge)
+            new = strategic_merge(schema, manifest.body, patch.merge)
         else:
             new = json_patched(manifest.body, patch.json_patch or ())
             new = without_nulls(new) if known else new
     except PatchError as error:
         span = item.span(*where, *error.path)
         return [Diagnostic("patch-invalid", f"{manifest.id}: {error}", span, hint=error.hint)], False
-    problems = list(islice(_violations(item, manifest, schema, new, where), _MOST))
+    problems = list(islice(_new_violations(item, manifest, schema, new, where), _MAX_PROBLEMS))
     if not problems:
         for refusal in refusals(item, program, manifest, new):
             span = item.span(*where, *_in_patch(item, where, refusal.path))
@@ -115,14 +117,14 @@ def _applied(
     return problems, bool(paths)
 
 
-def _violations(
+def _new_violations(
     item: Item, manifest: Manifest, schema: kubernetes_schema.Schema, new: Any, where: tuple[str | int, ...]
 ) -> Iterator[Diagnostic]:
     """Yield what the patched object violates of Kubernetes' schema and rules, and the compiled one does not."""
-    wrong = list(islice(kubernetes_schema.violations(schema, new), _MOST))
+    wrong = list(islice(kubernetes_schema.schema_violations(schema, new), _MAX_PROBLEMS))
     if not wrong and schema is not kubernetes_schema.ANY:
-        before = {refusal.message for refusal in rules.refusals(manifest.body)}
-        wrong = [refusal for refusal in rules.refusals(new) if refusal.message not in before]
+        before = {refusal.message for refusal in rules.rule_violations(manifest.body)}
+        wrong = [refusal for refusal in rules.rule_violations(new) if refusal.message not in before]
     for found in wrong:
         names = _by_name(new, found.path)
         message = f"{manifest.id}: `{'.'.join(names) or manifest.kind}`: {found.message}"
@@ -169,13 +171,13 @@ def _in_patch(item: Item, where: tuple[str | int, ...], path: tuple[str, ...]) -
     return tuple(found)
 
 
-def _restart(manifests: list[Manifest], changed: list[Any]) -> None:
+def _renew_digests(manifests: list[Manifest], changed: list[Any]) -> None:
     """Give digests of what pods are started with another value: a patched Job is a new run."""
     for manifest in manifests:
         templates = [template.get("metadata") or {} for _, template in templates_of(manifest.body)]
         holders = [manifest.body["metadata"], *templates]
         for holder in holders:
             notes = holder.get("annotations") or {}
-            digests = {key: k8s.digest([notes[key], changed]) for key in _RESTARTS if key in notes}
+            digests = {key: k8s.short_digest([notes[key], changed]) for key in _DIGEST_ANNOTATIONS if key in notes}
             if digests:
                 holder["annotations"] = {**notes, **digests}

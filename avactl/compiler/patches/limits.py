@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from avactl.compiler.patches.pods import pod_refusals
-from avactl.kinds.team.names import namespaces
+from avactl.kinds.team.names import team_namespaces
 from avactl.program import registry
 from avactl.program.manifest import Body, Manifest, templates_of
 from avactl.program.program import Item, Program
@@ -46,14 +46,14 @@ OF_TEAMS = frozenset(
     )
 )
 """Kinds that patches of a team's specs may change, in the team's namespaces: those that its members may write."""
-_COUNTS = {
+_COUNT_FIELDS = {
     "replicas": "replicas",
     "minReplicas": "replicas",
     "maxReplicas": "replicas",
     "parallelism": "workers.replicas",
     "completions": "workers.replicas",
 }
-_IDENTITY = ("selector", "serviceName", "managedBy", "manualSelector", "scaleTargetRef")
+_IDENTITY_FIELDS = ("selector", "serviceName", "managedBy", "manualSelector", "scaleTargetRef")
 
 
 class Refusal(NamedTuple):
@@ -72,7 +72,7 @@ def target_refusal(item: Item, program: Program, manifest: Manifest) -> str:
         return ""
     if manifest.kind not in OF_TEAMS:
         return f"specs of teams do not patch a {manifest.kind}"
-    if manifest.namespace not in namespaces(program.team(item.team)):
+    if manifest.namespace not in team_namespaces(program.team(item.team)):
         return f"it is in namespace {manifest.namespace}, which is not the team's"
     return ""
 
@@ -83,32 +83,32 @@ def refusals(item: Item, program: Program, manifest: Manifest, new: Body) -> Ite
     for key in ("apiVersion", "kind", "status"):
         if old.get(key) != new.get(key):
             yield Refusal((key,), f"patches do not change `{key}`", "remove the key")
-    yield from _metadata(old.get("metadata") or {}, new.get("metadata") or {}, ("metadata",))
+    yield from _metadata_refusals(old.get("metadata") or {}, new.get("metadata") or {}, ("metadata",))
     before, after = old.get("spec") or {}, new.get("spec") or {}
     if isinstance(before, dict) and isinstance(after, dict):
-        for key in _IDENTITY:
+        for key in _IDENTITY_FIELDS:
             if before.get(key) != after.get(key) and manifest.kind != "Service":
                 yield Refusal(("spec", key), f"`{key}` binds the object to its pods", "remove the key")
-        runs = registry.lifecycle(item.kind) is not None
-        for key, own in _COUNTS.items() if runs else ():
+        runs = registry.get_lifecycle(item.kind) is not None
+        for key, own in _COUNT_FIELDS.items() if runs else ():
             if before.get(key) != after.get(key):
                 hint = f"write `{own}` in `spec`, which counts in quotas and capacity"
                 yield Refusal(("spec", key), f"patches do not change `{key}`", hint)
         yield from _of_kind(item, program, manifest.kind, before, after)
         if manifest.kind == "CronJob":
             one, other = ((each.get("jobTemplate") or {}).get("metadata") or {} for each in (before, after))
-            yield from _metadata(one, other, ("spec", "jobTemplate", "metadata"))
+            yield from _metadata_refusals(one, other, ("spec", "jobTemplate", "metadata"))
     becomes = dict(templates_of(new))
     for path, before in templates_of(old):
         if path not in becomes:
             continue
         after = becomes[path]
-        yield from _metadata(before.get("metadata") or {}, after.get("metadata") or {}, (*path, "metadata"))
+        yield from _metadata_refusals(before.get("metadata") or {}, after.get("metadata") or {}, (*path, "metadata"))
         for refusal in pod_refusals(item, program, before.get("spec") or {}, after.get("spec") or {}):
             yield Refusal((*path, "spec", *refusal[0]), refusal[1], refusal[2])
 
 
-def _metadata(old: Body, new: Body, path: tuple[str, ...]) -> Iterator[Refusal]:
+def _metadata_refusals(old: Body, new: Body, path: tuple[str, ...]) -> Iterator[Refusal]:
     for key in {**old, **new}:
         if old.get(key) == new.get(key):
             continue

@@ -26,10 +26,10 @@ class PatchError(Exception):
         self.hint = hint
 
 
-def merged(schema: Schema, target: Any, patch: Any, path: tuple[str | int, ...] = ()) -> Any:
+def strategic_merge(schema: Schema, target: Any, patch: Any, path: tuple[str | int, ...] = ()) -> Any:
     """Return the target with a strategic merge patch. None removes a key; `$patch: delete` an entry, and `$patch:
     replace` keeps nothing of a mapping."""
-    schema = kubernetes_schema.resolved(schema)
+    schema = kubernetes_schema.resolve_reference(schema)
     if isinstance(patch, dict) and schema["type"] in ("object", "map", "any"):
         directive = patch.get(DIRECTIVE)
         if directive not in (None, "replace"):
@@ -41,8 +41,8 @@ def merged(schema: Schema, target: Any, patch: Any, path: tuple[str | int, ...] 
             if value is None:
                 found.pop(key, None)
             else:
-                inner = kubernetes_schema.child(schema, key)
-                found[key] = merged(inner, found.get(key), value, (*path, key))
+                inner = kubernetes_schema.child_schema(schema, key)
+                found[key] = strategic_merge(inner, found.get(key), value, (*path, key))
         return found
     if isinstance(patch, list) and isinstance(target, list) and "merge" in schema:
         return _list(schema, target, patch, path)
@@ -95,7 +95,7 @@ def _list(schema: Schema, target: list[Any], patch: list[Any], path: tuple[str |
         else:
             # A volume has one source: another one replaces it.
             whole = schema["items"].get("ref", "").endswith(".core.v1.Volume") and not {*entry} - {key} <= {*old}
-            new = without_directives(entry) if whole else merged(schema["items"], old, entry, at)
+            new = without_directives(entry) if whole else strategic_merge(schema["items"], old, entry, at)
             found[found.index(old)] = new
     return found
 
@@ -126,7 +126,7 @@ def changed_paths(old: Any, new: Any, path: tuple[str, ...] = ()) -> list[tuple[
         keys = [*old, *(key for key in new if key not in old)]
         return [each for key in keys for each in changed_paths(old.get(key), new.get(key), (*path, key))]
     if isinstance(old, list) and isinstance(new, list):
-        one, other = _named(old), _named(new)
+        one, other = _entries_by_name(old), _entries_by_name(new)
         if one is not None and other is not None and [*one] != [*other] and {*one} == {*other}:
             return [path]  # another order
         if one is not None and other is not None:
@@ -135,6 +135,6 @@ def changed_paths(old: Any, new: Any, path: tuple[str, ...] = ()) -> list[tuple[
     return [path]
 
 
-def _named(entries: list[Any]) -> dict[str, Any] | None:
+def _entries_by_name(entries: list[Any]) -> dict[str, Any] | None:
     found = {str(each["name"]): each for each in entries if isinstance(each, dict) and "name" in each}
     return cast("dict[str, Any]", found) if len(found) == len(entries) else None

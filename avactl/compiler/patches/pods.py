@@ -10,8 +10,8 @@ from typing import Any
 
 from avactl.contracts.names import CAPACITY, GPU_VARIABLES
 from avactl.diagnostics.secrets import looks_secret
-from avactl.program.checks.pod_security_levels import BASELINE, RESTRICTED, level
-from avactl.program.lowering.pod_collisions import OWN_CONTAINERS, OWN_VOLUMES, hides
+from avactl.program.checks.pod_security_levels import BASELINE, RESTRICTED, required_level
+from avactl.program.lowering.pod_collisions import OWN_CONTAINERS, OWN_VOLUMES, hides_system_files
 from avactl.program.manifest import Body
 from avactl.program.program import Item, Program
 from avactl.spec.schema.pod_affinity import NODE_TAINTS, foreign_terms, node_label
@@ -19,7 +19,7 @@ from avactl.spec.schema.pod_settings import LONGEST_GRACE
 
 Refused = tuple[tuple[str, ...], str, str]
 """Path, reason and remedy."""
-_POD = frozenset(
+_POD_FIELDS = frozenset(
     (
         "containers",
         "initContainers",
@@ -40,7 +40,7 @@ _POD = frozenset(
         "securityContext",
     )
 )
-_CONTAINER = frozenset(
+_CONTAINER_FIELDS = frozenset(
     (
         "name",
         "image",
@@ -66,16 +66,16 @@ _CONTAINER = frozenset(
         "resizePolicy",
     )
 )
-_VOLUMES = frozenset(
+_VOLUME_FIELDS = frozenset(
     ("name", "configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret")
 )
-_PROJECTED = frozenset(("clusterTrustBundle", "configMap", "downwardAPI", "secret"))
+_PROJECTED_SOURCES = frozenset(("clusterTrustBundle", "configMap", "downwardAPI", "secret"))
 """Sources of projected volumes that are no credentials of the pod's account."""
 _CONTAINER_SECURITY = frozenset(
     ("readOnlyRootFilesystem", "allowPrivilegeEscalation", "capabilities", "runAsUser", "runAsGroup", "runAsNonRoot")
 )
 _POD_SECURITY = frozenset(("fsGroup", "fsGroupChangePolicy", "supplementalGroups", "supplementalGroupsPolicy"))
-_HINTS = {
+_FIELD_HINTS = {
     "serviceAccountName": "write `pod: {serviceAccountName: …}`",
     "automountServiceAccountToken": "write `pod: {automountServiceAccountToken: true}`",
     "hostNetwork": "write `hostNetwork: {}` in `spec` of a job",
@@ -97,17 +97,17 @@ def pod_refusals(item: Item, program: Program, old: Body, new: Body) -> Iterator
                 known = ", ".join(f"`{each}`" for each in before)
                 yield (key, name), f"the pod has no container `{name}`", f"it has {known}; add others by `pod.sidecars`"
             elif before.get(name) != container and item.team is not None:
-                yield from _container(item, program, key, before[name], container)
+                yield from _container_refusals(item, program, key, before[name], container)
     if item.team is None:
         return
     for key in {**old, **new}:
-        if key not in _POD and old.get(key) != new.get(key):
-            yield (key,), f"patches do not change `{key}` of pods", _HINTS.get(key, "remove the key")
-    yield from _security(
+        if key not in _POD_FIELDS and old.get(key) != new.get(key):
+            yield (key,), f"patches do not change `{key}` of pods", _FIELD_HINTS.get(key, "remove the key")
+    yield from _security_refusals(
         old.get("securityContext") or {}, new.get("securityContext") or {}, _POD_SECURITY, ("securityContext",)
     )
-    yield from _volumes(item, program, old, new)
-    yield from _places(old, new)
+    yield from _volume_refusals(item, program, old, new)
+    yield from _placement_refusals(old, new)
     own = [toleration["key"] for toleration in old.get("tolerations") or ()]
     taints = {*program.taints(item.cluster), *NODE_TAINTS} - {CAPACITY} | {*own}
     for toleration in new.get("tolerations") or ():
@@ -123,10 +123,10 @@ def pod_refusals(item: Item, program: Program, old: Body, new: Body) -> Iterator
         yield ("terminationGracePeriodSeconds",), message, f"write {LONGEST_GRACE} or less"
 
 
-def _volumes(item: Item, program: Program, old: Body, new: Body) -> Iterator[Refused]:
+def _volume_refusals(item: Item, program: Program, old: Body, new: Body) -> Iterator[Refused]:
     before = {each["name"]: each for each in old.get("volumes") or ()}
     after = {str(each.get("name")): each for each in new.get("volumes") or () if isinstance(each, dict)}
-    allowed = _VOLUMES | ({"nfs"} if level(item, program) == "baseline" else set())
+    allowed = _VOLUME_FIELDS | ({"nfs"} if required_level(item, program) == "baseline" else set())
     for name in {**before, **after}:
         if before.get(name) == after.get(name):
             continue
@@ -134,14 +134,14 @@ def _volumes(item: Item, program: Program, old: Body, new: Body) -> Iterator[Ref
         if kinds:
             yield ("volumes", name), f"pods of the team cannot mount `{min(kinds)}`", "use a claim or `emptyDir`"
         sources = (after.get(name, {}).get("projected") or {}).get("sources") or ()
-        if name in OWN_VOLUMES or any({*source} - _PROJECTED for source in sources):
+        if name in OWN_VOLUMES or any({*source} - _PROJECTED_SOURCES for source in sources):
             yield ("volumes", name), "the volume has a token of an account", "write it in `pod.volumes`"
         claim = ((after.get(name, {}).get("ephemeral") or {}).get("volumeClaimTemplate") or {}).get("spec") or {}
         for key in sorted({*claim} & {"volumeName", "selector", "dataSource", "dataSourceRef"}):
             yield ("volumes", name), f"`{key}` can bind a volume of someone else", f"remove `{key}`"
 
 
-def _places(old: Body, new: Body) -> Iterator[Refused]:
+def _placement_refusals(old: Body, new: Body) -> Iterator[Refused]:
     """Yield labels of nodes that avactl selects by, and affinities to pods of other teams."""
     before, after = old.get("nodeSelector") or {}, new.get("nodeSelector") or {}
     for name in {**before, **after}:
@@ -157,24 +157,24 @@ def _places(old: Body, new: Body) -> Iterator[Refused]:
         yield ("affinity",), message, "remove `namespaces` and `namespaceSelector`"
 
 
-def _container(item: Item, program: Program, key: str, old: Body, new: Body) -> Iterator[Refused]:
+def _container_refusals(item: Item, program: Program, key: str, old: Body, new: Body) -> Iterator[Refused]:
     path = (key, str(new["name"]))
     if new["name"] in (*OWN_CONTAINERS, "master"):
         yield path, "the container is avactl's, with rights that programs do not have", "remove it"
         return
     for name in {**old, **new}:
-        if name not in _CONTAINER and old.get(name) != new.get(name):
+        if name not in _CONTAINER_FIELDS and old.get(name) != new.get(name):
             yield (*path, name), f"patches do not change `{name}` of containers", "remove the key"
-    yield from _security(
+    yield from _security_refusals(
         old.get("securityContext") or {},
         new.get("securityContext") or {},
         _CONTAINER_SECURITY,
         (*path, "securityContext"),
-        level(item, program),
+        required_level(item, program),
     )
-    if _devices(old) != _devices(new):
+    if _device_requests(old) != _device_requests(new):
         yield (*path, "resources"), "patches change CPU, memory and disk only", "write `gpus` or `rdma` in `spec`"
-    if _variables(old) != _variables(new):
+    if _environment(old) != _environment(new):
         yield (*path, "env"), "the variable makes the container runtime inject devices", "remove it"
     given = {each.get("name"): each for each in old.get("env") or ()}
     for entry in new.get("env") or ():
@@ -189,14 +189,18 @@ def _container(item: Item, program: Program, key: str, old: Body, new: Body) -> 
     for mount in new.get("volumeMounts") or ():
         if mount in (old.get("volumeMounts") or ()):
             continue
-        if mount.get("name") in OWN_VOLUMES or hides(str(mount.get("mountPath"))) or "mountPropagation" in mount:
+        if (
+            mount.get("name") in OWN_VOLUMES
+            or hides_system_files(str(mount.get("mountPath")))
+            or "mountPropagation" in mount
+        ):
             yield (*path, "volumeMounts"), f"pods of teams mount nothing at `{mount.get('mountPath')}`", "use another"
     for name in ("livenessProbe", "readinessProbe", "startupProbe", "lifecycle"):
         if "'host':" in str(new.get(name)) and new.get(name) != old.get(name):
             yield (*path, name), "probes reach only their own pod", "remove `host`"
 
 
-def _devices(container: Body) -> dict[str, Any]:
+def _device_requests(container: Body) -> dict[str, Any]:
     own = ("cpu", "memory", "ephemeral-storage")
     resources = container.get("resources") or {}
     found = {
@@ -208,11 +212,11 @@ def _devices(container: Body) -> dict[str, Any]:
     return {**found, "claims": resources.get("claims")}
 
 
-def _variables(container: Body) -> list[Body]:
+def _environment(container: Body) -> list[Body]:
     return [each for each in container.get("env") or () if each.get("name") in GPU_VARIABLES]
 
 
-def _security(
+def _security_refusals(
     old: Body, new: Body, allowed: frozenset[str], path: tuple[str, ...], security: str = ""
 ) -> Iterator[Refused]:
     for key in {**old, **new}:

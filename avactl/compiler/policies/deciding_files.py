@@ -18,7 +18,7 @@ from avactl.compiler.config import load_config
 from avactl.compiler.selection import CONFIG_FILE, POLICIES, spec_files
 from avactl.forges import pipeline_paths
 from avactl.spec.repository.checkout import CommitTree
-from avactl.spec.repository.git import GitError, locate
+from avactl.spec.repository.git import GitError, locate_repository
 from avactl.spec.repository.git_tree import GitTree
 from avactl.spec.repository.tree import DirTree, Tree
 
@@ -27,13 +27,13 @@ OF_CI = "decides what CI runs"
 
 _PIPELINES = tuple(pipeline_paths())
 """Files and directories that define pipelines on any forge."""
-_PACKAGES = re.compile(
+_REQUIREMENTS_FILE = re.compile(
     r"(requirements|constraints)[\w.-]*\.(txt|in|lock)|pyproject\.toml|setup\.(py|cfg)|(poetry|uv|pdm)\.lock"
     r"|Pipfile(\.lock)?"
 ).fullmatch
 """Names of files that say which Python packages are installed."""
-_WORDS = re.compile(r"\w+").findall
-_PATHS = re.compile(r"[\w.*?@+-]+(?:/[\w.*?@+-]+)*").findall
+_FIND_WORDS = re.compile(r"\w+").findall
+_FIND_PATHS = re.compile(r"[\w.*?@+-]+(?:/[\w.*?@+-]+)*").findall
 _LOADS_BY_NAME = re.compile(r"\b(__import__|importlib|exec|eval|runpy|pkgutil|builtins|__builtins__)\b").search
 """Code that may import any module: all Python files of the repository count as imported."""
 
@@ -63,7 +63,7 @@ def deciding_files(tree: Tree) -> DecidingFiles:
     of_ci = _of_ci(set(whole.paths()) - specs, prefix, whole)
     found = {posixpath.relpath(path, prefix or "."): why for path, why in of_ci.items()}
     rules = [path for path in paths if path.startswith(POLICIES)]
-    found |= dict.fromkeys((CONFIG_FILE, *rules, *_imported(rules, paths, read)), OF_SPECS)
+    found |= dict.fromkeys((CONFIG_FILE, *rules, *_imported_files(rules, paths, read)), OF_SPECS)
     return DecidingFiles(found, read)
 
 
@@ -76,7 +76,7 @@ def _repository_of(tree: Tree) -> tuple[Tree, str]:
             commit = GitTree(tree.root, tree.commit)
             return commit.whole(), commit.prefix
         if isinstance(tree, DirTree):
-            place = locate(tree.root)
+            place = locate_repository(tree.root)
             # Other hidden directories of a work tree may be large: virtual environments, caches.
             shown = [path.name for path in place.top.iterdir() if not path.name.startswith(".")]
             return DirTree(place.top, [*_PIPELINES, *shown], environment="", hidden=True), place.prefix
@@ -90,22 +90,22 @@ def _of_ci(paths: Collection[str], prefix: str, whole: Tree) -> dict[str, str]:
         path
         for path in paths
         if path.startswith((*_PIPELINES, *projects))
-        or (path.rpartition("/")[0] in ("", prefix.rstrip("/")) and _PACKAGES(path.rpartition("/")[2]))
+        or (path.rpartition("/")[0] in ("", prefix.rstrip("/")) and _REQUIREMENTS_FILE(path.rpartition("/")[2]))
     ]
     found = dict.fromkeys(ahead, OF_CI)
     while ahead:
         text = ""
         with suppress(OSError):
             text = whole.read(ahead.pop()).decode("utf-8", "replace")
-        new = {path for path in _mentioned(text, paths, prefix) if path not in found}
+        new = {path for path in _mentioned_files(text, paths, prefix) if path not in found}
         found |= dict.fromkeys(new, OF_CI)
         ahead += new
     return found | {path: OF_SPECS for path in paths if path.rpartition("/")[2] == "CODEOWNERS"}
 
 
-def _mentioned(text: str, paths: Collection[str], prefix: str) -> Iterator[str]:
+def _mentioned_files(text: str, paths: Collection[str], prefix: str) -> Iterator[str]:
     """Yield the files whose path stands in a text: from the top, or from the specs' directory; also by a pattern."""
-    for word in dict.fromkeys(_PATHS(text)):
+    for word in dict.fromkeys(_FIND_PATHS(text)):
         for path in {posixpath.normpath(word), posixpath.normpath(prefix + word)}:
             if path in paths:
                 yield path
@@ -115,16 +115,16 @@ def _mentioned(text: str, paths: Collection[str], prefix: str) -> Iterator[str]:
                 yield from (each for each in paths if each.startswith(f"{path}/"))
 
 
-def _imported(rules: Iterable[str], paths: Collection[str], read: Callable[[str], bytes | None]) -> set[str]:
+def _imported_files(rules: Iterable[str], paths: Collection[str], read: Callable[[str], bytes | None]) -> set[str]:
     """Return the modules and data files of the repository that policies mention, transitively."""
-    modules = {path: _module(path) for path in paths if path.endswith(".py")}
+    modules = {path: _module_parts(path) for path in paths if path.endswith(".py")}
     found: set[str] = set()
     ahead = [path for path in rules if path.endswith(".py")]
     while ahead:
         path = ahead.pop()
         text = (read(path) or b"").decode("utf-8", "replace")
         # Modules are found from the top of the repository, and from the file's own directory.
-        words, folder = {*_WORDS(text)}, _module(path)[:-1]
+        words, folder = {*_FIND_WORDS(text)}, _module_parts(path)[:-1]
         anything = _LOADS_BY_NAME(text) is not None
         new = {
             each
@@ -138,7 +138,7 @@ def _imported(rules: Iterable[str], paths: Collection[str], read: Callable[[str]
     return found
 
 
-def _module(path: str) -> list[str]:
+def _module_parts(path: str) -> list[str]:
     """Return the parts of a module's name."""
     parts = path.removesuffix(".py").split("/")
     return parts[:-1] if parts[-1] == "__init__" else parts

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from avactl.compiler.errors import dotted, to_diagnostics
-from avactl.compiler.lint.remedies import show
+from avactl.compiler.errors import format_path, to_diagnostics
+from avactl.compiler.lint.remedies import describe_value
 from avactl.compiler.pass_state import State
 from avactl.compiler.selection import is_policy
 from avactl.diagnostics import Diagnostic, Span
-from avactl.diagnostics.suggest import closest
+from avactl.diagnostics.suggest import closest_word
 from avactl.policy import Problem
 from avactl.policy.settings import Ready, Rules, SchemaFile
 from avactl.program import registry
 from avactl.program.manifest import Manifest
 from avactl.program.program import Item
-from avactl.spec.documents.document import Document, Path, strings
+from avactl.spec.documents.document import Document, Path, nested_strings
 from avactl.spec.documents.yaml import MAX_BYTES, load_yaml, too_large
 from avactl.spec.repository.tree import Tree
 
@@ -34,38 +34,40 @@ def enforce(state: State) -> State:
     """Return the state with all policy violations, and without objects if one is an error."""
     if state.rules is None or state.program is None or state.failed:
         return state
-    problems = tuple(problem for _, problem in judge(state.rules, state.tree, state.program.items, state.manifests))
+    problems = tuple(
+        problem for _, problem in judge_specs(state.rules, state.tree, state.program.items, state.manifests)
+    )
     manifests = () if any(problem.severity == "error" for problem in problems) else state.manifests
     return replace(state, diagnostics=state.diagnostics + problems, manifests=manifests)
 
 
-def judge(rules: Rules, tree: Tree, items: Iterable[Item], manifests: Sequence[Manifest]) -> list[Judged]:
+def judge_specs(rules: Rules, tree: Tree, items: Iterable[Item], manifests: Sequence[Manifest]) -> list[Judged]:
     """Check specs and their objects against the policies."""
     mine = [item for item in items if not item.doc.shipped]
-    found = list(_ready(rules.ready, mine, manifests)) if rules.ready.model_fields_set else []
+    found = list(_judge_ready_made(rules.ready, mine, manifests)) if rules.ready.model_fields_set else []
     if rules.files:
-        found += _own(rules, tree, mine, manifests)
+        found += _judge_own(rules, tree, mine, manifests)
     return found
 
 
 # -- ready-made ------------------------------------------------------------------------------------------------------
 
 
-def _ready(ready: Ready, items: Sequence[Item], manifests: Sequence[Manifest]) -> Iterator[Judged]:
-    from avactl.policy.builtin import HELP, active
+def _judge_ready_made(ready: Ready, items: Sequence[Item], manifests: Sequence[Manifest]) -> Iterator[Judged]:
+    from avactl.policy.builtin import HELP, active_policies
 
-    for policy in active(ready):
+    for policy in active_policies(ready):
         exempt = frozenset(policy.rule.exempt)
         hint = HELP.get(policy.name, "")
         if policy.over_spec:
             for item in items:
-                if _label(item) not in exempt:
+                if _spec_label(item) not in exempt:
                     for problem in policy.over_spec(item, policy.rule):
                         yield item, _of_spec(policy.name, policy.rule.severity, item, problem, hint)
         if policy.over_manifest:
             of: dict[Item, list[tuple[Manifest, Problem]]] = {}
             for manifest in manifests:
-                if _label(manifest.item) not in exempt:
+                if _spec_label(manifest.item) not in exempt:
                     for problem in policy.over_manifest(manifest, policy.rule):
                         of.setdefault(manifest.item, []).append((manifest, problem))
             for item, problems in of.items():
@@ -76,7 +78,7 @@ def _ready(ready: Ready, items: Sequence[Item], manifests: Sequence[Manifest]) -
                 yield item, _of_manifest(policy.name, policy.rule.severity, manifest, problem, hint)
 
 
-def _label(item: Item) -> str:
+def _spec_label(item: Item) -> str:
     return f"{item.team}/{item.spec_name}" if item.team else item.spec_name
 
 
@@ -87,16 +89,16 @@ def _of_spec(name: str, severity: str, item: Item, problem: Problem, hint: str =
     whole = not problem.path or isinstance(item.doc.get(*problem.path), dict | list)
     path: Path = problem.path or ("metadata", "name")
     span = item.span(*path, key=whole and bool(problem.path))
-    return _diagnostic(name, severity, problem.message, span, problem.help or hint)
+    return _make_diagnostic(name, severity, problem.message, span, problem.help or hint)
 
 
 def _of_manifest(name: str, severity: str, manifest: Manifest, problem: Problem, hint: str = "") -> Diagnostic:
-    where = f"{manifest.id}: {dotted(problem.path)}" if problem.path else str(manifest.id)
-    span = _origin(manifest, problem.path)
-    return _diagnostic(name, severity, f"{problem.message} ({where})", span, problem.help or hint)
+    where = f"{manifest.id}: {format_path(problem.path)}" if problem.path else str(manifest.id)
+    span = _value_origin(manifest, problem.path)
+    return _make_diagnostic(name, severity, f"{problem.message} ({where})", span, problem.help or hint)
 
 
-def _origin(manifest: Manifest, path: Path) -> Span:
+def _value_origin(manifest: Manifest, path: Path) -> Span:
     """The place in the spec that a value of an object came from: where the same text stands, if only there."""
     value: object = manifest.body
     for step in path:
@@ -105,20 +107,20 @@ def _origin(manifest: Manifest, path: Path) -> Span:
         except (KeyError, IndexError, TypeError):
             break
     if isinstance(value, str) and len(value) > 2:
-        same = [at for at, text, is_key in strings(manifest.item.doc.value) if text == value and not is_key]
+        same = [at for at, text, is_key in nested_strings(manifest.item.doc.value) if text == value and not is_key]
         if len(same) == 1:
             return manifest.item.span(*same[0])
     return manifest.item.span("metadata", "name")
 
 
-def _diagnostic(name: str, severity: str, message: str, span: Span, hint: str) -> Diagnostic:
+def _make_diagnostic(name: str, severity: str, message: str, span: Span, hint: str) -> Diagnostic:
     return Diagnostic("policy", message, span, "warning" if severity == "warning" else "error", hint=hint, rule=name)
 
 
 # -- the repository's own --------------------------------------------------------------------------------------------
 
 
-def _own(rules: Rules, tree: Tree, items: Sequence[Item], manifests: Sequence[Manifest]) -> list[Judged]:
+def _judge_own(rules: Rules, tree: Tree, items: Sequence[Item], manifests: Sequence[Manifest]) -> list[Judged]:
     from avactl.policy import custom
     from avactl.spec.python_files.load import laid_out
 
@@ -159,7 +161,7 @@ def read(rules: Rules, tree: Tree) -> tuple[list[custom.Source], list[Diagnostic
             documents, wrong = load_yaml(path, data)
             problems += [problem for problem in wrong if problem.code != "empty-file"]
             for document in documents:
-                schema = _schema(document, problems)
+                schema = _read_schema(document, problems)
                 if schema:
                     sources.append(Source(path, schema, document))
         elif not is_policy(data):
@@ -173,10 +175,14 @@ def read(rules: Rules, tree: Tree) -> tuple[list[custom.Source], list[Diagnostic
     return sources, problems
 
 
-def _schema(document: Document, problems: list[Diagnostic]) -> SchemaFile | None:
+def _read_schema(document: Document, problems: list[Diagnostic]) -> SchemaFile | None:
     value = document.value
     if not isinstance(value, dict) or ("policy" not in value and "kind" in value):
-        what = "a spec in a directory for policies" if isinstance(value, dict) else f"{show(value)}, not a policy"
+        what = (
+            "a spec in a directory for policies"
+            if isinstance(value, dict)
+            else f"{describe_value(value)}, not a policy"
+        )
         hint = "write `policy: NAME` and `schema: {…}`; keep specs in another directory"
         problems.append(Diagnostic("policy-error", f"this is {what}", document.span(), hint=hint, rule=document.file))
         return None
@@ -189,7 +195,7 @@ def _schema(document: Document, problems: list[Diagnostic]) -> SchemaFile | None
 
 def _unknown_kinds(report: custom.Report) -> Iterator[Diagnostic]:
     """Yield policies for unknown kinds of specs, which would never apply."""
-    known = registry.names()
+    known = registry.kind_names()
     for policy in report.declared:
         for kind in policy["kinds"]:
             if policy["over"] == "manifests" and kind in known:
@@ -197,7 +203,7 @@ def _unknown_kinds(report: custom.Report) -> Iterator[Diagnostic]:
                 message = f"policy {policy['name']}: `{kind}` is a spec kind, but the policy checks manifests"
                 yield Diagnostic("policy-error", message, policy["span"], hint=hint, rule=policy["name"])
             if policy["over"] == "specs" and kind not in known:
-                near = closest(str(kind), known)
+                near = closest_word(str(kind), known)
                 hint = f"did you mean `{near}`?" if near else "to check Kubernetes kinds, use `over: manifests`"
                 message = f"policy {policy['name']}: unknown spec kind `{kind}`"
                 yield Diagnostic("policy-error", message, policy["span"], hint=hint, rule=policy["name"])

@@ -10,7 +10,7 @@ from avactl.policy.settings import Ready, Rule, Rules
 from avactl.spec.python_files.load import laid_out
 from avactl.spec.repository.tree import Tree
 
-_OFF = "off"
+_OFF_STATE = "off"
 
 
 def policies_text(tree: Tree) -> str:
@@ -18,28 +18,28 @@ def policies_text(tree: Tree) -> str:
     config, _ = load_config(tree)
     lines = ["Policies: additional requirements on specs (docs/policies.md)", ""]
     lines.append("Built-in, enabled in avactl.yaml: `policies: {NAME: error}` or `warning`")
-    lines += _table(_ready(config.policies))
+    lines += _format_table(_ready_made_rows(config.policies))
     rules = rules_of(config, tree.paths())
     if rules is not None and rules.files:
-        lines += ["", "Repository policies, in policies/", *_table(_own(rules, tree))]
+        lines += ["", "Repository policies, in policies/", *_format_table(_own_rows(rules, tree))]
     return "\n".join(lines) + "\n"
 
 
-def _table(rows: Iterator[tuple[str, str, str]]) -> list[str]:
+def _format_table(rows: Iterator[tuple[str, str, str]]) -> list[str]:
     found = list(rows)
     name = max((len(row[0]) for row in found), default=0)
     state = max((len(row[1]) for row in found), default=0)
     return [f"  {row[0]:<{name}}  {row[1]:<{state}}  {row[2]}" for row in found]
 
 
-def _ready(ready: Ready) -> Iterator[tuple[str, str, str]]:
+def _ready_made_rows(ready: Ready) -> Iterator[tuple[str, str, str]]:
     for field, info in type(ready).model_fields.items():
         switch = getattr(ready, field)
-        state = _OFF if switch is None else switch.severity if isinstance(switch, Rule) else switch
+        state = _OFF_STATE if switch is None else switch.severity if isinstance(switch, Rule) else switch
         yield info.alias or field, state, info.description or ""
 
 
-def _own(rules: Rules, tree: Tree) -> Iterator[tuple[str, str, str]]:
+def _own_rows(rules: Rules, tree: Tree) -> Iterator[tuple[str, str, str]]:
     from avactl.policy import custom
 
     sources, problems = read(rules, tree)

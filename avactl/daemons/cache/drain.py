@@ -42,9 +42,9 @@ class DrainGuard:
         leaving: set[str] = set()
         for pod in self._pods.of(self._tier, "worker"):
             if pod["spec"].get("nodeName") in self._nodes.cordoned:
-                leaving |= _hosts(pod)
+                leaving |= _pod_hosts(pod)
             elif is_ready(pod):
-                staying |= _hosts(pod)
+                staying |= _pod_hosts(pod)
         return Hosts(frozenset(staying), frozenset(leaving))
 
     async def tick(self) -> None:
@@ -54,12 +54,12 @@ class DrainGuard:
             host = address.rpartition(":")[0]
             alone[host] = alone.get(host, 0) + size
         for pod in self._pods.of(self._tier, "worker"):
-            hosts = _hosts(pod)
+            hosts = _pod_hosts(pod)
             drained = pod["spec"].get("nodeName") in self._nodes.cordoned
             size = sum(alone.get(host, 0) for host in hosts)
             # Only a look that knew of the drain counts.
             safe = drained and bool(hosts) and bool(hosts & self._write_back.judged.leaving) and not size
-            await self._label(pod, safe)
+            await self._set_label(pod, safe)
             uid, regarding = pod["metadata"].get("uid", ""), object_reference("v1", "Pod", pod["metadata"])
             if drained and size and uid not in self._told:
                 self._told.add(uid)
@@ -69,7 +69,7 @@ class DrainGuard:
                 self._told.discard(uid)
                 await self._events.record(regarding, "SafeToDrain", "all data is persisted or on other workers")
 
-    async def _label(self, pod: dict[str, Any], safe: bool) -> None:
+    async def _set_label(self, pod: dict[str, Any], safe: bool) -> None:
         metadata = pod["metadata"]
         if ((metadata.get("labels") or {}).get(SAFE_TO_DRAIN) == "true") is safe:
             return
@@ -82,6 +82,6 @@ class DrainGuard:
                 raise
 
 
-def _hosts(pod: dict[str, Any]) -> set[str]:
+def _pod_hosts(pod: dict[str, Any]) -> set[str]:
     status = pod.get("status") or {}
     return {str(status[key]) for key in ("podIP", "hostIP") if status.get(key)}

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from avactl.base.quantity import format_quantity
-from avactl.base.terminal import plural
+from avactl.base.terminal import count_text
 from avactl.contracts.cache import FLUSH_KEY, FlushRequest
 from avactl.contracts.document import dump
 from avactl.contracts.names import CACHE_FLUSH_CONFIG, CONFIG_LABEL, MANAGED_BY, MANAGER
 from avactl.daemons.cache.status import StatusWriter
 from avactl.kube.client import ApiError, Client, UnreachableError
 
-_POLL = 0.5
+_POLL_INTERVAL_S = 0.5
 
 
 async def flush(
@@ -39,12 +39,12 @@ async def flush(
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 while left:
-                    await asyncio.sleep(_POLL)
+                    await asyncio.sleep(_POLL_INTERVAL_S)
                     found = (await StatusWriter(client, namespace).read()).flushes.get(name)
                     if found is None:
                         continue
                     left = found.dirty_files
-                    text = f"{plural(left, 'file')} ({format_quantity(found.dirty_bytes)} bytes) left"
+                    text = f"{count_text(left, 'file')} ({format_quantity(found.dirty_bytes)} bytes) left"
                     if left and text != said:
                         tell(text)
                     said = text

@@ -51,7 +51,7 @@ class FuseMounts:
         for pod in self._pods.of(self._tier, "fuse"):
             node = pod["spec"].get("nodeName")
             if node and is_ready(pod):
-                mounted[node] = (str(pod["metadata"].get("uid")), _restarts(pod))
+                mounted[node] = (str(pod["metadata"].get("uid")), _restart_count(pod))
         for node in self._mounted.keys() - self._nodes.known:
             del self._mounted[node]
             self._away.pop(node, None)
@@ -80,16 +80,16 @@ class FuseMounts:
         claims = self._volumes.claims(self._directory)
         query = urlencode({"fieldSelector": f"spec.nodeName={node},status.phase=Running", "limit": 1000})
         found = (await self._client.request("GET", f"/api/v1/pods?{query}")).get("items") or []
-        readers = [pod for pod in found if _claims(pod) & claims]
+        readers = [pod for pod in found if _pod_claims(pod) & claims]
         for pod in readers[:_MOST_PODS]:
             await self._events.record(object_reference("v1", "Pod", pod["metadata"]), reason, note, warning=warning)
 
 
-def _restarts(pod: dict[str, Any]) -> int:
+def _restart_count(pod: dict[str, Any]) -> int:
     statuses = (pod.get("status") or {}).get("containerStatuses") or ()
     return next((int(each.get("restartCount") or 0) for each in statuses if each.get("name") == CONTAINER), 0)
 
 
-def _claims(pod: dict[str, Any]) -> set[tuple[str, str]]:
+def _pod_claims(pod: dict[str, Any]) -> set[tuple[str, str]]:
     sources = (each.get("persistentVolumeClaim") for each in pod["spec"].get("volumes") or ())
     return {(pod["metadata"]["namespace"], str(source.get("claimName"))) for source in sources if source}

@@ -10,9 +10,9 @@ from avactl.daemons.cache.engine import Block, CachedFile, Engine, EngineError, 
 
 STREAMS = 16
 """Blocks that one worker loads at the same time: each takes 8 MiB of its heap at most."""
-_QUEUE = 512
+_MAX_QUEUED_PARTS = 512
 """Blocks that wait for one worker: the list is read as fast as they are loaded."""
-_FAILURES = 100
+_MAX_FAILURES = 100
 
 Part = tuple[CachedFile, Block]
 
@@ -46,7 +46,7 @@ class Load:
         workers = await self._engine.workers()
         if not workers:
             raise UnavailableError("no worker is registered")
-        queues: list[asyncio.Queue[Part | None]] = [asyncio.Queue(_QUEUE) for _ in workers]
+        queues: list[asyncio.Queue[Part | None]] = [asyncio.Queue(_MAX_QUEUED_PARTS) for _ in workers]
         async with asyncio.TaskGroup() as group:
             for worker, queue in zip(workers, queues, strict=True):
                 for _ in range(STREAMS):
@@ -74,7 +74,7 @@ class Load:
                 await self._engine.load(worker, file, block)
             except EngineError as error:
                 self.failed += 1
-                if len(self.failures) < _FAILURES:
+                if len(self.failures) < _MAX_FAILURES:
                     self.failures.append(f"{file.path}: {error}")
                 continue
             self.loaded += block.size

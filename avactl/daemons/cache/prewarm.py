@@ -11,9 +11,9 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from avactl.base.cron import fires
+from avactl.base.cron import fires_between
 from avactl.base.quantity import format_quantity
-from avactl.base.terminal import plural, shortened, visible
+from avactl.base.terminal import count_text, shorten_middle, visible_text
 from avactl.contracts.cache import MAX_CLAIMS, MAX_HOLDERS, DatasetConfig, DatasetStatus, DatasetVersionConfig
 from avactl.daemons.cache import metrics
 from avactl.daemons.cache.engine import CachedFile, Engine, EngineError, NotFoundError
@@ -85,11 +85,11 @@ class Prewarmer:
                 del self._loads[key]
             if key in self._loads:
                 continue
-            if len(self._loads) < RUNNING and self._due(key, dataset, version, entry):
+            if len(self._loads) < RUNNING and self._is_due(key, dataset, version, entry):
                 entry.loading = True
                 self._loads[key] = asyncio.ensure_future(self._load(key, dataset, version, entry))
             elif time.monotonic() - self._measured.get(key, float("-inf")) > MEASURE:
-                await self._guarded(key, entry, self._measure(key, version, entry))
+                await self._run_guarded(key, entry, self._measure(key, version, entry))
 
     async def close(self) -> None:
         """Stop all loads."""
@@ -97,7 +97,7 @@ class Prewarmer:
             task.cancel()
         await asyncio.gather(*self._loads.values(), return_exceptions=True)
 
-    def _due(self, key: str, dataset: DatasetConfig, version: DatasetVersionConfig, entry: DatasetStatus) -> bool:
+    def _is_due(self, key: str, dataset: DatasetConfig, version: DatasetVersionConfig, entry: DatasetStatus) -> bool:
         if (
             dataset.prewarm is None
             or not dataset.prewarm.loads(version.name)
@@ -113,14 +113,14 @@ class Prewarmer:
             return entry.percent < 100 and not self._pending().isdisjoint(version.claims)
         now = int(time.time())
         since, entry.since = entry.since, now
-        return fires(when, since, now)
+        return fires_between(when, since, now)
 
     async def _load(
         self, key: str, dataset: DatasetConfig, version: DatasetVersionConfig, entry: DatasetStatus
     ) -> None:
-        await self._guarded(key, entry, self._loading(key, dataset, version, entry))
+        await self._run_guarded(key, entry, self._start_load(key, dataset, version, entry))
 
-    async def _guarded(self, key: str, entry: DatasetStatus, action: Awaitable[object]) -> None:
+    async def _run_guarded(self, key: str, entry: DatasetStatus, action: Awaitable[object]) -> None:
         """Turn the failure of one version into its own error."""
         try:
             await action
@@ -129,11 +129,11 @@ class Prewarmer:
             while isinstance(error, BaseExceptionGroup):
                 error = error.exceptions[0]
             said = f"{entry.path} is not in the under-store" if isinstance(error, NotFoundError) else str(error)
-            entry.error = visible(shortened(said, MAX_TEXT))
+            entry.error = visible_text(shorten_middle(said, MAX_TEXT))
             self._retry[key] = time.monotonic() + RETRY
             self._measured[key] = time.monotonic()
 
-    async def _loading(
+    async def _start_load(
         self, key: str, dataset: DatasetConfig, version: DatasetVersionConfig, entry: DatasetStatus
     ) -> None:
         assert dataset.prewarm is not None
@@ -148,7 +148,7 @@ class Prewarmer:
             seconds = max(0.001, time.monotonic() - began)
             rate = load.loaded / seconds
             entry.bytes = min(entry.total_bytes, before + load.loaded)
-            entry.percent = _percent(entry.bytes, entry.total_bytes)
+            entry.percent = _format_percent(entry.bytes, entry.total_bytes)
             entry.rate = int(rate)
             entry.eta_seconds = int((entry.total_bytes - entry.bytes) / rate) if rate else None
             entry.updated = int(time.time())
@@ -164,9 +164,9 @@ class Prewarmer:
             await asyncio.sleep(_SETTLE)
         entry.rate, entry.eta_seconds = 0, None
         if entry.percent < 100:
-            said = await self._failure(load, missing)
+            said = await self._explain_failure(load, missing)
             first = not entry.error
-            entry.error = visible(shortened(said, MAX_TEXT))
+            entry.error = visible_text(shorten_middle(said, MAX_TEXT))
             self._retry[key] = time.monotonic() + RETRY
             if first:
                 await self._tell(dataset, "PrewarmIncomplete", f"version {version.name}: {entry.error}", True)
@@ -177,13 +177,13 @@ class Prewarmer:
         entry.loading = False
         entry.warmed = int(time.time())
         seconds = time.monotonic() - began
-        size = f"{plural(entry.total_files, 'file')}, {format_quantity(entry.total_bytes)} bytes"
+        size = f"{count_text(entry.total_files, 'file')}, {format_quantity(entry.total_bytes)} bytes"
         await self._tell(dataset, "Prewarmed", f"version {version.name}: {size} cached after {seconds:.0f} s", False)
 
-    async def _failure(self, load: Load, missing: _Missing) -> str:
+    async def _explain_failure(self, load: Load, missing: _Missing) -> str:
         """Return why blocks are not cached. Workers do not tell whether they could read one."""
         if load.failures:
-            return f"{plural(load.failed, 'block')} failed: {load.failures[0]}"
+            return f"{count_text(load.failed, 'block')} failed: {load.failures[0]}"
         file = missing.file
         if file is None:
             return "evicted meanwhile"
@@ -191,8 +191,8 @@ class Prewarmer:
             async for _ in self._engine.read_store(file.store_path, file.mount, file.size):
                 break
         except EngineError as error:
-            return f"{plural(missing.blocks, 'block')} failed: {file.path}: {error}"
-        return f"{plural(missing.blocks, 'block')} evicted meanwhile"
+            return f"{count_text(missing.blocks, 'block')} failed: {file.path}: {error}"
+        return f"{count_text(missing.blocks, 'block')} evicted meanwhile"
 
     async def _measure(
         self, key: str, version: DatasetVersionConfig, entry: DatasetStatus, refresh: bool = False
@@ -215,7 +215,7 @@ class Prewarmer:
         self._measured[key] = time.monotonic()
         largest = sorted(held.items(), key=lambda each: -each[1])[:MAX_HOLDERS]
         entry.bytes, entry.total_bytes, entry.files, entry.total_files = size, total_size, files, total_files
-        entry.percent = 100.0 if total_files and files == total_files else _percent(size, total_size)
+        entry.percent = 100.0 if total_files and files == total_files else _format_percent(size, total_size)
         entry.holders = {self._node_of(address): round(part / total_size, 4) for address, part in largest if total_size}
         entry.updated = int(time.time())
         if not entry.loading:
@@ -224,6 +224,6 @@ class Prewarmer:
         return missing
 
 
-def _percent(part: int, whole: int) -> float:
+def _format_percent(part: int, whole: int) -> float:
     """Percent with one digit; 100 only for all of it."""
     return min(99.9, round(100 * part / whole, 1)) if whole and part < whole else 100.0 if whole else 0.0

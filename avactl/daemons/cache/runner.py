@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from time import monotonic
 from typing import Protocol
 
-from avactl.base.terminal import shortened, visible
+from avactl.base.terminal import shorten_middle, visible_text
 from avactl.contracts.cache import DatasetConfig, DatasetStatus, TierConfig, TierStatus
 from avactl.daemons.cache import metrics
 from avactl.daemons.cache.alluxio.client import AlluxioEngine
@@ -98,7 +98,7 @@ class TierRunner:
         try:
             async with asyncio.TaskGroup() as group:
                 for name, task in self.tasks:
-                    group.create_task(self._loop(name, task))
+                    group.create_task(self._run_task(name, task))
         finally:
             await self.prewarmer.close()
             if self.write_back is not None:
@@ -110,7 +110,7 @@ class TierRunner:
         """Return False if a pass of a task does not end."""
         return all(monotonic() - began < STUCK for began in self._began.values())
 
-    async def _loop(self, name: str, task: Callable[[], Awaitable[None]]) -> None:
+    async def _run_task(self, name: str, task: Callable[[], Awaitable[None]]) -> None:
         while True:
             self._began[name] = monotonic()
             if self._leading():
@@ -118,13 +118,13 @@ class TierRunner:
                     await task()
                     self.errors.pop(name, None)
                 except (EngineError, ApiError, UnreachableError) as error:
-                    self._failed(name, error)
+                    self._record_failure(name, error)
                 except Exception as error:  # a defect in one tier must not stop the others
-                    self._failed(name, error, traceback.format_exc())
+                    self._record_failure(name, error, traceback.format_exc())
             await asyncio.sleep(self._interval)
 
-    def _failed(self, name: str, error: Exception, trace: str = "") -> None:
-        text = visible(shortened(str(error) or type(error).__name__, MAX_TEXT))
+    def _record_failure(self, name: str, error: Exception, trace: str = "") -> None:
+        text = visible_text(shorten_middle(str(error) or type(error).__name__, MAX_TEXT))
         metrics.ERRORS.labels(self.tier.name, name).inc()
         if self.errors.get(name) != text:
             logs.warn("task failed", tier=self.tier.name, task=name, error=text, **({"trace": trace} if trace else {}))

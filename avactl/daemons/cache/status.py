@@ -43,7 +43,7 @@ class StatusWriter:
     async def write(self, status: CacheStatus) -> None:
         """Write a status. Raises ApiError and UnreachableError."""
         async with self._writing:
-            text = _bounded(status)
+            text = _bound_status(status)
             if text == self._written:
                 return
             data = {STATUS_KEY: text}
@@ -62,7 +62,7 @@ class StatusWriter:
             self._written = text
 
 
-def _bounded(status: CacheStatus) -> str:
+def _bound_status(status: CacheStatus) -> str:
     """Return the text of a status; if it is too long, without what matters least."""
     while True:
         try:

@@ -24,7 +24,7 @@ class ConfigMaps:
         """Add or update a ConfigMap."""
         name = item["metadata"]["name"]
         known = self._known.get(name)
-        if known is None or _version(item) >= _version(known):
+        if known is None or _resource_version(item) >= _resource_version(known):
             self._known[name] = item
 
     def remove(self, key: str) -> None:
@@ -37,7 +37,7 @@ class ConfigMaps:
 
     def of(self, kind: str) -> list[str]:
         """Return the names of the ConfigMaps whose content is of a kind, a value of `CONFIG_LABEL`."""
-        return [name for name, each in self._known.items() if _kind(each) == kind]
+        return [name for name, each in self._known.items() if _config_kind(each) == kind]
 
     def data(self, name: str) -> dict[str, str] | None:
         """Return the content of a ConfigMap; None if it does not exist."""
@@ -68,11 +68,11 @@ def state_name(plan: str) -> str:
     return f"pipeline-state{plan.removeprefix('pipeline')}"
 
 
-def _kind(item: Body) -> str:
+def _config_kind(item: Body) -> str:
     found: str = (item["metadata"].get("labels") or {}).get(CONFIG_LABEL, "")
     return found
 
 
-def _version(item: Body) -> int:
+def _resource_version(item: Body) -> int:
     text = str(item["metadata"].get("resourceVersion", ""))
     return int(text) if text.isdecimal() and len(text) < 20 else 0

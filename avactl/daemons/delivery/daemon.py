@@ -28,9 +28,9 @@ from avactl.kube.elected_daemon import ElectedDaemon, ReplicaOptions, run_electe
 from avactl.kube.passes import Passes
 from avactl.kube.reflector import Reflector
 
-_PARALLEL = 4
+_MAX_PARALLEL = 4
 """Maximum number of concurrent passes of one namespace."""
-_RETRY = 30.0
+_RETRY_INTERVAL_S = 30.0
 """Seconds until a change of the repository that failed is tried again."""
 _BATCH_S = 0.2
 """Seconds between two turns: what the daemon itself writes comes back by the watch."""
@@ -60,7 +60,7 @@ class Daemon(ElectedDaemon):
         self._branch = Branch(repository, options.git_interval)
         self._pipelines = Pipelines(client, self._maps, self._branch, proposals, self.leading, 2 * options.git_interval)
         self._rollbacks = Rollbacks(client, self._maps, self._branch, proposals, options.git_interval)
-        self._passes = Passes(self._wake.set, _PARALLEL)
+        self._passes = Passes(self._wake.set, _MAX_PARALLEL)
         self._problems: dict[str, str] = {}
         self._later: dict[str, float] = {}
         kinds = f"{CONFIG_LABEL} in ({PIPELINE_CONFIG},{PIPELINE_STATE},{ROLLBACK_CONFIG})"
@@ -78,22 +78,22 @@ class Daemon(ElectedDaemon):
                     await self._branch.refresh()
                 if self._branch.head:
                     for name in pipelines:
-                        self._passes.begin(group, self._pipeline, name, _namespace(name))
+                        self._passes.begin(group, self._advance_pipeline, name, _namespace_of(name))
                     for name in services:
-                        self._passes.begin(group, self._service, name, _namespace(name))
+                        self._passes.begin(group, self._advance_service, name, _namespace_of(name))
 
             await self._repeat(turn, self._options.interval, _BATCH_S)
 
     def _is_stuck(self) -> bool:
         return super()._is_stuck() or self._passes.longest() >= self.stuck_after_s
 
-    async def _pipeline(self, name: str) -> None:
-        await self._maps.write_problem(name, await self._pass(name, self._pipelines.advance))
+    async def _advance_pipeline(self, name: str) -> None:
+        await self._maps.write_problem(name, await self._advance_plan(name, self._pipelines.advance))
 
-    async def _service(self, name: str) -> None:
-        await self._pass(name, self._rollbacks.advance)
+    async def _advance_service(self, name: str) -> None:
+        await self._advance_plan(name, self._rollbacks.advance)
 
-    async def _pass(self, name: str, advance: Callable[[str], Awaitable[None]]) -> str:
+    async def _advance_plan(self, name: str, advance: Callable[[str], Awaitable[None]]) -> str:
         """Advance one plan; return its problem, which a later pass retries."""
         if monotonic() < self._later.get(name, 0.0) or not self.leading():
             return _last_line(self._problems.get(name, ""))
@@ -107,7 +107,7 @@ class Daemon(ElectedDaemon):
         except (DocumentError, HintedError, ValueError) as error:
             hint = getattr(error, "hint", "")
             problem = f"{error}: {hint}" if hint else str(error)
-            self._later[name] = monotonic() + min(_RETRY, 6 * self._options.interval)
+            self._later[name] = monotonic() + min(_RETRY_INTERVAL_S, 6 * self._options.interval)
         except Exception:  # a defect with one plan must not stop the others
             problem = traceback.format_exc()
         if problem:
@@ -128,7 +128,7 @@ class Daemon(ElectedDaemon):
             metrics.PIPELINES.labels(phase).set(count)
 
 
-def _namespace(name: str) -> str:
+def _namespace_of(name: str) -> str:
     """Return the namespace of a plan: their names are `KIND.NAMESPACE.NAME`."""
     return name.split(".")[1] if name.count(".") > 1 else ""
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from avactl.contracts.delivery import MAX_KNOWN, PipelineState
-from avactl.daemons.delivery.validation import Bound, MetricsError, failures, parse_metrics
+from avactl.daemons.delivery.validation import Bound, MetricsError, missed_bounds, parse_metrics
 
 Step = Literal["train", "stage", "validate", "seal"]
 Status = Literal["running", "succeeded", "failed"]
@@ -30,7 +30,7 @@ _FAILED: dict[Step, str] = {
 }
 MAX_MESSAGE = 1000
 """Characters of a message; pods write some of them."""
-_PATH = re.compile(r"[!-~]{1,512}").fullmatch
+_IS_PATH = re.compile(r"[!-~]{1,512}").fullmatch
 
 
 class Config(NamedTuple):
@@ -126,7 +126,7 @@ class Plan(NamedTuple):
     actions: tuple[Action, ...] = ()
 
 
-def candidate(config: Config, run: int) -> str:
+def candidate_url(config: Config, run: int) -> str:
     """Return the URL of the version of a run."""
     return f"{config.to}/{run}"
 
@@ -137,7 +137,7 @@ def decide(config: Config, state: PipelineState, seen: Seen, now: float) -> Plan
         return Plan(state.replace(primed=True, handled=seen.cause)) if seen.cause else Plan(state)
     due = seen.cause if seen.cause and seen.cause != state.handled else ""
     if state.phase == "idle":
-        return _idle(config, state, due or state.queued, seen, now)
+        return _decide_idle(config, state, due or state.queued, seen, now)
     if due:
         proposed = state.phase == "deploying" and seen.proposal == "open"  # it may stay open for days
         if config.suspended:
@@ -147,22 +147,22 @@ def decide(config: Config, state: PipelineState, seen: Seen, now: float) -> Plan
         if state.phase != "stopping" or state.queued != due:
             stops = config.concurrency == "replace" and state.phase in ("clearing", *WORKING)
             waiting = state.replace(handled=due, queued=due)
-            return Plan(_ended(waiting, "Replaced", f"by {due}", now) if stops else waiting)
+            return Plan(_end_run(waiting, "Replaced", f"by {due}", now) if stops else waiting)
     timeout = config.timeout
     if timeout is not None and state.phase in ("clearing", *WORKING) and now - state.begun > timeout:
-        return Plan(_ended(state, "TimedOut", f"after {timeout:g} s in phase {state.phase}", now))
+        return Plan(_end_run(state, "TimedOut", f"after {timeout:g} s in phase {state.phase}", now))
     if state.phase in WORKING:
-        return _working(config, state, seen, now)
+        return _decide_working(config, state, seen, now)
     return {
-        "clearing": _clearing,
-        "deploying": _deploying,
-        "rolling": _rolling,
-        "reverting": _reverting,
-        "stopping": _stopping,
+        "clearing": _decide_clearing,
+        "deploying": _decide_deploying,
+        "rolling": _decide_rolling,
+        "reverting": _decide_reverting,
+        "stopping": _decide_stopping,
     }[state.phase](config, state, seen, now)
 
 
-def _idle(config: Config, state: PipelineState, due: str, seen: Seen, now: float) -> Plan:
+def _decide_idle(config: Config, state: PipelineState, due: str, seen: Seen, now: float) -> Plan:
     if not due:
         return Plan(state)
     if config.suspended:
@@ -189,72 +189,76 @@ def _idle(config: Config, state: PipelineState, due: str, seen: Seen, now: float
     )
 
 
-def _ended(state: PipelineState, reason: str, message: str, now: float) -> PipelineState:
+def _end_run(state: PipelineState, reason: str, message: str, now: float) -> PipelineState:
     """Return the state of a run that ends: what of it still works is stopped first."""
     text = "".join(each if each.isprintable() else " " for each in message[:MAX_MESSAGE])
     return state.replace(phase="stopping", since=now, reason=reason, message=text)
 
 
-def _clearing(config: Config, state: PipelineState, seen: Seen, now: float) -> Plan:
+def _decide_clearing(config: Config, state: PipelineState, seen: Seen, now: float) -> Plan:
     old = tuple(Remove(step, job.run) for step, job in seen.jobs.items() if job.run != state.run)
     return Plan(state, old) if old else Plan(state.replace(phase="training" if config.trains else "staging", since=now))
 
 
-def _stopping(config: Config, state: PipelineState, seen: Seen, now: float) -> Plan:
+def _decide_stopping(config: Config, state: PipelineState, seen: Seen, now: float) -> Plan:
     # What has ended stays, with its pods and logs, until the next run begins.
     running = tuple(Remove(step, job.run) for step, job in seen.jobs.items() if job.status == "running")
     return Plan(state, running) if running else Plan(state.replace(phase="idle", since=now))
 
 
-def _working(config: Config, state: PipelineState, seen: Seen, now: float) -> Plan:
+def _decide_working(config: Config, state: PipelineState, seen: Seen, now: float) -> Plan:
     step = WORKING[state.phase]
     job = seen.jobs.get(step)
     if job is None:
-        rejected = _rejected(config, state, seen.served) if step == "stage" else ""
-        return Plan(state, (Start(step, state.run, seen.served, _lineage(config, state, step), rejected),))
+        rejected = _rejected_output(config, state, seen.served) if step == "stage" else ""
+        return Plan(state, (Start(step, state.run, seen.served, _version_lineage(config, state, step), rejected),))
     if job.run != state.run:
         return Plan(state, (Remove(step, job.run),))
     if job.status == "running":
         return Plan(state)
     if job.status == "failed":
-        return Plan(_ended(state, _FAILED[step], job.message, now))
+        return Plan(_end_run(state, _FAILED[step], job.message, now))
     if step == "train":
         return Plan(state.replace(phase="staging", since=now, ran=job.ran))
     if step == "stage":
-        return Plan(_staged(config, state, job, now))
-    return _judged(config, state, seen, job, now) if step == "validate" else _published(config, state, seen, now)
+        return Plan(_stage_output(config, state, job, now))
+    return (
+        _judge_candidate(config, state, seen, job, now)
+        if step == "validate"
+        else _decide_published(config, state, seen, now)
+    )
 
 
-def _staged(config: Config, state: PipelineState, job: Job, now: float) -> PipelineState:
+def _stage_output(config: Config, state: PipelineState, job: Job, now: float) -> PipelineState:
     if job.message == UNCHANGED:
-        return _ended(state, "Unchanged", "nothing newer than what is published", now)
+        return _end_run(state, "Unchanged", "nothing newer than what is published", now)
     if job.message == NONE:
-        return _ended(state, "Unchanged", "no output is complete yet", now)
+        return _end_run(state, "Unchanged", "no output is complete yet", now)
     if job.message == REJECTED:
         output = state.rejected.partition(" ")[2]
-        return _ended(state, "Unchanged", f"nothing newer than {output}, which was rejected", now)
+        return _end_run(state, "Unchanged", f"nothing newer than {output}, which was rejected", now)
     state = state.replace(phase="validating", since=now)
     if config.trains:
         return state
     path = job.message.removeprefix(COPIED) if job.message.startswith(COPIED) else ""
-    return state.replace(ran=job.ran, output=path if _PATH(path) else "")
+    return state.replace(ran=job.ran, output=path if _IS_PATH(path) else "")
 
 
-def _terms(config: Config, served: str) -> str:
+def _verdict_terms(config: Config, served: str) -> str:
     """Return a digest of the terms of a verdict: validation, live version and bounds."""
     return hashlib.sha256(repr((config.validation, served, config.bounds)).encode()).hexdigest()[:16]
 
 
-def _rejected(config: Config, state: PipelineState, served: str) -> str:
+def _rejected_output(config: Config, state: PipelineState, served: str) -> str:
     """Return the output of the running job that would be rejected again; "" if there is none.
 
     A job may save nothing new for a long time, and its last output should not be validated over and over.
     """
     terms, _, output = state.rejected.partition(" ")
-    return output if not config.trains and terms == _terms(config, served) else ""
+    return output if not config.trains and terms == _verdict_terms(config, served) else ""
 
 
-def _lineage(config: Config, state: PipelineState, step: Step) -> Mapping[str, Any]:
+def _version_lineage(config: Config, state: PipelineState, step: Step) -> Mapping[str, Any]:
     """Return what a version is published with: it depends on the state alone, so that a repetition is the same."""
     if step != "seal":
         return {}
@@ -271,17 +275,17 @@ def _lineage(config: Config, state: PipelineState, step: Step) -> Mapping[str, A
     }
 
 
-def _judged(config: Config, state: PipelineState, seen: Seen, job: Job, now: float) -> Plan:
+def _judge_candidate(config: Config, state: PipelineState, seen: Seen, job: Job, now: float) -> Plan:
     try:
         measured = parse_metrics(job.message)
     except MetricsError as error:
-        return Plan(_ended(state, "ValidationFailed", str(error), now))
+        return Plan(_end_run(state, "ValidationFailed", str(error), now))
     published = state.known.get(seen.served, {}) if seen.served else None
-    missed = failures(config.bounds, measured, published)
+    missed = missed_bounds(config.bounds, measured, published)
     if missed:
-        rejected = f"{_terms(config, seen.served)} {state.output}" if state.output else ""
+        rejected = f"{_verdict_terms(config, seen.served)} {state.output}" if state.output else ""
         judged = state.replace(metrics=measured.values, rejected=rejected)
-        return Plan(_ended(judged, "Rejected", "; ".join(missed), now))
+        return Plan(_end_run(judged, "Rejected", "; ".join(missed), now))
     return Plan(
         state.replace(
             phase="sealing", since=now, metrics=measured.values, before=seen.served, before_version=seen.version
@@ -289,53 +293,53 @@ def _judged(config: Config, state: PipelineState, seen: Seen, job: Job, now: flo
     )
 
 
-def _published(config: Config, state: PipelineState, seen: Seen, now: float) -> Plan:
-    url = candidate(config, state.run)
+def _decide_published(config: Config, state: PipelineState, seen: Seen, now: float) -> Plan:
+    url = candidate_url(config, state.run)
     kept = [each for each in state.known if each != url][-MAX_KNOWN + 1 :]
     # Only what is compared: pods may write more.
     own = {bound.name: state.metrics[bound.name] for bound in config.bounds if bound.name in state.metrics}
     known = {**{each: state.known[each] for each in kept}, url: own}
     state = state.replace(known=known)
     if not config.deploys:
-        return Plan(_ended(state, "Published", url, now))
+        return Plan(_end_run(state, "Published", url, now))
     return Plan(state.replace(phase="deploying", since=now))
 
 
-def _deploying(config: Config, state: PipelineState, seen: Seen, now: float) -> Plan:
-    url = candidate(config, state.run)
+def _decide_deploying(config: Config, state: PipelineState, seen: Seen, now: float) -> Plan:
+    url = candidate_url(config, state.run)
     if seen.served == url:
         if not config.rollout:
-            return Plan(_ended(state, "Deployed", url, now))
+            return Plan(_end_run(state, "Deployed", url, now))
         return Plan(state.replace(phase="rolling", since=now))
     if not config.deploys:  # the spec was changed meanwhile
-        return Plan(_ended(state, "Published", url, now))
+        return Plan(_end_run(state, "Published", url, now))
     if config.deploys == "pullRequest":
         if seen.proposal == "closed":
-            return Plan(_ended(state, "Declined", f"the pull request for {url} was closed", now))
+            return Plan(_end_run(state, "Declined", f"the pull request for {url} was closed", now))
         if seen.proposal == "open":
             # Somebody decides; a newer run does not wait for that.
-            return Plan(_ended(state, "Proposed", url, now) if state.queued else state)
+            return Plan(_end_run(state, "Proposed", url, now) if state.queued else state)
     elif seen.served != state.before:
         # Somebody else has deployed since the validation: theirs is newer than what this was compared with.
-        return Plan(_ended(state, "Superseded", f"by {seen.served or 'a service without URL'}", now))
+        return Plan(_end_run(state, "Superseded", f"by {seen.served or 'a service without URL'}", now))
     return Plan(state, (Deploy(url, str(state.run), config.deploys),))
 
 
-def _rolling(config: Config, state: PipelineState, seen: Seen, now: float) -> Plan:
-    url = candidate(config, state.run)
+def _decide_rolling(config: Config, state: PipelineState, seen: Seen, now: float) -> Plan:
+    url = candidate_url(config, state.run)
     if seen.served != url:
-        return Plan(_ended(state, "Superseded", f"by {seen.served or 'a service without URL'}", now))
+        return Plan(_end_run(state, "Superseded", f"by {seen.served or 'a service without URL'}", now))
     if seen.rollout == "promoted" or not config.rollout:
-        return Plan(_ended(state, "Deployed", url, now))
+        return Plan(_end_run(state, "Deployed", url, now))
     if seen.rollout == "rejected":
         if not state.before:
-            return Plan(_ended(state, "RolledBack", f"{url}; there is no version to go back to", now))
+            return Plan(_end_run(state, "RolledBack", f"{url}; there is no version to go back to", now))
         return Plan(state.replace(phase="reverting", since=now))
     return Plan(state)
 
 
-def _reverting(config: Config, state: PipelineState, seen: Seen, now: float) -> Plan:
-    url = candidate(config, state.run)
+def _decide_reverting(config: Config, state: PipelineState, seen: Seen, now: float) -> Plan:
+    url = candidate_url(config, state.run)
     if seen.served != url:
-        return Plan(_ended(state, "RolledBack", f"{url}, to {seen.served}", now))
+        return Plan(_end_run(state, "RolledBack", f"{url}, to {seen.served}", now))
     return Plan(state, (Revert(url, state.before, state.before_version),))

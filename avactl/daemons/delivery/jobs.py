@@ -28,7 +28,7 @@ _ENDED: dict[str, Status] = {"Complete": "succeeded", "Failed": "failed"}
 _UID, _NAME = "batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name"
 _PAGE, _ANSWER = 50, 4 << 20
 """Maximum number of pods in one list request, and of bytes in a response that is parsed."""
-_MOST = 64
+_MAX_PODS = 64
 """Maximum number of containers of a pod that are read."""
 
 
@@ -61,9 +61,9 @@ class Jobs:
         for step in STEPS:
             own = [each for name in self.names_of(step) if (each := found[name]) is not None]
             if own:
-                job = _step(own, len(self.names_of(step)))
+                job = _step_state(own, len(self.names_of(step)))
                 if job is not None:
-                    steps[step] = await self._told(job, own, step) if step == active else job
+                    steps[step] = await self._with_messages(job, own, step) if step == active else job
         return steps
 
     async def _find(self, name: str) -> Body | None:
@@ -75,23 +75,23 @@ class Jobs:
         }
         return next(iter((await self._client.page(self._jobs, query))["items"] or ()), None)
 
-    async def _told(self, job: Job, jobs: list[Body], step: Step) -> Job:
+    async def _with_messages(self, job: Job, jobs: list[Body], step: Step) -> Job:
         """Return the state of a step; if it has ended, with the messages and provenance of its pods."""
         if job.status == "failed":
-            failed = next(each for each in jobs if _result(each)[0] == "failed")
-            said = _message(await self._pods_of(_UID, [failed["metadata"]["uid"]]), "Failed")
+            failed = next(each for each in jobs if _job_result(each)[0] == "failed")
+            said = _newest_message(await self._pods_of(_UID, [failed["metadata"]["uid"]]), "Failed")
             return job._replace(message=f"{job.message}: {said}") if said else job
         if job.status == "running":
             return job
         pods = await self._pods_of(_UID, [each["metadata"]["uid"] for each in jobs])
         if step == "train":
             return job._replace(ran=provenance_of(pods))
-        job = job._replace(message=_message(pods, "Succeeded"))
+        job = job._replace(message=_newest_message(pods, "Succeeded"))
         if step != "stage" or not self._pipeline.running:
             return job
         pods = await self._pods_of(_NAME, self._pipeline.running)
         # Those that have failed since the job began did not save what is published now.
-        return job._replace(ran=provenance_of([pod for pod in pods if _phase(pod) == "Running"] or pods))
+        return job._replace(ran=provenance_of([pod for pod in pods if _pod_phase(pod) == "Running"] or pods))
 
     async def _pods_of(self, label: str, values: Iterable[str]) -> list[Body]:
         query = {"labelSelector": f"{label} in ({','.join(values)})", "limit": str(_PAGE)}
@@ -99,7 +99,7 @@ class Jobs:
         async def page(asked: Mapping[str, str]) -> Any:
             return await self._client.page(self._pods, asked, most=_ANSWER)
 
-        return await list_all(page, query, lambda pods: list(map(_reduced, pods)))
+        return await list_all(page, query, lambda pods: list(map(_reduce_pod, pods)))
 
     async def start(self, start: Start, keep: Iterable[str]) -> None:
         """Create the Jobs of a step that do not exist, from their templates.
@@ -119,7 +119,7 @@ class Jobs:
                 ) from None
             raise
         try:
-            await self._client.send("POST", self._jobs, _job(template, name, start, keep))
+            await self._client.send("POST", self._jobs, _make_job(template, name, start, keep))
         except ApiError as error:
             if error.reason != "AlreadyExists":  # made before a crash
                 raise
@@ -134,7 +134,7 @@ class Jobs:
                     raise
 
 
-def _job(template: Body, name: str, start: Start, keep: str) -> Body:
+def _make_job(template: Body, name: str, start: Start, keep: str) -> Body:
     """Return the Job of a template: the number of its run, and what its pods are told."""
     made = template["spec"]["jobTemplate"]
     spec, run = dict(made["spec"]), str(start.run)
@@ -187,7 +187,7 @@ def _run(job: Body) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
 
 
-def _result(job: Body) -> tuple[Status, str]:
+def _job_result(job: Body) -> tuple[Status, str]:
     """Return the state of a Job, and why it failed."""
     for condition in (job.get("status") or {}).get("conditions") or ():
         if condition.get("status") == "True" and condition.get("type") in _ENDED:
@@ -196,7 +196,7 @@ def _result(job: Body) -> tuple[Status, str]:
     return "running", ""
 
 
-def _step(jobs: list[Body], wanted: int) -> Job | None:
+def _step_state(jobs: list[Body], wanted: int) -> Job | None:
     """Return the state of a step; None if Jobs of it are still to be created."""
     runs = [_run(job) for job in jobs]
     if any("deletionTimestamp" in job["metadata"] for job in jobs):
@@ -204,20 +204,20 @@ def _step(jobs: list[Body], wanted: int) -> Job | None:
         return Job(runs[0], "running")
     if len(set(runs)) > 1:
         return Job(min(runs), "running")  # Jobs of an old run beside those of a new one: they go first
-    results = [(job, *_result(job)) for job in jobs]
+    results = [(job, *_job_result(job)) for job in jobs]
     failed = next((why for _, status, why in results if status == "failed"), None)
     if failed is not None:
         return Job(runs[0], "failed", failed)
     if len(jobs) < wanted:
         return None
     # The others, such as parameter servers, have followers that end them.
-    leading = [status for job, status, _ in results if _leads(job)] or [status for _, status, _ in results]
+    leading = [status for job, status, _ in results if _is_leading_job(job)] or [status for _, status, _ in results]
     return Job(runs[0], "succeeded" if all(status == "succeeded" for status in leading) else "running")
 
 
-def _message(pods: Iterable[Body], phase: str) -> str:
+def _newest_message(pods: Iterable[Body], phase: str) -> str:
     """Return the text that the newest pod with this phase has written; "" if there is none."""
-    ended = [pod for pod in pods if _phase(pod) == phase]
+    ended = [pod for pod in pods if _pod_phase(pod) == phase]
     ended.sort(key=lambda pod: str(pod["metadata"].get("creationTimestamp")), reverse=True)
     for pod in ended:
         status = pod["status"]
@@ -229,14 +229,15 @@ def _message(pods: Iterable[Body], phase: str) -> str:
     return ""
 
 
-def _reduced(pod: Body) -> Body:
+def _reduce_pod(pod: Body) -> Body:
     """Return the part of a pod that is read: members of the team give pods any size, and these labels to any number."""
     metadata, status = pod["metadata"], pod.get("status") or {}
     main = (metadata.get("annotations") or {}).get(DEFAULT_CONTAINER.name)
     kinds = ("containerStatuses", "initContainerStatuses")
     containers = {
         kind: [
-            {key: each.get(key) for key in ("name", "imageID", "state")} for each in (status.get(kind) or ())[:_MOST]
+            {key: each.get(key) for key in ("name", "imageID", "state")}
+            for each in (status.get(kind) or ())[:_MAX_PODS]
         ]
         for kind in kinds
     }
@@ -249,10 +250,10 @@ def _reduced(pod: Body) -> Body:
     }
 
 
-def _phase(pod: Body) -> str:
+def _pod_phase(pod: Body) -> str:
     return str((pod.get("status") or {}).get("phase"))
 
 
-def _leads(job: Body) -> bool:
+def _is_leading_job(job: Body) -> bool:
     """Return True for a Job with which the training ends: its pods have no follower."""
     return all(each["name"] != names.FOLLOWER for each in job["spec"]["template"]["spec"]["containers"])

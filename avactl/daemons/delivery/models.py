@@ -12,9 +12,9 @@ from avactl.daemons.delivery.plans import Target
 from avactl.daemons.delivery.publish import LINEAGE, MAX_LINEAGE, VERSION
 from avactl.datasets.stores.opening import open_store
 from avactl.datasets.stores.store import Found
-from avactl.kinds.pipeline.service import deployed, service_of, value_paths
+from avactl.kinds.pipeline.service import deployed_model, service_of, value_paths
 from avactl.kinds.pipeline.spec import Pipeline
-from avactl.kinds.pipeline.steps import directory
+from avactl.kinds.pipeline.steps import versions_directory
 from avactl.kinds.serving.spec import ServingDeployment, ServingDeploymentSpec
 from avactl.program.program import Item, Program
 
@@ -69,13 +69,13 @@ class Model:
         return f"{self.team}/{self.name}"
 
 
-def models(program: Program) -> list[Model]:
+def list_models(program: Program) -> list[Model]:
     """Return the models of the specs, by team and name."""
-    services = [each for item in program.of_kind(ServingDeployment) for each in _served(item)]
+    services = [each for item in program.of_kind(ServingDeployment) for each in _served_models(item)]
     found: dict[tuple[str, str], Model] = {}
     for pipeline in program.of_kind(Pipeline):
-        base, deploy, service = directory(pipeline), pipeline.spec.deploy, service_of(pipeline, program)
-        target = None if deploy is None or service is None else deployed(deploy, service)
+        base, deploy, service = versions_directory(pipeline), pipeline.spec.deploy, service_of(pipeline, program)
+        target = None if deploy is None or service is None else deployed_model(deploy, service)
         name = pipeline.spec_name if target is None else target[1].name
         own = tuple(
             each
@@ -93,13 +93,13 @@ def models(program: Program) -> list[Model]:
     return [found[key] for key in sorted(found)]
 
 
-def _served(item: Item[ServingDeploymentSpec]) -> Iterator[Served]:
+def _served_models(item: Item[ServingDeploymentSpec]) -> Iterator[Served]:
     for index, model in enumerate(item.spec.served):
         place = value_paths(None if item.spec.model is not None else index, model)
         yield Served(item, model.name, (model.url or "").rstrip("/"), tuple(model.live), place)
 
 
-def published(directory: str, endpoint: str = "") -> dict[int, dict[str, Any]]:
+def published_versions(directory: str, endpoint: str = "") -> dict[int, dict[str, Any]]:
     """Return the lineage of each published version of a directory, the newest last. Raises StoreError, DatasetError."""
     store = open_store(directory, endpoint)
     known: dict[int, Found] = {}
@@ -113,12 +113,12 @@ def published(directory: str, endpoint: str = "") -> dict[int, dict[str, Any]]:
     for version, each in sorted(known.items(), reverse=True):
         # What a team has written is read up to a limit, the newest first: also others list its versions.
         fits = each.size <= left
-        found[version] = _lineage(store.read(each)) if fits else {}
+        found[version] = _parse_lineage(store.read(each)) if fits else {}
         left -= each.size if fits else 0
     return dict(sorted(found.items()))
 
 
-def _lineage(content: bytes) -> dict[str, Any]:
+def _parse_lineage(content: bytes) -> dict[str, Any]:
     try:
         data = orjson.loads(content)
     except orjson.JSONDecodeError:
@@ -126,7 +126,7 @@ def _lineage(content: bytes) -> dict[str, Any]:
     return data if isinstance(data, dict) else {}
 
 
-def entries(known: Iterable[tuple[Model, Mapping[int, Mapping[str, Any]]]]) -> list[dict[str, Any]]:
+def model_entries(known: Iterable[tuple[Model, Mapping[int, Mapping[str, Any]]]]) -> list[dict[str, Any]]:
     """Return one entry a version, with what it was made from and which services serve it."""
     found = []
     for model, versions in known:

@@ -26,7 +26,7 @@ from avactl.daemons.delivery.decide import (
     Revert,
     Seen,
     Start,
-    candidate,
+    candidate_url,
     decide,
 )
 from avactl.daemons.delivery.jobs import Jobs
@@ -36,7 +36,7 @@ from avactl.kube import logs
 from avactl.kube.client import ApiError, Client, UnreachableError
 from avactl.kube.events import EventRecorder
 
-_TURNS = 12
+_MAX_TURNS = 12
 """Decisions of one pass over a pipeline."""
 MAX_PROPOSAL_INTERVAL_S = 60.0
 """Longest time between two questions to the forge about one pull request."""
@@ -80,7 +80,7 @@ class Pipelines:
         Raises ApiError, UnreachableError, PlanError, HintedError and ValueError; nothing is lost, and a later pass goes
         on.
         """
-        for _ in range(_TURNS):
+        for _ in range(_MAX_TURNS):
             plan = self._maps.data(name)
             if plan is None or not self._leading():
                 return
@@ -89,25 +89,25 @@ class Pipelines:
             if held is None:
                 raise DeliveryError(f"ConfigMap {state_name(name)} does not exist", "are the specs applied?")
             state = read_state(held.get(STATE_KEY))
-            seen = await self._seen(name, pipeline, state)
+            seen = await self._observe(name, pipeline, state)
             decided = decide(pipeline.config, state, seen, time.time())
             for action in decided.actions:
-                logs.info("action", pipeline=str(pipeline), action=_worded(action))
+                logs.info("action", pipeline=str(pipeline), action=_describe_action(action))
                 await self._carry_out(name, pipeline, state, seen, action)
             if decided.state != state:
                 await self._maps.write_state(name, decided.state)
-                await self._told(pipeline, state, decided.state)
+                await self._emit_events(pipeline, state, decided.state)
             elif not any(isinstance(each, Deploy | Revert) for each in decided.actions):
                 return  # a change of the repository is seen at once, everything else in the next pass
 
     # -- observation ---------------------------------------------------------------------------------------------------
 
-    async def _seen(self, name: str, pipeline: Pipeline, state: PipelineState) -> Seen:
+    async def _observe(self, name: str, pipeline: Pipeline, state: PipelineState) -> Seen:
         served = Served("", "")
-        cause = await self._cause(pipeline, state)
+        cause = await self._find_cause(pipeline, state)
         if pipeline.target is not None:
             served = await self._branch.served(pipeline.target)
-        url = candidate(pipeline.config, state.run)
+        url = candidate_url(pipeline.config, state.run)
         rollout = None
         if state.phase == "rolling" and pipeline.target is not None and served.url == url:
             rollout = await rollout_of(self._client, pipeline.target, url)
@@ -118,7 +118,7 @@ class Pipelines:
             and pipeline.config.deploys == "pullRequest"
             and served.url != url
         ):
-            asked = await self._proposal(name, pipeline, state)
+            asked = await self._proposal_state(name, pipeline, state)
             proposal = "open" if asked == "open" else "closed" if asked == "closed" else ""
             if asked == "merged":
                 await self._branch.fetch()
@@ -132,7 +132,7 @@ class Pipelines:
         )
         return Seen(cause, self._branch.head, jobs, served.url, rollout, proposal, served.version, pipeline.lineage)
 
-    async def _cause(self, pipeline: Pipeline, state: PipelineState) -> str:
+    async def _find_cause(self, pipeline: Pipeline, state: PipelineState) -> str:
         trigger = pipeline.trigger
         match trigger.kind:
             case "schedule":
@@ -147,7 +147,7 @@ class Pipelines:
                 # The last one may be so long ago that it is not found any more.
                 return found or state.handled or "none"
 
-    async def _proposal(self, name: str, pipeline: Pipeline, state: PipelineState) -> str:
+    async def _proposal_state(self, name: str, pipeline: Pipeline, state: PipelineState) -> str:
         if self._proposals is None:
             raise DeliveryError("the forge of the repository is unknown", "set `forge` in `delivery` of the Cluster")
         known, asked = self._asked.get(name, ("", float("-inf")))
@@ -163,7 +163,7 @@ class Pipelines:
         jobs = Jobs(self._client, pipeline)
         match action:
             case Start():
-                await jobs.start(action, _kept(pipeline, seen, state))
+                await jobs.start(action, _protected_versions(pipeline, seen, state))
             case Remove(step):
                 await jobs.remove(step)
             case Deploy(url, version, by):
@@ -191,7 +191,7 @@ class Pipelines:
         self._asked.pop(name, None)
         logs.info("pull request", pipeline=str(pipeline), url=made)
 
-    async def _told(self, pipeline: Pipeline, before: PipelineState, after: PipelineState) -> None:
+    async def _emit_events(self, pipeline: Pipeline, before: PipelineState, after: PipelineState) -> None:
         """Write events, and count what has ended. One that fails is logged only: the state says the same."""
         ended = before.phase == "stopping" and after.phase == "idle"
         if ended:
@@ -213,7 +213,7 @@ class Pipelines:
         await self._events.record(regarding, reason, note, warning=ended and reason not in GOOD)
 
 
-def _kept(pipeline: Pipeline, seen: Seen, state: PipelineState) -> list[str]:
+def _protected_versions(pipeline: Pipeline, seen: Seen, state: PipelineState) -> list[str]:
     """Return the numbers of the versions that are served, or were before, or that specs name."""
     base = f"{pipeline.config.to}/"
     urls = {*pipeline.declared, seen.served, state.before}
@@ -221,5 +221,5 @@ def _kept(pipeline: Pipeline, seen: Seen, state: PipelineState) -> list[str]:
     return sorted(each for each in numbers if each.isascii() and each.isdigit() and len(each) < 10)
 
 
-def _worded(action: Action) -> str:
+def _describe_action(action: Action) -> str:
     return f"{type(action).__name__} {' '.join(map(str, action))}"[:300]

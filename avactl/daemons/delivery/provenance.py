@@ -11,11 +11,11 @@ from avactl.contracts.pod_annotations import DEFAULT_CONTAINER
 from avactl.program.lowering.pods import CODE
 
 Body = dict[str, Any]
-_DIGEST = "sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}"
+_DIGEST_PATTERN = "sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}"
 _IMAGE_ID = re.compile(
-    rf"(?:[a-z]{{1,16}}(?:-[a-z]{{1,16}})?://)?((?:[A-Za-z0-9._:/-]{{1,255}}@)?(?:{_DIGEST}))"
+    rf"(?:[a-z]{{1,16}}(?:-[a-z]{{1,16}})?://)?((?:[A-Za-z0-9._:/-]{{1,255}}@)?(?:{_DIGEST_PATTERN}))"
 ).fullmatch
-_COMMIT = re.compile("[0-9a-f]{40}|[0-9a-f]{64}").fullmatch
+_IS_COMMIT = re.compile("[0-9a-f]{40}|[0-9a-f]{64}").fullmatch
 
 
 def provenance_of(pods: Iterable[Body]) -> dict[str, list[str]]:
@@ -36,7 +36,7 @@ def provenance_of(pods: Iterable[Body]) -> dict[str, list[str]]:
             if image is not None:
                 images.add(image[1])
             said = str(ended.get("message"))[:100].strip()
-            if name == CODE and ended.get("exitCode") == 0 and _COMMIT(said):
+            if name == CODE and ended.get("exitCode") == 0 and _IS_COMMIT(said):
                 commits.add(said)
     each_kind = {"images": sorted(images)[:MAX_ORIGINS], "commits": sorted(commits)[:MAX_ORIGINS]}
     return {key: values for key, values in each_kind.items() if values}

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from avactl.base.terminal import shortened, visible
+from avactl.base.terminal import shorten_middle, visible_text
 from avactl.datasets.concurrent import in_threads
 from avactl.datasets.errors import ArgumentError, DatasetError
-from avactl.datasets.manifest import Entry, Problem, dump, parse
+from avactl.datasets.manifest import Entry, Problem, dump_entry, parse_line
 from avactl.datasets.snapshot import content_digest
 from avactl.datasets.stores.opening import open_store
 from avactl.datasets.stores.store import CHUNK, Found, Store
@@ -33,7 +33,7 @@ THREADS = 4
 MAX_LINEAGE = 256 * 1024
 """Longest lineage in bytes: that of the annotations of an object in Kubernetes."""
 _MAX_ORIGIN = 8192
-_NUMBER = re.compile("[0-9]+").findall
+_FIND_NUMBERS = re.compile("[0-9]+").findall
 VERSION = re.compile("[1-9][0-9]{0,8}").fullmatch
 
 
@@ -77,7 +77,7 @@ class NoOutputError(DatasetError):
     """No output that matches the pattern is complete yet."""
 
 
-def stage(
+def stage_version(
     source: Store,
     target: Store,
     output: str = "",
@@ -94,42 +94,44 @@ def stage(
     version_of(target)
     if source.location.contains(target.location) or target.location.contains(source.location):
         raise ArgumentError(f"{source.location} and {target.location} overlap", "publish to another directory")
-    done = _staged(target)
+    done = _read_staged(target)
     if done is not None:
         return done
-    chosen = _origin(source, target, output, marker, versions if "*" in output else None, rejected)
-    files = _files(source, chosen)
-    known = {found.key: found for found in _listed(target) if found.key not in OWN}
+    chosen = _choose_output(source, target, output, marker, versions if "*" in output else None, rejected)
+    files = _output_files(source, chosen)
+    known = {found.key: found for found in _list_objects(target) if found.key not in OWN}
     foreign = sorted(known.keys() - {file.key for file in files})
     if foreign:
         raise _other_content(target, foreign[0])
 
     def copy(file: _File) -> Entry:
-        return _copied(source, target, file, known.get(file.key))
+        return _copy_file(source, target, file, known.get(file.key))
 
     entries = sorted(in_threads(copy, files, THREADS, 2 * THREADS), key=lambda entry: entry.url.encode())
-    changed = {file.found for file in files} ^ {file.found for file in _files(source, chosen)}
+    changed = {file.found for file in files} ^ {file.found for file in _output_files(source, chosen)}
     if changed:
-        name = visible(shortened(min(each.key for each in changed), 200))
+        name = visible_text(shorten_middle(min(each.key for each in changed), 200))
         raise DatasetError(
             f"{source.location.url}/{chosen} has changed while it was copied: {name}",
             "write the marker after all other files, and each export into a directory of its own",
         )
     base = f"{target.location.url}/"
     target.write(SUMS, "".join(f"{entry.sha256}  {entry.url.removeprefix(base)}\n" for entry in entries).encode())
-    target.write(MANIFEST, b"".join(dump(entry) for entry in entries))
+    target.write(MANIFEST, b"".join(dump_entry(entry) for entry in entries))
     return Staged(chosen, len(entries), sum(entry.size or 0 for entry in entries))
 
 
-def _staged(target: Store) -> Staged | None:
+def _read_staged(target: Store) -> Staged | None:
     """Return what has been copied; None if the copy is not complete."""
     if target.find(MANIFEST) is None:
         return None
-    entries, origin = _manifest(target), _origin_of(target)
+    entries, origin = _read_manifest(target), _origin_of(target)
     return Staged("" if origin is None else origin[1], len(entries), sum(entry.size or 0 for entry in entries))
 
 
-def _origin(source: Store, target: Store, output: str, marker: str, versions: Store | None, rejected: str) -> str:
+def _choose_output(
+    source: Store, target: Store, output: str, marker: str, versions: Store | None, rejected: str
+) -> str:
     """Return the output to copy. The choice is written down: a run that goes on after a kill copies the same one."""
     found = _origin_of(target)
     if found is not None:
@@ -139,7 +141,7 @@ def _origin(source: Store, target: Store, output: str, marker: str, versions: St
         raise RejectedError(f"{source.location.url}/{chosen} was rejected before", "nothing is to be done")
     origin = orjson.dumps({"from": source.location.url, "output": chosen})
     if versions is not None:
-        last = _newest(versions, version_of(target))
+        last = _newest_version(versions, version_of(target))
         known = versions.find(f"{last}/{ORIGIN}") if last else None
         if known is not None and versions.read(known) == origin:
             raise UnchangedError(f"{source.location.url}/{chosen} is version {last} already", "nothing is to be done")
@@ -161,7 +163,7 @@ def _origin_of(target: Store) -> tuple[str, str] | None:
     return data["from"], data["output"]
 
 
-def _newest(versions: Store, below: int) -> int:
+def _newest_version(versions: Store, below: int) -> int:
     """Return the number of the newest published version below another; 0 if there is none."""
     numbers = (int(name) for name in versions.directories() if VERSION(name) and int(name) < below)
     found = (number for number in sorted(numbers, reverse=True) if versions.find(f"{number}/{LINEAGE}") is not None)
@@ -175,7 +177,7 @@ def choose(source: Store, output: str, marker: str = "") -> str:
     """
     directory, _, last = output.rpartition("/")
     if "*" not in last:
-        keys = [found.key for found in _listed(source, output)]
+        keys = [found.key for found in _list_objects(source, output)]
         if not keys:
             raise DatasetError(f"there is no model in {source.location.url}/{output}", "check `output` of the pipeline")
         if marker and f"{output}/{marker}" not in keys:
@@ -190,7 +192,7 @@ def choose(source: Store, output: str, marker: str = "") -> str:
         for name in names
         if name.startswith(start) and name.endswith(end) and len(name) >= len(start) + len(end)
     ]
-    known.sort(key=lambda path: ([int(number) for number in _NUMBER(path[len(base) :])], path), reverse=True)
+    known.sort(key=lambda path: ([int(number) for number in _FIND_NUMBERS(path[len(base) :])], path), reverse=True)
     chosen = next((path for path in known if not marker or source.find(f"{path}/{marker}") is not None), None)
     if chosen is None:
         what = f"no directory with `{marker}`" if marker else "no file"
@@ -202,16 +204,18 @@ def choose(source: Store, output: str, marker: str = "") -> str:
 def _files_of(source: Store, directory: str) -> list[str]:
     """Return the names of the files directly below a directory."""
     base = f"{directory}/" if directory else ""
-    keys = [found.key for found in _listed(source, directory)]
+    keys = [found.key for found in _list_objects(source, directory)]
     return [key[len(base) :] for key in keys if key.startswith(base) and "/" not in key[len(base) :]]
 
 
-def _files(source: Store, chosen: str) -> list[_File]:
+def _output_files(source: Store, chosen: str) -> list[_File]:
     single = source.find(chosen) if chosen else None
     if single is not None:
         return [_File(chosen.rpartition("/")[2], single)]
     base = f"{chosen}/" if chosen else ""
-    files = [_File(found.key[len(base) :], found) for found in _listed(source, chosen) if found.key.startswith(base)]
+    files = [
+        _File(found.key[len(base) :], found) for found in _list_objects(source, chosen) if found.key.startswith(base)
+    ]
     if not files:
         raise DatasetError(f"there is no model in {source.location.url}/{chosen}", "it was removed while it was copied")
     taken = next((file.key for file in files if file.key in OWN), None)
@@ -222,7 +226,7 @@ def _files(source: Store, chosen: str) -> list[_File]:
     return files
 
 
-def _copied(source: Store, target: Store, file: _File, known: Found | None) -> Entry:
+def _copy_file(source: Store, target: Store, file: _File, known: Found | None) -> Entry:
     """Copy one file, unless it is there, and return its entry."""
     if known is None:
         digest = hashlib.sha256()
@@ -252,11 +256,11 @@ def _read_ahead(source: Store, found: Found, seen: Callable[[bytes], None]) -> I
 
 
 def _other_content(target: Store, key: str) -> DatasetError:
-    name = visible(shortened(f"{target.location.url}/{key}", 200))
+    name = visible_text(shorten_middle(f"{target.location.url}/{key}", 200))
     return DatasetError(f"{name} is not of this model", "versions never change: publish under another number")
 
 
-def _listed(store: Store, below: str = "") -> list[Found]:
+def _list_objects(store: Store, below: str = "") -> list[Found]:
     """Return the objects below a path; none if there is no such directory."""
     where = store.location
     if where.scheme == "file":
@@ -269,13 +273,13 @@ def _listed(store: Store, below: str = "") -> list[Found]:
     return list(store.objects(below))
 
 
-def _manifest(target: Store) -> list[Entry]:
+def _read_manifest(target: Store) -> list[Entry]:
     found = target.find(MANIFEST)
     if found is None:
         raise DatasetError(f"{target.location} has no {MANIFEST}", "run `avactl delivery stage` first")
     entries = []
     for number, line in enumerate(target.read(found).splitlines(), 1):
-        entry = parse(line, number)
+        entry = parse_line(line, number)
         if isinstance(entry, Problem):
             raise DatasetError(f"{target.location.url}/{MANIFEST}: {entry.message}", "publish under another number")
         entries.append(entry)
@@ -285,24 +289,26 @@ def _manifest(target: Store) -> list[Entry]:
 # -- seal ----------------------------------------------------------------------------------------------------------
 
 
-def seal(target: Store, lineage: Mapping[str, Any]) -> dict[str, Any]:
+def seal_version(target: Store, lineage: Mapping[str, Any]) -> dict[str, Any]:
     """Publish a staged version by its lineage, and return that. Raises DatasetError, StoreError.
 
     It is an error if the version has another lineage already, or if its files are not those that were staged.
     """
-    version, entries = version_of(target), _manifest(target)
+    version, entries = version_of(target), _read_manifest(target)
     base = f"{target.location.url}/"
-    sizes = {found.key: found.size for found in _listed(target) if found.key not in OWN}
+    sizes = {found.key: found.size for found in _list_objects(target) if found.key not in OWN}
     for entry in entries:
         if sizes.pop(entry.url.removeprefix(base), None) != entry.size:
-            raise DatasetError(f"{visible(shortened(entry.url, 200))} is not as staged", "publish another run")
+            raise DatasetError(
+                f"{visible_text(shorten_middle(entry.url, 200))} is not as staged", "publish another run"
+            )
     if sizes:
         raise _other_content(target, min(sizes))
     manifest = target.find(MANIFEST)
     assert manifest is not None
     document = {
         **lineage,
-        **_source(target),
+        **_read_source(target),
         "version": version,
         "files": len(entries),
         "bytes": sum(entry.size or 0 for entry in entries),
@@ -319,13 +325,13 @@ def seal(target: Store, lineage: Mapping[str, Any]) -> dict[str, Any]:
     return document
 
 
-def _source(target: Store) -> dict[str, str]:
+def _read_source(target: Store) -> dict[str, str]:
     """Return where a version was copied from."""
     origin = _origin_of(target)
     return {} if origin is None else {"source": "/".join(origin).rstrip("/")}
 
 
-def prune(directory: str, newest: int, keep: int, protected: frozenset[int], endpoint: str = "") -> list[int]:
+def prune_versions(directory: str, newest: int, keep: int, protected: frozenset[int], endpoint: str = "") -> list[int]:
     """Remove old versions of a directory and return their numbers.
 
     Kept are the `keep` newest published ones up to `newest`, those of `protected`, and all above `newest`, of which
@@ -334,7 +340,7 @@ def prune(directory: str, newest: int, keep: int, protected: frozenset[int], end
     """
     store = open_store(directory, endpoint)
     found: dict[int, list[str]] = {}
-    for each in _listed(store):
+    for each in _list_objects(store):
         name, slash, _ = each.key.partition("/")
         if slash and VERSION(name):
             found.setdefault(int(name), []).append(each.key)

@@ -31,7 +31,7 @@ from avactl.kube.client import Client
 from avactl.kube.events import EventRecorder
 
 _DIGEST_LENGTH = 64
-_DEPLOYS = ("deploying", "rolling", "reverting")
+_DEPLOYING_PHASES = ("deploying", "rolling", "reverting")
 Body = dict[str, Any]
 
 
@@ -69,7 +69,7 @@ class Rollbacks:
         if deployment is None or not _is_rolled_back(deployment) or self._has_pipeline(service):
             return
         try:
-            found = finding(deployment, await replica_sets(self._client, deployment))
+            found = find_rollback(deployment, await replica_sets(self._client, deployment))
             if found is None or self._done.get(name) == (self._branch.head, found):
                 return
             try:
@@ -86,7 +86,7 @@ class Rollbacks:
         problem = f"{error}: {error.hint}" if error.hint else str(error)
         if self._told.get(name) != problem:
             self._told[name] = problem
-            await self._tell(deployment, "SpecNotRolledBack", problem, warning=True)
+            await self._emit_event(deployment, "SpecNotRolledBack", problem, warning=True)
 
     async def _set_back(self, service: RollbackPlan, deployment: Body, found: Finding) -> str:
         """Commit or propose the text of the running version; return the head that needs no further change."""
@@ -96,7 +96,7 @@ class Rollbacks:
             changed, head = await self._branch.run(lambda: (repository.change(service.file, edited), repository.head))
             if changed:
                 metrics.ROLLBACKS.inc()
-                await self._tell(deployment, "SpecRolledBack", f"commit {head[:10]} on {name}")
+                await self._emit_event(deployment, "SpecRolledBack", f"commit {head[:10]} on {name}")
             return head
         proposed, head = await self._branch.run(lambda: (edited(repository), repository.head))
         if proposed is None:
@@ -110,7 +110,7 @@ class Rollbacks:
             title, _, text = proposed.message.partition("\n\n")
             url = await asyncio.to_thread(self._proposals.open, branch, name, title, text)
             metrics.ROLLBACKS.inc()
-            await self._tell(deployment, "SpecRolledBack", f"proposed by {url}")
+            await self._emit_event(deployment, "SpecRolledBack", f"proposed by {url}")
         return head
 
     def _has_pipeline(self, service: RollbackPlan) -> bool:
@@ -122,17 +122,17 @@ class Rollbacks:
             except DocumentError:
                 continue
             same = target is not None and (target.namespace, target.service) == (service.namespace, service.name)
-            if same and phase in _DEPLOYS:
+            if same and phase in _DEPLOYING_PHASES:
                 return True
         return False
 
-    async def _tell(self, deployment: Body, reason: str, note: str, *, warning: bool = False) -> None:
+    async def _emit_event(self, deployment: Body, reason: str, note: str, *, warning: bool = False) -> None:
         logs.info("rollback", service=namespaced_name(deployment), reason=reason, note=note)
         regarding = object_reference("apps/v1", "Deployment", deployment["metadata"])
         await self._events.record(regarding, reason, note, warning=warning)
 
 
-def finding(deployment: Body, sets: Iterable[Body]) -> Finding | None:
+def find_rollback(deployment: Body, sets: Iterable[Body]) -> Finding | None:
     """Return the versions of a roll-back; None unless the declared version was rejected and another one runs.
 
     Raises DeliveryError if a version has no digest of its template.
@@ -142,7 +142,7 @@ def finding(deployment: Body, sets: Iterable[Body]) -> Finding | None:
     wanted, running = find(revisions, template_of(deployment)), revisions.get(state.stable)
     if wanted is None or running is None or wanted is running or not wanted.rejected:
         return None
-    rejected, stays = _digest(deployment), _digest(running.body)
+    rejected, stays = _template_digest(deployment), _template_digest(running.body)
     if not rejected or not stays or rejected == stays:
         raise DeliveryError(
             f"version {running.hash} of {deployment['metadata']['name']} has no digest of its compiled pod template",
@@ -157,6 +157,6 @@ def _is_rolled_back(deployment: Body) -> bool:
     return ROLLOUT in notes and state.phase == "steady" and state.reason == "RolledBack"
 
 
-def _digest(body: Mapping[str, Any]) -> str:
+def _template_digest(body: Mapping[str, Any]) -> str:
     text = (body["metadata"].get("annotations") or {}).get(TEMPLATE_DIGEST, "")
     return text if isinstance(text, str) and len(text) <= _DIGEST_LENGTH else ""

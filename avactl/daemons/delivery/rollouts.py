@@ -10,7 +10,7 @@ from avactl.contracts.names import MANAGED_BY, MANAGER, MODEL_URLS, ROLLOUT, ROL
 from avactl.contracts.serving import ModelUrls, RolloutState
 from avactl.daemons.delivery.decide import Rollout
 from avactl.daemons.delivery.plans import Target
-from avactl.daemons.serving.revisions import revisions_of, same, template_of
+from avactl.daemons.serving.revisions import revisions_of, template_of, templates_equal
 from avactl.daemons.serving.stores import ANSWER, PAGE, objects_of
 from avactl.kube.client import ApiError, Client, list_all
 
@@ -25,7 +25,7 @@ async def rollout_of(client: Client, target: Target, url: str) -> Rollout | None
     deployment = await deployment_of(client, target.namespace, target.service)
     if deployment is None:
         return None
-    return verdict(deployment, await replica_sets(client, deployment), target.model, url)
+    return rollout_verdict(deployment, await replica_sets(client, deployment), target.model, url)
 
 
 async def deployment_of(client: Client, namespace: str, name: str) -> Body | None:
@@ -56,14 +56,14 @@ async def replica_sets(client: Client, deployment: Body) -> list[Body]:
     return list(kept.of(deployment["metadata"]["uid"]))
 
 
-def verdict(deployment: Body, sets: Iterable[Body], model: str, url: str) -> Rollout | None:
+def rollout_verdict(deployment: Body, sets: Iterable[Body], model: str, url: str) -> Rollout | None:
     """Return how the rollout to a URL goes, from the Deployment and the ReplicaSets of its versions."""
     notes = deployment["metadata"].get("annotations") or {}
-    if ROLLOUT not in notes or _urls(notes.get(MODEL_URLS)).get(model) != url:
+    if ROLLOUT not in notes or _parse_urls(notes.get(MODEL_URLS)).get(model) != url:
         return None
     state, template = RolloutState.read(notes.get(ROLLOUT_STATE)), template_of(deployment)
     revisions = revisions_of(deployment, sets)
-    hash = next((each.hash for each in revisions.values() if same(each.template, template)), "")
+    hash = next((each.hash for each in revisions.values() if templates_equal(each.template, template)), "")
     if not hash or state.phase != "steady":
         return "progressing"
     if state.stable == hash:
@@ -71,7 +71,7 @@ def verdict(deployment: Body, sets: Iterable[Body], model: str, url: str) -> Rol
     return "rejected" if state.outcome == "rolledBack" and state.version == hash else "progressing"
 
 
-def _urls(text: object) -> Mapping[str, str]:
+def _parse_urls(text: object) -> Mapping[str, str]:
     try:
         return load(ModelUrls, text).root
     except DocumentError:

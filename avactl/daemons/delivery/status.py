@@ -20,17 +20,17 @@ async def read(client: Client, namespace: str) -> list[dict[str, Any]]:
     return await list_all(lambda query: client.page(path, query), {"labelSelector": selector, "limit": "500"})
 
 
-def entries(maps: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def pipeline_entries(maps: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return one entry a pipeline, by team and name; those that run come first."""
     known = {each["metadata"]["name"]: each for each in maps}
     found = []
     for name, each in known.items():
         if (each["metadata"].get("labels") or {}).get(CONFIG_LABEL) == PIPELINE_CONFIG:
-            found.append(_entry(each, known.get(state_name(name)) or {}))
+            found.append(_pipeline_entry(each, known.get(state_name(name)) or {}))
     return sorted(found, key=lambda entry: (entry["phase"] in ("idle", ""), entry["pipeline"]))
 
 
-def _entry(plan: Mapping[str, Any], held: Mapping[str, Any]) -> dict[str, Any]:
+def _pipeline_entry(plan: Mapping[str, Any], held: Mapping[str, Any]) -> dict[str, Any]:
     data = held.get("data") or {}
     entry: dict[str, Any] = {
         "pipeline": plan["metadata"]["name"].removeprefix("pipeline."),

@@ -12,8 +12,8 @@ import orjson
 MAX_TEXT = 4096
 """Longest text that Kubernetes keeps of a container, in bytes."""
 MAX_NAMES = 64
-_LARGEST = 1e300
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,62}").fullmatch
+_MAX_NUMBER = 1e300
+_IS_METRIC_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,62}").fullmatch
 
 
 class MetricsError(ValueError):
@@ -51,20 +51,23 @@ def parse_metrics(text: str) -> Measured:
     live = data.pop("live", {})
     if not isinstance(live, dict):
         raise MetricsError("`live` is not a JSON object")
-    return Measured(_numbers(data), _numbers(live))
+    return Measured(_finite_numbers(data), _finite_numbers(live))
 
 
-def _numbers(data: dict[str, Any]) -> dict[str, float]:
+def _finite_numbers(data: dict[str, Any]) -> dict[str, float]:
     """Return the finite numbers with names as specs have them; any other metric is as one that is missing."""
     found = {
         name: float(value)
         for name, value in list(data.items())[:MAX_NAMES]
-        if _NAME(name) and isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _LARGEST
+        if _IS_METRIC_NAME(name)
+        and isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and abs(value) < _MAX_NUMBER
     }
     return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
-def failures(bounds: Iterable[Bound], measured: Measured, published: Mapping[str, float] | None) -> list[str]:
+def missed_bounds(bounds: Iterable[Bound], measured: Measured, published: Mapping[str, float] | None) -> list[str]:
     """Return the bounds that a candidate misses, each with its numbers.
 
     `published`: the metrics that the live version was published with; None if no version is live. What the validation

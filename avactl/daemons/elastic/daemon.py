@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from avactl.daemons.elastic.state.config_map import ConfigMapState
     from avactl.kube.access import Access
 
-_COLLECT = (50_000, 20, 100)
+_GC_THRESHOLDS = (50_000, 20, 100)
 """Thresholds of the garbage collector: requests make no cycles, and a thousand streams are much to traverse."""
-_SYNC = 1.0
+_SYNC_INTERVAL_S = 1.0
 """Seconds between two calls of fdatasync."""
-_COPY = 3.0
+_COPY_INTERVAL_S = 3.0
 """Seconds between two writes of the ConfigMap."""
-_PROGRESS = 30.0
+_PROGRESS_INTERVAL_S = 30.0
 """Seconds after which the progress is written in any case: readers see that the master lives."""
-_AGAIN = 2.0
+_RETRY_INTERVAL_S = 2.0
 """Seconds after which the API server is asked again."""
 STUCK = 300.0
 """Seconds after which a loop that does not turn counts as stuck: more than all requests of a turn may take."""
@@ -77,13 +77,13 @@ class Daemon:
             await self._run(stack)
 
     async def _serve_http(self, stack: AsyncExitStack) -> None:
-        from avactl.daemons.elastic.metrics import registry
+        from avactl.daemons.elastic.metrics import make_registry
         from avactl.kube.http_server import serve
         from avactl.kube.listen import ListenError
 
         try:
             runner = await serve(
-                self._options.http, self._alive, self._ready, lambda: None, registry(lambda: self._service)
+                self._options.http, self._alive, self._ready, lambda: None, make_registry(lambda: self._service)
             )
         except ListenError as error:
             raise ListenError(f"`--http {self._options.http}`: {error}") from None
@@ -148,7 +148,7 @@ class Daemon:
         store = service.store
         while True:
             self._turned["sync"] = monotonic()
-            await asyncio.sleep(_SYNC)
+            await asyncio.sleep(_SYNC_INTERVAL_S)
             if store.synced < store.sequence:
                 try:
                     await asyncio.to_thread(store.sync)
@@ -183,7 +183,7 @@ class Daemon:
                 break
             except (ApiError, UnreachableError) as error:
                 logs.warn("ConfigMap not read", error=str(error))
-                await asyncio.sleep(_AGAIN)
+                await asyncio.sleep(_RETRY_INTERVAL_S)
         if raw is None:
             return False
         try:
@@ -213,10 +213,10 @@ class Daemon:
         summary = Summary(self._options.run)
         while True:
             self._turned["copy"] = monotonic()
-            await asyncio.sleep(_COPY)
+            await asyncio.sleep(_COPY_INTERVAL_S)
             sequence, now = store.sequence, monotonic()
             summary.observe(store.job, now)
-            if sequence == written and now - told < _PROGRESS:
+            if sequence == written and now - told < _PROGRESS_INTERVAL_S:
                 continue
             state = dump(store.job, store.about(), full=False) if sequence != written else None
             if state is not None and len(state) > MOST:
@@ -235,5 +235,5 @@ class Daemon:
 async def run(options: Options, access: Access | None = None) -> None:
     """Run a master until SIGTERM or SIGINT. Raises StoreError, ListenError and LostError."""
     gc.freeze()
-    gc.set_threshold(*_COLLECT)
+    gc.set_threshold(*_GC_THRESHOLDS)
     await run_until_signal(Daemon(options, access).run)

@@ -23,8 +23,8 @@ MAX_EPOCHS = 1_000_000
 MAX_SEED = 2**63 - 1
 MAX_TIMEOUT = 30 * 86400.0
 """Seconds."""
-_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
-_DIGEST = 32
+_NAME_PATTERN = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+_DIGEST_BYTES = 32
 """Bytes of a SHA-256."""
 
 
@@ -112,7 +112,7 @@ class Definition:
         return ", ".join(found) or "other names of files, or other numbers of records in them"
 
 
-def checked(
+def check_definition(
     name: str,
     digest: bytes,
     counts: Sequence[int],
@@ -123,10 +123,10 @@ def checked(
     timeout: float,
 ) -> Definition:
     """Return the definition that a worker sent. Raises DefinitionError if a value is out of its bounds."""
-    if not _NAME.fullmatch(name):
+    if not _NAME_PATTERN.fullmatch(name):
         raise DefinitionError(f"dataset {name[:80]!r}: a name has 1 to 63 letters, digits, '.', '_' and '-'")
-    if len(digest) != _DIGEST:
-        raise DefinitionError(f"dataset {name}: the digest has {len(digest)} bytes instead of {_DIGEST}")
+    if len(digest) != _DIGEST_BYTES:
+        raise DefinitionError(f"dataset {name}: the digest has {len(digest)} bytes instead of {_DIGEST_BYTES}")
     if not 1 <= len(counts) <= MAX_FILES:
         raise DefinitionError(f"dataset {name}: {len(counts)} files; 1 to {MAX_FILES:,} are possible")
     if min(counts) < 0 or sum(counts) > MAX_RECORDS:
@@ -135,7 +135,7 @@ def checked(
         raise DefinitionError(f"dataset {name} has no records")
     if not 1 <= records_per_task <= MAX_RECORDS:
         raise DefinitionError(f"dataset {name}: records_per_task is {records_per_task}; it must be at least 1")
-    if after and not _NAME.fullmatch(after):
+    if after and not _NAME_PATTERN.fullmatch(after):
         raise DefinitionError(f"dataset {name}: after is {after[:80]!r}, which is not the name of a dataset")
     if after == name:
         raise DefinitionError(f"dataset {name} cannot be evaluated after itself")

@@ -112,14 +112,14 @@ class Replaced:
 
 Event: TypeAlias = Registered | Joined | Given | Done | Returned | Gone | Ended | Stepped | Gradient | Replaced
 
-_TASK = struct.Struct("<BHII")
-_DONE = struct.Struct("<BHIIIB")
-_JOINED = struct.Struct("<BIQ")
-_GONE = struct.Struct("<BI")
-_ENDED = struct.Struct("<BQ")
-_GRADIENT = struct.Struct("<BQIB")
-_REPLACED = struct.Struct("<BQdd")
-_METRIC = struct.Struct("<Bd")
+_TASK_FORMAT = struct.Struct("<BHII")
+_DONE_FORMAT = struct.Struct("<BHIIIB")
+_JOINED_FORMAT = struct.Struct("<BIQ")
+_GONE_FORMAT = struct.Struct("<BI")
+_ENDED_FORMAT = struct.Struct("<BQ")
+_GRADIENT_FORMAT = struct.Struct("<BQIB")
+_REPLACED_FORMAT = struct.Struct("<BQdd")
+_METRIC_FORMAT = struct.Struct("<Bd")
 _REGISTERED, _JOIN, _GIVEN, _FINISHED, _RETURNED, _LEFT, _END, _STEP, _FATE, _SLOW = range(1, 11)
 _MOST_DEFINITION = 100_000_000
 """Bytes of a definition, decompressed."""
@@ -129,30 +129,30 @@ def encode(event: Event) -> bytes:
     """Return the bytes of an event."""
     match event:
         case Given(dataset, position, worker):
-            return _TASK.pack(_GIVEN, dataset, position, worker)
+            return _TASK_FORMAT.pack(_GIVEN, dataset, position, worker)
         case Done(dataset, position, worker, epoch, metrics):
-            head = _DONE.pack(_FINISHED, dataset, position, worker, epoch, len(metrics))
+            head = _DONE_FORMAT.pack(_FINISHED, dataset, position, worker, epoch, len(metrics))
             if not metrics:
                 return head
             parts = [head]
             for name, value in metrics.items():
                 raw = name.encode()
-                parts += (_METRIC.pack(len(raw), value), raw)
+                parts += (_METRIC_FORMAT.pack(len(raw), value), raw)
             return b"".join(parts)
         case Returned(dataset, position, worker):
-            return _TASK.pack(_RETURNED, dataset, position, worker)
+            return _TASK_FORMAT.pack(_RETURNED, dataset, position, worker)
         case Joined(worker, incarnation, name):
-            return _JOINED.pack(_JOIN, worker, incarnation) + name.encode()
+            return _JOINED_FORMAT.pack(_JOIN, worker, incarnation) + name.encode()
         case Gone(worker):
-            return _GONE.pack(_LEFT, worker)
+            return _GONE_FORMAT.pack(_LEFT, worker)
         case Ended(step):
-            return _ENDED.pack(_END, step)
+            return _ENDED_FORMAT.pack(_END, step)
         case Stepped(step):
-            return _ENDED.pack(_STEP, step)
+            return _ENDED_FORMAT.pack(_STEP, step)
         case Gradient(step, worker, fate):
-            return _GRADIENT.pack(_FATE, step, worker, fate)
+            return _GRADIENT_FORMAT.pack(_FATE, step, worker, fate)
         case Replaced(incarnation, at, share, name):
-            return _REPLACED.pack(_SLOW, incarnation, at, share) + name.encode()
+            return _REPLACED_FORMAT.pack(_SLOW, incarnation, at, share) + name.encode()
         case Registered(definition):
             return bytes([_REGISTERED]) + encode_definition(definition)
 
@@ -162,28 +162,28 @@ def decode(data: bytes) -> Event:
     try:
         match data[0]:
             case 3:
-                _, dataset, position, worker = _TASK.unpack(data)
+                _, dataset, position, worker = _TASK_FORMAT.unpack(data)
                 return Given(dataset, position, worker)
             case 4:
                 return _decode_done(data)
             case 5:
-                _, dataset, position, worker = _TASK.unpack(data)
+                _, dataset, position, worker = _TASK_FORMAT.unpack(data)
                 return Returned(dataset, position, worker)
             case 2:
-                _, worker, incarnation = _JOINED.unpack_from(data)
-                return Joined(worker, incarnation, data[_JOINED.size :].decode())
+                _, worker, incarnation = _JOINED_FORMAT.unpack_from(data)
+                return Joined(worker, incarnation, data[_JOINED_FORMAT.size :].decode())
             case 6:
-                return Gone(_GONE.unpack(data)[1])
+                return Gone(_GONE_FORMAT.unpack(data)[1])
             case 7:
-                return Ended(_ENDED.unpack(data)[1])
+                return Ended(_ENDED_FORMAT.unpack(data)[1])
             case 8:
-                return Stepped(_ENDED.unpack(data)[1])
+                return Stepped(_ENDED_FORMAT.unpack(data)[1])
             case 9:
-                _, step, worker, fate = _GRADIENT.unpack(data)
+                _, step, worker, fate = _GRADIENT_FORMAT.unpack(data)
                 return Gradient(step, worker, Fate(fate))
             case 10:
-                _, incarnation, at, share = _REPLACED.unpack_from(data)
-                return Replaced(incarnation, at, share, data[_REPLACED.size :].decode())
+                _, incarnation, at, share = _REPLACED_FORMAT.unpack_from(data)
+                return Replaced(incarnation, at, share, data[_REPLACED_FORMAT.size :].decode())
             case 1:
                 return Registered(decode_definition(data[1:]))
     except (struct.error, IndexError) as error:
@@ -192,11 +192,11 @@ def decode(data: bytes) -> Event:
 
 
 def _decode_done(data: bytes) -> Done:
-    _, dataset, position, worker, epoch, count = _DONE.unpack_from(data)
-    at, metrics = _DONE.size, {}
+    _, dataset, position, worker, epoch, count = _DONE_FORMAT.unpack_from(data)
+    at, metrics = _DONE_FORMAT.size, {}
     for _ in range(count):
-        length, value = _METRIC.unpack_from(data, at)
-        at += _METRIC.size
+        length, value = _METRIC_FORMAT.unpack_from(data, at)
+        at += _METRIC_FORMAT.size
         metrics[data[at : at + length].decode()] = value if math.isfinite(value) else 0.0
         at += length
     return Done(dataset, position, worker, epoch, metrics)

@@ -41,9 +41,9 @@ HOLDERS = 2
 """Workers that may hold the same task."""
 _STRAGGLING, _AT_LEAST = 3.0, 2.0
 """At the end of an epoch a task is given to a second worker after this many medians, and not before these seconds."""
-_AHEAD = 1_000_000
+_MAX_INDEXES_AHEAD = 1_000_000
 """Positions beyond the frontier of a restored state in which a worker's report is believed."""
-_REMEMBERED = 10_000
+_MAX_REMEMBERED = 10_000
 """Processes that are remembered, so that replaced ones do not come back."""
 
 
@@ -156,24 +156,24 @@ class Job:
         except (KeyError, IndexError):
             raise ValueError(f"an event that does not fit the state: {event}") from None
 
-    def _happen(self, event: Event, now: float) -> None:
+    def _apply_event(self, event: Event, now: float) -> None:
         self.record(event)
         self._apply(event, now)
 
     def _apply(self, event: Event, now: float) -> None:
         match event:
             case Given(number, position, index):
-                self._give(number, position, self.workers[index], now)
+                self._give_task(number, position, self.workers[index], now)
             case Done(number, position, index, epoch, metrics):
-                self._complete(self.by_number[number], position, index, epoch, metrics, now)
+                self._complete_task(self.by_number[number], position, index, epoch, metrics, now)
             case Returned(number, position, index):
-                self._release(number, position, self.workers[index])
+                self._release_task(number, position, self.workers[index])
             case Joined(index, incarnation, name):
                 self.add_worker(Worker(index, name, incarnation, now), (), now)
             case Gone(index):
                 worker = self.workers.pop(index)
                 for number, position in sorted(worker.held):
-                    self._release(number, position, worker)
+                    self._release_task(number, position, worker)
                 self.gradients.lost(worker.name)
                 if self._by_name.get(worker.name) is worker:
                     del self._by_name[worker.name]
@@ -210,18 +210,18 @@ class Job:
         self.next_worker = max(self.next_worker, worker.index + 1)
         before = self._newest.pop(worker.name, worker.incarnation)
         if before != worker.incarnation:
-            _remember(self._replaced, before, None)
-        _remember(self._newest, worker.name, worker.incarnation)
+            _remember_newest(self._replaced, before, None)
+        _remember_newest(self._newest, worker.name, worker.incarnation)
         for number, position in held:
-            self._give(number, position, worker, now)
+            self._give_task(number, position, worker, now)
 
-    def _give(self, number: int, position: int, worker: Worker, now: float) -> None:
+    def _give_task(self, number: int, position: int, worker: Worker, now: float) -> None:
         dataset = self.by_number[number]
         dataset.progress.give(position)
         dataset.holders.setdefault(position, {})[worker.index] = now
         worker.held.add((number, position))
 
-    def _complete(
+    def _complete_task(
         self, dataset: Dataset, position: int, index: int, epoch: int, metrics: dict[str, float], now: float
     ) -> None:
         holders = dataset.holders.pop(position, {})
@@ -238,7 +238,7 @@ class Job:
         if dataset.progress.epoch != epoch:
             self.available += 1
 
-    def _release(self, number: int, position: int, worker: Worker) -> None:
+    def _release_task(self, number: int, position: int, worker: Worker) -> None:
         dataset = self.by_number[number]
         worker.held.discard((number, position))
         holders = dataset.holders.get(position, {})
@@ -272,7 +272,7 @@ class Job:
             if main is None or main.definition.after:
                 what = "is not registered" if main is None else "is an evaluation itself"
                 raise DefinitionError(f"dataset {definition.name}: `after` names {definition.after}, which {what}")
-        self._happen(Registered(definition), now)
+        self._apply_event(Registered(definition), now)
 
     def carry(self) -> bool:
         """Take the progress of an earlier run over; return False if there is nothing left to do in it."""
@@ -320,12 +320,12 @@ class Job:
             )
         worker = self._by_name.get(name)
         if worker is not None and worker.incarnation != incarnation:
-            self._happen(Gone(worker.index), now)
+            self._apply_event(Gone(worker.index), now)
             worker = None
         if worker is None:
             if len(self.workers) >= MAX_WORKERS:
                 raise JobError(f"the job has {MAX_WORKERS:,} workers, and can have no more")
-            self._happen(Joined(self.next_worker, incarnation, name), now)
+            self._apply_event(Joined(self.next_worker, incarnation, name), now)
             worker = self._by_name[name]
         worker.seen = now
         return worker
@@ -343,14 +343,14 @@ class Job:
         kept: set[tuple[int, int]] = set()
         for key in held:
             dataset = self.datasets.get(key.dataset)
-            if dataset is None or not self._believable(dataset, key) or dataset.progress.is_done(key.position):
+            if dataset is None or not self._is_believable(dataset, key) or dataset.progress.is_done(key.position):
                 continue
             if len(kept) < MAX_HELD:
                 kept.add((dataset.number, key.position))
                 if (dataset.number, key.position) not in worker.held:
-                    self._happen(Given(dataset.number, key.position, worker.index), now)
+                    self._apply_event(Given(dataset.number, key.position, worker.index), now)
         for number, position in sorted(worker.held - kept):  # the worker never got these answers
-            self._happen(Returned(number, position, worker.index), now)
+            self._apply_event(Returned(number, position, worker.index), now)
 
     def named(self, name: str) -> Worker | None:
         """Return the worker of a name."""
@@ -359,11 +359,11 @@ class Job:
     def end(self, step: int, now: float) -> None:
         """Note that synchronous training has ended: workers that join later need not train."""
         if self.ended is None:
-            self._happen(Ended(step), now)
+            self._apply_event(Ended(step), now)
 
     def clock(self, event: Stepped | Gradient, now: float) -> None:
         """Note what a clock with backup workers has decided."""
-        self._happen(event, now)
+        self._apply_event(event, now)
 
     def current(self, worker: Worker) -> bool:
         """Return True if the worker is neither lost nor replaced."""
@@ -371,7 +371,7 @@ class Job:
 
     def replace(self, worker: Worker, share: float, at: float, now: float) -> None:
         """Tell a worker to leave, which works at a `share` of the median speed. `at`: Unix time."""
-        self._happen(Replaced(worker.incarnation, at, share, worker.name), now)
+        self._apply_event(Replaced(worker.incarnation, at, share, worker.name), now)
 
     def reason_to_leave(self, worker: Worker) -> str:
         """Return why a worker must leave, for its log; empty if it need not."""
@@ -383,13 +383,13 @@ class Job:
     def leave(self, worker: Worker, now: float) -> None:
         """Take the tasks of a worker back."""
         if self.current(worker):
-            self._happen(Gone(worker.index), now)
+            self._apply_event(Gone(worker.index), now)
 
     def expire(self, now: float) -> list[Worker]:
         """Take the tasks of workers back whose lease has ended, and return these workers."""
         lost = [worker for worker in self.workers.values() if now - worker.seen > LEASE]
         for worker in lost:
-            self._happen(Gone(worker.index), now)
+            self._apply_event(Gone(worker.index), now)
         return lost
 
     # -- tasks -------------------------------------------------------------------------------------------------------
@@ -415,7 +415,7 @@ class Job:
                 continue
             position = self._choose(dataset, worker, now, idle)
             if position is not None:
-                self._happen(Given(dataset.number, position, worker.index), now)
+                self._apply_event(Given(dataset.number, position, worker.index), now)
                 key = TaskKey(dataset.definition.name, dataset.progress.epoch, position)
                 return Assignment(key, dataset.progress.task(position), bool(dataset.definition.after))
         return Nothing.YET if unfinished else Nothing.MORE
@@ -432,10 +432,10 @@ class Job:
     def finish(self, worker: Worker, key: TaskKey, metrics: Mapping[str, float], now: float) -> bool:
         """Count a task as done; False if it was counted before. Any worker's report counts: the work was done."""
         dataset = self.datasets.get(key.dataset)
-        if dataset is None or not self._believable(dataset, key) or dataset.progress.is_done(key.position):
+        if dataset is None or not self._is_believable(dataset, key) or dataset.progress.is_done(key.position):
             return False
         chosen = dict(list(metrics.items())[:MAX_METRICS])
-        self._happen(Done(dataset.number, key.position, worker.index, key.epoch, chosen), now)
+        self._apply_event(Done(dataset.number, key.position, worker.index, key.epoch, chosen), now)
         return True
 
     def give_back(self, worker: Worker, key: TaskKey, now: float) -> None:
@@ -446,18 +446,18 @@ class Job:
             and (dataset.number, key.position) in worker.held
             and key.epoch == dataset.progress.epoch
         ):
-            self._happen(Returned(dataset.number, key.position, worker.index), now)
+            self._apply_event(Returned(dataset.number, key.position, worker.index), now)
 
-    def _believable(self, dataset: Dataset, key: TaskKey) -> bool:
+    def _is_believable(self, dataset: Dataset, key: TaskKey) -> bool:
         """Return True if a task is of the current epoch, and was given, maybe just before this state was restored."""
         progress = dataset.progress
         if key.epoch != progress.epoch or self.finished(dataset):
             return False
-        return 0 <= key.position < min(dataset.definition.tasks, progress.frontier + _AHEAD)
+        return 0 <= key.position < min(dataset.definition.tasks, progress.frontier + _MAX_INDEXES_AHEAD)
 
 
-def _remember(found: OrderedDict[K, V], key: K, value: V) -> None:
+def _remember_newest(found: OrderedDict[K, V], key: K, value: V) -> None:
     """Add an entry, and forget the oldest of too many."""
     found[key] = value
-    if len(found) > _REMEMBERED:
+    if len(found) > _MAX_REMEMBERED:
         found.popitem(last=False)

@@ -6,7 +6,7 @@ import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
-_RUN = """\
+_RUN_SCRIPT = """\
 import runpy
 import sys
 
@@ -24,4 +24,4 @@ def copy_library(directory: Path) -> None:
     shutil.copytree(
         source, directory / "avactl_worker", dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
     )
-    (directory / "__main__.py").write_text(_RUN)
+    (directory / "__main__.py").write_text(_RUN_SCRIPT)

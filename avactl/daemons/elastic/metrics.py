@@ -9,11 +9,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from avactl.daemons.elastic.service import Service
-from avactl.daemons.elastic.status import stragglers
+from avactl.daemons.elastic.status import count_stragglers
 
-_DATASETS = 16
+_MAX_DATASETS = 16
 """Datasets with series of their own, the first ones that were declared."""
-_DATASET = ["dataset"]
+_DATASET_LABELS = ["dataset"]
 
 
 class ServiceCollector(Collector):
@@ -34,7 +34,7 @@ class ServiceCollector(Collector):
         job = service.store.job
         yield GaugeMetricFamily("avactl_master_workers", "Live workers.", len(job.workers))
         yield GaugeMetricFamily(
-            "avactl_master_stragglers", "Workers at less than half of the median speed.", stragglers(job)
+            "avactl_master_stragglers", "Workers at less than half of the median speed.", count_stragglers(job)
         )
         yield CounterMetricFamily(
             "avactl_master_workers_lost", "Workers whose lease ended, since this master started.", service.lost
@@ -54,11 +54,15 @@ class ServiceCollector(Collector):
             "avactl_master_gradients_dropped", "Gradients that did not count.", job.gradients.dropped
         )
         tasks = GaugeMetricFamily(
-            "avactl_master_tasks", "Tasks of the epoch, by state: todo, doing, done.", labels=[*_DATASET, "state"]
+            "avactl_master_tasks",
+            "Tasks of the epoch, by state: todo, doing, done.",
+            labels=[*_DATASET_LABELS, "state"],
         )
-        epoch = GaugeMetricFamily("avactl_master_epoch", "Finished epochs.", labels=_DATASET)
-        records = CounterMetricFamily("avactl_master_records", "Records of all epochs, once each.", labels=_DATASET)
-        for each in job.by_number[:_DATASETS]:
+        epoch = GaugeMetricFamily("avactl_master_epoch", "Finished epochs.", labels=_DATASET_LABELS)
+        records = CounterMetricFamily(
+            "avactl_master_records", "Records of all epochs, once each.", labels=_DATASET_LABELS
+        )
+        for each in job.by_number[:_MAX_DATASETS]:
             name, done, doing = each.definition.name, each.progress.result.tasks, len(each.holders)
             todo = 0 if job.finished(each) else each.definition.tasks - done - doing
             for state, count in (("todo", todo), ("doing", doing), ("done", done)):
@@ -68,7 +72,7 @@ class ServiceCollector(Collector):
         yield from (tasks, epoch, records)
 
 
-def registry(service: Callable[[], Service | None]) -> CollectorRegistry:
+def make_registry(service: Callable[[], Service | None]) -> CollectorRegistry:
     """Return a registry with the metrics of a service."""
     found = CollectorRegistry()
     found.register(ServiceCollector(service))

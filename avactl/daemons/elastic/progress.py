@@ -20,7 +20,7 @@ from avactl.daemons.elastic.definition import Definition, Task
 
 MAX_METRICS = 16
 """Metrics of an epoch, by name."""
-_HISTORY = 100
+_MAX_EPOCHS = 100
 """Finished epochs whose results are kept."""
 
 
@@ -55,7 +55,7 @@ class Progress:
         self.definition = definition
         self.epoch = epoch
         """The epoch in progress, from 0; equal to the number of epochs when all are done."""
-        self.history: deque[EpochResult] = deque(maxlen=_HISTORY)
+        self.history: deque[EpochResult] = deque(maxlen=_MAX_EPOCHS)
         self.total_records = 0
         """Records of all epochs so far, each counted once."""
         self._start()
@@ -137,8 +137,8 @@ class Progress:
             "epoch": self.epoch,
             "frontier": self.frontier,
             "records": self.total_records,
-            "result": _stored(self.result),
-            "history": [_stored(each) for each in self.history],
+            "result": _epoch_data(self.result),
+            "history": [_epoch_data(each) for each in self.history],
         }
 
     @classmethod
@@ -159,8 +159,8 @@ class Progress:
         progress._done = bytearray(done)
         progress.frontier = int(header["frontier"])
         progress.total_records = int(header["records"])
-        progress.result = _loaded(header["result"])
-        progress.history.extend(_loaded(each) for each in header["history"])
+        progress.result = _parse_epoch(header["result"])
+        progress.history.extend(_parse_epoch(each) for each in header["history"])
         bits = np.unpackbits(np.frombuffer(done, np.uint8), count=definition.tasks, bitorder="little")
         if int(bits.sum()) != progress.result.tasks or bits[progress.frontier :].any():
             raise ValueError(f"dataset {definition.name}: the bitmap contradicts the counts")
@@ -168,7 +168,7 @@ class Progress:
         return progress
 
 
-def _stored(result: EpochResult) -> dict[str, Any]:
+def _epoch_data(result: EpochResult) -> dict[str, Any]:
     return {
         "epoch": result.epoch,
         "tasks": result.tasks,
@@ -177,6 +177,6 @@ def _stored(result: EpochResult) -> dict[str, Any]:
     }
 
 
-def _loaded(data: dict[str, Any]) -> EpochResult:
+def _parse_epoch(data: dict[str, Any]) -> EpochResult:
     sums = {str(name): (float(total), int(weight)) for name, (total, weight) in data["sums"].items()}
     return EpochResult(int(data["epoch"]), int(data["tasks"]), int(data["records"]), sums)

@@ -26,9 +26,9 @@ LONGEST = 3.0
 """Seconds that a new worker waits for more of them."""
 RETURN = 3.0
 """Seconds in which members of a broken round come back to a restarted master."""
-_ADDRESS = 300
+_MAX_ADDRESS_LENGTH = 300
 """Characters."""
-_NAMES = 10
+_MAX_NAMES = 10
 """Workers that are named in a message."""
 
 
@@ -85,30 +85,30 @@ class Rounds:
         `again`: the request is the same as before.
         """
         told = asked.round or m.Round()
-        place = self._place(worker, told)
+        place = self._find_place(worker, told)
         if place is not None or again:
             return place
         if worker.index not in self._candidates:
-            if not 1 <= len(asked.address) <= _ADDRESS:
-                raise JobError(f"an address has 1 to {_ADDRESS} characters")
-            self._adopt(told, now)
+            if not 1 <= len(asked.address) <= _MAX_ADDRESS_LENGTH:
+                raise JobError(f"an address has 1 to {_MAX_ADDRESS_LENGTH} characters")
+            self._adopt_round(told, now)
             before = self._placed.get(worker.index)
             rank = before.rank if before is not None else None
             if told.revision and self._is_current(told):
                 rank = told.rank
                 self._seats.pop(rank, None)
                 if asked.broken:
-                    self._break(f"{worker.name} has lost its connection to a peer")
+                    self._break_round(f"{worker.name} has lost its connection to a peer")
             for each in [each for each, seat in self._seats.items() if seat.worker is worker]:
                 del self._seats[each]  # it never got its place, or is not what it was
             self._candidates[worker.index] = _Candidate(worker, asked, rank, now)
         self.advance(now)
-        return self._place(worker, told)
+        return self._find_place(worker, told)
 
     def watch(self, worker: Worker, watch: m.Watch, now: float) -> m.Change | None:
         """Return what a member of a round must know, or None until there is something."""
         told = watch.round or m.Round()
-        self._adopt(told, now)
+        self._adopt_round(told, now)
         if not self._is_current(told):
             return m.Change(broken=True, reason=f"round {told.revision} is over")
         seat = self._seats.get(told.rank)
@@ -125,8 +125,8 @@ class Rounds:
         least = max((each.asked.least for each in self._candidates.values()), default=0)
         if self._seats:
             away = [f"rank {rank}" if seat.worker is None else seat.worker.name for rank, seat in self._seats.items()]
-            more = f" and {len(away) - _NAMES} more" if len(away) > _NAMES else ""
-            return f"{', '.join(away[:_NAMES])}{more} to end a step of round {self.revision}"
+            more = f" and {len(away) - _MAX_NAMES} more" if len(away) > _MAX_NAMES else ""
+            return f"{', '.join(away[:_MAX_NAMES])}{more} to end a step of round {self.revision}"
         if len(self._candidates) < least:
             return f"more workers: {len(self._candidates)} of at least {least} are there"
         return "workers that join"
@@ -159,19 +159,19 @@ class Rounds:
         self._placed.pop(worker.index, None)
         for rank in [rank for rank, seat in self._seats.items() if seat.worker is worker]:
             del self._seats[rank]
-            self._break(f"{worker.name} has left or was lost")
+            self._break_round(f"{worker.name} has left or was lost")
         self.advance(now)
 
     # -- rounds ------------------------------------------------------------------------------------------------------
 
     def advance(self, now: float) -> None:
         """Follow the time: drop members that do not come back, and form the next round."""
-        self._drop(now)
+        self._drop_lost(now)
         waiting = self._candidates
         if self._seats:
-            fresh = self._fresh()
-            if fresh and not self._wanted and self._gathered(now):
-                names = ", ".join(each.worker.name for each in fresh[:_NAMES])
+            fresh = self._waiting_candidates()
+            if fresh and not self._wanted and self._is_gathered(now):
+                names = ", ".join(each.worker.name for each in fresh[:_MAX_NAMES])
                 self._wanted = f"{names} {'join' if len(fresh) > 1 else 'joins'}"
                 self.changed += 1
             return
@@ -181,18 +181,18 @@ class Rounds:
         survivors = [each for each in waiting.values() if each.rank is not None]
         if self._broken and survivors and len(survivors) >= least:
             # They have a step to repeat, for which those that join would have to compute first.
-            self._form(survivors)
+            self._form_round(survivors)
             return
-        if not self._gathered(now):
+        if not self._is_gathered(now):
             return
         if len(waiting) < least:
             if self._few != len(waiting):
                 self._few = len(waiting)
                 logs.warn("waiting for workers", workers=len(waiting), least=least)
             return
-        self._form(list(waiting.values()))
+        self._form_round(list(waiting.values()))
 
-    def _form(self, chosen: list[_Candidate]) -> None:
+    def _form_round(self, chosen: list[_Candidate]) -> None:
         last = 2 * MAX_WORKERS
         order = sorted(
             chosen,
@@ -224,7 +224,7 @@ class Rounds:
             "round formed", revision=self.revision, workers=self.size, first=first.worker.name, step=first.asked.step
         )
 
-    def _place(self, worker: Worker, told: m.Round) -> m.Round | None:
+    def _find_place(self, worker: Worker, told: m.Round) -> m.Round | None:
         """Return the worker's place in the current round, also again if the answer was lost."""
         place = self._placed.get(worker.index)
         if place is None or told.revision >= self.revision or self._broken:
@@ -236,7 +236,7 @@ class Rounds:
         """Return True if a worker means the current round: workers of a lost master may have one of the same number."""
         return told.revision == self.revision and told.token == self._token
 
-    def _adopt(self, told: m.Round, now: float) -> None:
+    def _adopt_round(self, told: m.Round, now: float) -> None:
         """Believe a worker that this master is another one than when the round was formed."""
         if told.revision <= self.revision:
             return
@@ -249,13 +249,13 @@ class Rounds:
         self.changed += 1
         logs.info("round goes on", revision=told.revision, workers=told.size)
 
-    def _break(self, reason: str) -> None:
+    def _break_round(self, reason: str) -> None:
         if not self._broken:
             self._broken = reason
             self.changed += 1
             logs.info("round broken", revision=self.revision, reason=reason)
 
-    def _drop(self, now: float) -> None:
+    def _drop_lost(self, now: float) -> None:
         """Drop members that do not come back.
 
         A closed connection counts only together with a peer that has lost them too. Otherwise the lease decides.
@@ -271,15 +271,17 @@ class Rounds:
                 continue
             if now - seat.away >= patience:
                 del self._seats[rank]
-                self._break(f"{'rank ' + str(rank) if seat.worker is None else seat.worker.name} does not come back")
+                self._break_round(
+                    f"{'rank ' + str(rank) if seat.worker is None else seat.worker.name} does not come back"
+                )
                 self.changed += 1
 
-    def _fresh(self) -> list[_Candidate]:
+    def _waiting_candidates(self) -> list[_Candidate]:
         return [each for each in self._candidates.values() if each.rank is None]
 
-    def _gathered(self, now: float) -> bool:
+    def _is_gathered(self, now: float) -> bool:
         """Return True if there is no use in waiting for more workers to join."""
-        times = [each.since for each in self._fresh()]
+        times = [each.since for each in self._waiting_candidates()]
         if not times:
             return True
         most = max(each.asked.most for each in self._candidates.values())

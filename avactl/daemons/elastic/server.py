@@ -17,15 +17,15 @@ from avactl.daemons.elastic.service import WAITING, Member, RejoinError, Service
 from avactl.kube import logs
 from avactl.kube.listen import ListenError, split_address
 
-_PATIENCE = 20.0
+_ANSWER_TIMEOUT_S = 20.0
 """Seconds after which a request that waits is answered in any case."""
-_TICK = 0.25
+_TICK_INTERVAL_S = 0.25
 """Seconds between two looks at leases and at requests that wait."""
-_TIMED = ("work", "clock", "gradient")
+_TIMED_REQUESTS = ("work", "clock", "gradient")
 """Requests that may be answered because time has passed."""
 _AT_ONCE = {"store": 64}
 """Requests of a worker that may wait at a time, where it is more than one."""
-_OPTIONS = [
+_SERVER_OPTIONS = [
     ("grpc.so_reuseport", 0),  # a second master on this port must fail
     ("grpc.max_receive_message_length", m.LIMIT),
     ("grpc.max_concurrent_streams", 10_000),
@@ -46,7 +46,7 @@ class Server:
 
     async def start(self, listen: str) -> int:
         """Listen at HOST:PORT of the option `--listen`, and return the port. Raises ListenError."""
-        self._server = grpc.aio.server(options=_OPTIONS)
+        self._server = grpc.aio.server(options=_SERVER_OPTIONS)
         self._server.add_generic_rpc_handlers((_Handlers(self),))
         try:
             host, number = split_address(listen)
@@ -65,13 +65,13 @@ class Server:
     async def tick(self) -> None:
         """Follow leases and time, until cancelled."""
         while True:
-            await asyncio.sleep(_TICK)
+            await asyncio.sleep(_TICK_INTERVAL_S)
             self.ticked = monotonic()
             before = self._service.changes()
             self._service.expire(monotonic())
             self._commit()
             self._wake(before)
-            for kind in _TIMED:
+            for kind in _TIMED_REQUESTS:
                 self._wake_all(kind)
 
     # -- streams -----------------------------------------------------------------------------------------------------
@@ -100,9 +100,9 @@ class Server:
                 member.waiting[kind] += 1
                 event = asyncio.Event()
                 self._waiting[kind].add(event)  # at once: the next message may be what it waits for
-                task = asyncio.create_task(self._later(member, request, kind, event, context, lock))
+                task = asyncio.create_task(self._answer_later(member, request, kind, event, context, lock))
                 tasks.add(task)
-                task.add_done_callback(partial(self._forget, tasks, kind, event))
+                task.add_done_callback(partial(self._forget_request, tasks, kind, event))
         except RejoinError:
             await context.abort(grpc.StatusCode.ABORTED, "the lease of this worker has ended: join again")
         finally:
@@ -112,12 +112,12 @@ class Server:
             self._service.disconnected(member, monotonic())
             self._wake(before)
 
-    async def _later(
+    async def _answer_later(
         self, member: Member, request: m.Request, kind: str, event: asyncio.Event, context: Any, lock: asyncio.Lock
     ) -> None:
         """Answer a request when it can be answered; `event` is set when it may be."""
-        deadline = monotonic() + _PATIENCE
-        timer = asyncio.get_running_loop().call_later(_PATIENCE, event.set)
+        deadline = monotonic() + _ANSWER_TIMEOUT_S
+        timer = asyncio.get_running_loop().call_later(_ANSWER_TIMEOUT_S, event.set)
         try:
             while True:
                 await event.wait()
@@ -144,7 +144,7 @@ class Server:
         finally:
             timer.cancel()
 
-    def _forget(
+    def _forget_request(
         self, tasks: set[asyncio.Task[None]], kind: str, event: asyncio.Event, task: asyncio.Task[None]
     ) -> None:
         """Drop a request that was answered, or whose worker is gone: maybe before its task began."""

@@ -12,7 +12,7 @@ from avactl_worker import messages as m
 
 from avactl.daemons.elastic import status
 from avactl.daemons.elastic.clock import MOST_STEPS, BackupClock, StepClock
-from avactl.daemons.elastic.definition import DefinitionError, checked
+from avactl.daemons.elastic.definition import DefinitionError, check_definition
 from avactl.daemons.elastic.job import LEASE, Assignment, JobError, Nothing, ReplacedError, TaskKey
 from avactl.daemons.elastic.rounds import Rounds
 from avactl.daemons.elastic.state.store import Store
@@ -21,13 +21,13 @@ from avactl.kube import logs
 
 HEARTBEAT = 2.0
 """Seconds between two heartbeats of a worker."""
-_SETTLE = 3.0
+_SETTLE_TIME_S = 3.0
 """Seconds in which workers come back to a master whose state is not the newest, before it hands out tasks."""
-_NAME = 253
+_MAX_NAME_LENGTH = 253
 """Characters of a worker's name."""
-_METRIC = 63
+_MAX_METRIC_LENGTH = 63
 """Characters of a metric's name."""
-_REPORTS = 10_000
+_MAX_REPORTS = 10_000
 """Reports in one message."""
 
 
@@ -71,9 +71,9 @@ class Service:
         self.store, self.clock = store, StepClock()
         self.durable = store.synced
         """Number of the last event that survives the loss of this master."""
-        self._open = now if settled else now + _SETTLE
+        self._open = now if settled else now + _SETTLE_TIME_S
         # Clocks are not part of the state: workers say their steps again.
-        self._clock_open = now if store.new and settled else now + _SETTLE
+        self._clock_open = now if store.new and settled else now + _SETTLE_TIME_S
         self.backup = None if gradients is None else BackupClock(store.job, gradients, now)
         self.rounds = Rounds(self._clock_open)
         self.lost = 0
@@ -103,34 +103,34 @@ class Service:
             if request.join is not None:
                 answer.joined = self._join(member, request.join, now)
             else:
-                worker = self._worker(member, now)
+                worker = self._join_worker(member, now)
                 if request.work is not None:
-                    if not self._work(worker, request.work, answer, now, waited):
+                    if not self._give_work(worker, request.work, answer, now, waited):
                         return None
                 elif request.clock is not None:
-                    if not self._clock(member, worker, request.clock, answer, now):
+                    if not self._answer_clock(member, worker, request.clock, answer, now):
                         return None
                 elif request.gradient is not None:
-                    if not self._gradient(member, worker, request.gradient, answer, now):
+                    if not self._answer_gradient(member, worker, request.gradient, answer, now):
                         return None
                 elif request.register is not None:
-                    answer.registered = self._register(request.register, now)
+                    answer.registered = self._register_datasets(request.register, now)
                 elif request.resume is not None:
-                    held = [_key(each) for each in request.resume.held]
-                    self.store.job.resume(worker, held, map(_report, request.resume.finished[:_REPORTS]), now)
+                    held = [_make_key(each) for each in request.resume.held]
+                    self.store.job.resume(worker, held, map(_check_report, request.resume.finished[:_MAX_REPORTS]), now)
                     if self.backup is not None:
-                        known = (_step(request.resume.begun), _step(request.resume.counted))
+                        known = (_check_step(request.resume.begun), _check_step(request.resume.counted))
                         self.backup.resume(worker, *known, now)
                     elif request.resume.step:
                         # Others must not run ahead of a worker whose step began with the master before.
                         self.clock.begin(worker.index, request.resume.step, 0)
                 elif request.rendezvous is not None:
-                    return self._rendezvous(worker, request.rendezvous, answer, now, waited)
+                    return self._answer_rendezvous(worker, request.rendezvous, answer, now, waited)
                 elif request.watch is not None:
                     answer.change = self._watch(worker, request.watch, now)
                     return answer if answer.change is not None else None
                 elif request.store is not None:
-                    answer.value = self._values(request.store)
+                    answer.value = self._answer_store(request.store)
                     return answer if answer.value is not None else None
                 elif request.finish is not None:
                     self.store.job.end(request.finish.step, now)
@@ -140,7 +140,7 @@ class Service:
                     answer.leave = self.store.job.reason_to_leave(worker)
                 elif request.leave is not None:
                     self.store.job.leave(worker, now)
-                    self._gone(worker, now)
+                    self._remove_worker(worker, now)
         except (JobError, DefinitionError) as error:
             code = "over" if isinstance(error, OverError) else "refused"
             if isinstance(error, ReplacedError):
@@ -160,7 +160,7 @@ class Service:
         answer.sequence, answer.durable = self.store.sequence, self.durable
         return answer
 
-    def _worker(self, member: Member, now: float) -> Worker:
+    def _join_worker(self, member: Member, now: float) -> Worker:
         worker = member.worker
         if worker is None or not self.store.job.current(worker):
             raise RejoinError
@@ -168,13 +168,13 @@ class Service:
         return worker
 
     def _join(self, member: Member, join: m.Join, now: float) -> m.Joined:
-        if not 1 <= len(join.worker) <= _NAME or not join.worker.isprintable():
-            raise JobError(f"a worker's name has 1 to {_NAME} printable characters")
+        if not 1 <= len(join.worker) <= _MAX_NAME_LENGTH or not join.worker.isprintable():
+            raise JobError(f"a worker's name has 1 to {_MAX_NAME_LENGTH} printable characters")
         job = self.store.job
         before = job.named(join.worker)
         worker = job.join(join.worker, join.incarnation, now)
         if before is not None and before is not worker:
-            self._gone(before, now)
+            self._remove_worker(before, now)
         member.worker, worker.replaceable = worker, join.replaceable
         self._members[worker.index] = member
         self.rounds.connected(worker)
@@ -182,7 +182,7 @@ class Service:
         gradients = 0 if self.backup is None else self.backup.count
         return m.Joined(lineage=self.store.lineage, heartbeat=HEARTBEAT, lease=LEASE, gradients=gradients)
 
-    def _register(self, asked: m.Registration, now: float) -> m.Registered:
+    def _register_datasets(self, asked: m.Registration, now: float) -> m.Registered:
         job = self.store.job
         known = job.datasets.get(asked.name)
         if known is not None and known.definition.digest == asked.digest:
@@ -190,7 +190,7 @@ class Service:
         about = asked.definition
         if about is None:
             return m.Registered(definition_wanted=True)
-        definition = checked(
+        definition = check_definition(
             asked.name,
             asked.digest,
             about.counts,
@@ -216,14 +216,14 @@ class Service:
         )
         return m.Registered()
 
-    def _work(self, worker: Worker, work: m.Work, answer: m.Answer, now: float, waited: bool) -> bool:
+    def _give_work(self, worker: Worker, work: m.Work, answer: m.Answer, now: float, waited: bool) -> bool:
         job = self.store.job
         if not waited:
-            for report in work.finished[:_REPORTS]:
-                key, metrics = _report(report)
+            for report in work.finished[:_MAX_REPORTS]:
+                key, metrics = _check_report(report)
                 job.finish(worker, key, metrics, now)
             for each in work.returned:
-                job.give_back(worker, _key(each), now)
+                job.give_back(worker, _make_key(each), now)
         if not work.datasets:
             return True
         found = job.take(worker, work.datasets, now, work.wait) if now >= self._open else Nothing.YET
@@ -240,7 +240,7 @@ class Service:
         answer.finished = found is Nothing.MORE
         return answer.finished or not work.wait
 
-    def _clock(self, member: Member, worker: Worker, clock: m.Clock, answer: m.Answer, now: float) -> bool:
+    def _answer_clock(self, member: Member, worker: Worker, clock: m.Clock, answer: m.Answer, now: float) -> bool:
         if self.backup is not None:
             if clock.step and not clock.asked:
                 raise JobError(
@@ -249,7 +249,7 @@ class Service:
                 )
             if now < self._open or self._members.get(worker.index) is not member:
                 return False  # a request of a stream that broke must not speak for the worker
-            answer.step = self.backup.begin(worker, _step(clock.step), now) or 0
+            answer.step = self.backup.begin(worker, _check_step(clock.step), now) or 0
             return answer.step > 0
         if now < self._clock_open and not clock.step:
             return False  # the slowest worker is not known yet
@@ -260,13 +260,13 @@ class Service:
         answer.step = step
         return True
 
-    def _gradient(self, member: Member, worker: Worker, asked: m.Gradient, answer: m.Answer, now: float) -> bool:
+    def _answer_gradient(self, member: Member, worker: Worker, asked: m.Gradient, answer: m.Answer, now: float) -> bool:
         if self.backup is None:
             answer.gradient = 1
         elif now < self._open or self._members.get(worker.index) is not member:
             return False
         else:
-            answer.gradient = 1 if self.backup.counts(worker, _step(asked.step), now) else 2
+            answer.gradient = 1 if self.backup.counts(worker, _check_step(asked.step), now) else 2
         return True
 
     def disconnected(self, member: Member, now: float) -> None:
@@ -276,7 +276,7 @@ class Service:
             del self._members[worker.index]
             self.rounds.disconnected(worker, now)
 
-    def _gone(self, worker: Worker, now: float) -> None:
+    def _remove_worker(self, worker: Worker, now: float) -> None:
         self.clock.remove(worker.index)
         if self.backup is not None:
             self.backup.advance(now)
@@ -284,7 +284,7 @@ class Service:
 
     # -- rounds ------------------------------------------------------------------------------------------------------
 
-    def _rendezvous(
+    def _answer_rendezvous(
         self, worker: Worker, asked: m.Rendezvous, answer: m.Answer, now: float, waited: bool
     ) -> m.Answer | None:
         if self.store.job.ended is not None:
@@ -298,7 +298,7 @@ class Service:
             return m.Change(finished=True)
         return self.rounds.watch(worker, watch, now)
 
-    def _values(self, asked: m.Store) -> m.Value | None:
+    def _answer_store(self, asked: m.Store) -> m.Value | None:
         """Return the answer to an operation on the store of a round, or None if it must wait."""
         values = self.rounds.values
         if values is None or asked.revision != self.rounds.revision:
@@ -330,14 +330,14 @@ class Service:
     def expire(self, now: float) -> None:
         """Take the tasks of lost workers back, and choose slow ones that must leave."""
         for worker in self.store.job.expire(now):
-            self._gone(worker, now)
+            self._remove_worker(worker, now)
             self.lost += 1
             logs.warn("worker lost", name=worker.name, tasks=len(worker.held), silent=round(now - worker.seen, 1))
 
         self.rounds.advance(now)
-        self._replace(now)
+        self._replace_stragglers(now)
 
-    def _replace(self, now: float) -> None:
+    def _replace_stragglers(self, now: float) -> None:
         job, stragglers = self.store.job, self._stragglers
         if stragglers is None or job.ended is not None or job.complete():
             return
@@ -356,27 +356,27 @@ class Service:
 
     def status(self, now: float) -> bytes:
         """Return the status as JSON."""
-        found = status.collect(self.store.job, now, self.store.lineage)
+        found = status.collect_status(self.store.job, now, self.store.lineage)
         steps = {} if self.backup is None else {"gradients": self.backup.status()}
         return orjson.dumps({**found, "round": self.rounds.status(), **steps})
 
 
-def _step(step: int) -> int:
+def _check_step(step: int) -> int:
     if step > MOST_STEPS:
         raise JobError(f"step {step}: {MOST_STEPS:,} are possible")
     return step
 
 
-def _key(key: m.TaskKey | None) -> TaskKey:
+def _make_key(key: m.TaskKey | None) -> TaskKey:
     if key is None:
         raise JobError("a task without a key")
     return TaskKey(key.dataset, key.epoch, key.position)
 
 
-def _report(report: m.Report) -> tuple[TaskKey, dict[str, Any]]:
+def _check_report(report: m.Report) -> tuple[TaskKey, dict[str, Any]]:
     metrics = {
         each.name: each.value
         for each in report.metrics[:100]
-        if 1 <= len(each.name) <= _METRIC and math.isfinite(each.value)
+        if 1 <= len(each.name) <= _MAX_METRIC_LENGTH and math.isfinite(each.value)
     }
-    return _key(report.task), metrics
+    return _make_key(report.task), metrics

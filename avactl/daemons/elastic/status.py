@@ -11,22 +11,22 @@ import orjson
 
 from avactl.daemons.elastic.job import Dataset, Job
 from avactl.daemons.elastic.progress import EpochResult
-from avactl.daemons.elastic.workers import Worker, shares
+from avactl.daemons.elastic.workers import Worker, speed_shares
 from avactl.kube.timestamps import timestamp
 
-_WORKERS = 1000
+_MAX_WORKERS = 1000
 """Workers that are listed, the slowest first."""
-_SLOW = 0.5
+_STRAGGLER_SHARE = 0.5
 """A worker with less than this part of the median speed straggles."""
-_WINDOW = 60.0
+_SPEED_WINDOW_S = 60.0
 """Seconds over which the speed of the job is measured."""
-_POINTS = 64
+_MAX_POINTS = 64
 """Points of the curve; when there are more, neighbours are merged."""
 _MOST_DATASETS, _MOST_METRICS, _MOST_STRAGGLERS, _MOST_REPLACED = 8, 8, 8, 4
 """Entries of the summary, which is an annotation."""
 
 
-def collect(job: Job, now: float, lineage: str) -> dict[str, Any]:
+def collect_status(job: Job, now: float, lineage: str) -> dict[str, Any]:
     """Return datasets with their progress, and workers with their speed in records per second."""
     speeds = [worker.speed for worker in job.workers.values() if worker.speed]
     middle = median(speeds) if speeds else 0.0
@@ -48,7 +48,7 @@ def collect(job: Job, now: float, lineage: str) -> dict[str, Any]:
         }
         for each in job.by_number
     ]
-    compared = shares(job.workers.values())
+    compared = speed_shares(job.workers.values())
     workers = [
         {
             "name": worker.name,
@@ -56,10 +56,10 @@ def collect(job: Job, now: float, lineage: str) -> dict[str, Any]:
             "records": worker.records,
             "held": len(worker.held),
             "speed": round(worker.speed, 3),
-            "straggles": _straggles(worker, compared.get(worker.index), middle),
+            "straggles": _is_straggler(worker, compared.get(worker.index), middle),
             "silent": round(now - worker.seen, 1),
         }
-        for worker in sorted(job.workers.values(), key=lambda each: each.speed)[:_WORKERS]
+        for worker in sorted(job.workers.values(), key=lambda each: each.speed)[:_MAX_WORKERS]
     ]
     return {
         "lineage": lineage,
@@ -74,19 +74,19 @@ def collect(job: Job, now: float, lineage: str) -> dict[str, Any]:
     }
 
 
-def stragglers(job: Job) -> int:
+def count_stragglers(job: Job) -> int:
     """Return the number of workers that straggle."""
     workers = job.workers.values()
-    speeds, compared = [worker.speed for worker in workers if worker.speed], shares(workers)
+    speeds, compared = [worker.speed for worker in workers if worker.speed], speed_shares(workers)
     middle = median(speeds) if speeds else 0.0
-    return sum(_straggles(worker, compared.get(worker.index), middle) for worker in workers)
+    return sum(_is_straggler(worker, compared.get(worker.index), middle) for worker in workers)
 
 
-def _straggles(worker: Worker, share: float | None, middle: float) -> bool:
+def _is_straggler(worker: Worker, share: float | None, middle: float) -> bool:
     """`share`: its speed as a share of the median, if it has done enough; `middle`: median speed by the last tasks."""
     if share is not None:
-        return share < _SLOW
-    return bool(worker.speed) and worker.speed < _SLOW * middle
+        return share < _STRAGGLER_SHARE
+    return bool(worker.speed) and worker.speed < _STRAGGLER_SHARE * middle
 
 
 class _Point(NamedTuple):
@@ -116,12 +116,12 @@ class Summary:
         """Take a sample; `now` by the monotonic clock."""
         main = [each for each in job.by_number if not each.definition.after]
         self._samples.append((now, sum(each.progress.total_records for each in main)))
-        while len(self._samples) > 2 and now - self._samples[1][0] >= _WINDOW:
+        while len(self._samples) > 2 and now - self._samples[1][0] >= _SPEED_WINDOW_S:
             self._samples.popleft()
         if main:
-            self._extend(main[0])
+            self._extend_curve(main[0])
 
-    def _extend(self, dataset: Dataset) -> None:
+    def _extend_curve(self, dataset: Dataset) -> None:
         progress = dataset.progress
         results: list[EpochResult] = [*progress.history, progress.result]
         if not self._metric:
@@ -136,9 +136,9 @@ class Summary:
                 self._seen[result.epoch] = total, weight
                 self._curve.append(_Point(records, total - seen[0], weight - seen[1]))
         self._seen = {result.epoch: self._seen.get(result.epoch, (0.0, 0)) for result in results}
-        if len(self._curve) > _POINTS:
+        if len(self._curve) > _MAX_POINTS:
             odd = self._curve[len(self._curve) // 2 * 2 :]
-            self._curve = [_merged(*pair) for pair in list(pairwise(self._curve))[::2]] + odd
+            self._curve = [_merge_points(*pair) for pair in list(pairwise(self._curve))[::2]] + odd
 
     def speed(self) -> float | None:
         """Return the records per second; None if they were not observed for long enough."""
@@ -147,7 +147,7 @@ class Summary:
 
     def text(self, job: Job) -> str:
         """Return the JSON. Times are RFC 3339, speeds records per second."""
-        status = collect(job, 0.0, "")
+        status = collect_status(job, 0.0, "")
         slow = [worker["name"] for worker in status["listed"] if worker["straggles"]]
         speed = self.speed() if self._samples else None
         data = {
@@ -165,21 +165,21 @@ class Summary:
                     **{key: each[key] for key in ("name", "after", "epoch", "epochs", "tasks", "done", "held")},
                     "records": each["records"],
                     "size": dataset.definition.records,
-                    "metrics": _few(_latest(dataset)),
+                    "metrics": _first_metrics(_latest_metrics(dataset)),
                 }
                 for dataset, each in zip(job.by_number[:_MOST_DATASETS], status["datasets"], strict=False)
             ],
             "metric": self._metric,
-            "curve": [[each.records, _short(each.total / each.weight)] for each in self._curve],
+            "curve": [[each.records, _round_value(each.total / each.weight)] for each in self._curve],
         }
         return orjson.dumps(data).decode()
 
 
-def _merged(one: _Point, other: _Point) -> _Point:
+def _merge_points(one: _Point, other: _Point) -> _Point:
     return _Point(other.records, one.total + other.total, one.weight + other.weight)
 
 
-def _latest(dataset: Dataset) -> dict[str, float]:
+def _latest_metrics(dataset: Dataset) -> dict[str, float]:
     """Return the metrics of the current epoch; right after its beginning, those of the epoch before."""
     progress = dataset.progress
     if progress.result.tasks or not progress.history:
@@ -187,10 +187,10 @@ def _latest(dataset: Dataset) -> dict[str, float]:
     return progress.history[-1].means()
 
 
-def _few(metrics: dict[str, float]) -> dict[str, float]:
+def _first_metrics(metrics: dict[str, float]) -> dict[str, float]:
     chosen = sorted(metrics.items(), key=lambda each: each[0] != "loss")[:_MOST_METRICS]
-    return {name: _short(value) for name, value in chosen}
+    return {name: _round_value(value) for name, value in chosen}
 
 
-def _short(value: float) -> float:
+def _round_value(value: float) -> float:
     return float(f"{value:.6g}")

@@ -11,7 +11,7 @@ MAX_VALUE = 1024 * 1024
 MAX_KEYS = 100_000
 MAX_TOTAL = 64 * 1024 * 1024
 """Bytes of all keys and values."""
-_DIGITS = 20
+_MAX_DIGITS = 20
 
 
 class Values:
@@ -51,7 +51,7 @@ class Values:
         """Add a decimal number to a value, 0 if there is none, and return the sum."""
         old = self._values.get(key, b"0")
         try:
-            if max(len(old), len(amount)) > _DIGITS:
+            if max(len(old), len(amount)) > _MAX_DIGITS:
                 raise ValueError
             found = str(int(old) + int(amount)).encode()
         except ValueError:

@@ -12,23 +12,23 @@ from typing import NamedTuple
 
 from avactl.daemons.elastic.events import Replaced
 
-_WEIGHT = 0.2
+_NEWEST_WEIGHT = 0.2
 """Weight of the last task in a worker's speed."""
 _SAMPLES, _ENOUGH = 16, 8
 """Tasks whose median is compared with other workers, at most and at least: one that takes long, by a checkpoint or a
 slow start, makes no worker slow."""
-_PEERS = 3
+_MIN_PEERS = 3
 """Workers that are compared, at least."""
-_PERIOD = 5.0
+_LOOK_INTERVAL_S = 5.0
 """Seconds between two comparisons, at most."""
-_HOUR = 3600.0
+_SECONDS_PER_HOUR = 3600.0
 _PER_HOUR = 6
 """Replaced workers of a job in an hour; each name at most once."""
-_SUCCESSOR = 600.0
+_SUCCESSOR_TIMEOUT_S = 600.0
 """Seconds in which no other worker is replaced, unless the successor of the last one joins before."""
 REMEMBERED = 16
 """Replacements that the state holds."""
-_FASTEST = 1e12
+_MAX_SPEED = 1e12
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ class Worker:
         self.records += records
         if seconds:
             speed = records / seconds
-            self.speed = speed if not self.speed else (1 - _WEIGHT) * self.speed + _WEIGHT * speed
+            self.speed = speed if not self.speed else (1 - _NEWEST_WEIGHT) * self.speed + _NEWEST_WEIGHT * speed
             if dataset is None:
                 return
             if dataset != self._dataset:
@@ -72,7 +72,7 @@ class Worker:
 
     def said(self, pace: float) -> None:
         """Note its pace, as it says."""
-        self.pace = pace if math.isfinite(pace) and 0 < pace < _FASTEST else 0.0
+        self.pace = pace if math.isfinite(pace) and 0 < pace < _MAX_SPEED else 0.0
 
     def rate(self) -> tuple[int, float] | None:
         """Return what may be compared, and with whom: the number of the dataset, -1 for steps. None: too few tasks."""
@@ -81,7 +81,7 @@ class Worker:
         return (self._dataset, median(self._speeds)) if len(self._speeds) >= _ENOUGH else None
 
 
-def shares(workers: Iterable[Worker]) -> dict[int, float]:
+def speed_shares(workers: Iterable[Worker]) -> dict[int, float]:
     """Return the speed of workers as a share of the median, by index; only where enough of them do the same."""
     groups: dict[int, dict[int, float]] = {}
     for worker in workers:
@@ -89,7 +89,7 @@ def shares(workers: Iterable[Worker]) -> dict[int, float]:
             groups.setdefault(found[0], {})[worker.index] = found[1]
     result: dict[int, float] = {}
     for rates in groups.values():
-        if len(rates) >= _PEERS:
+        if len(rates) >= _MIN_PEERS:
             middle = median(rates.values())
             result |= {index: rate / middle for index, rate in rates.items()}
     return result
@@ -122,9 +122,9 @@ class Stragglers:
         """Return the worker to replace now; None if there is none. `before`: replacements so far."""
         if now < self._next:
             return None
-        self._next = now + min(_PERIOD, self.after / 4)
+        self._next = now + min(_LOOK_INTERVAL_S, self.after / 4)
         found: list[Slowest] = []
-        compared = shares(workers)
+        compared = speed_shares(workers)
         for worker in workers:
             share = compared.get(worker.index, 1.0)
             if share >= self.below:
@@ -134,15 +134,15 @@ class Stragglers:
             elif now - worker.slow_since >= self.after and worker.replaceable:
                 found.append(Slowest(worker, share))
         unix = self.clock()
-        recent = [each for each in before if abs(unix - each.at) < _HOUR]
+        recent = [each for each in before if abs(unix - each.at) < _SECONDS_PER_HOUR]
         if len(workers) <= self.least or len(recent) >= _PER_HOUR:
             return None
-        if any(abs(unix - each.at) < _SUCCESSOR and _awaited(each, named(each.name)) for each in recent):
+        if any(abs(unix - each.at) < _SUCCESSOR_TIMEOUT_S and _is_awaited(each, named(each.name)) for each in recent):
             return None
         names = {each.name for each in recent}
         return min((each for each in found if each.worker.name not in names), key=lambda each: each.share, default=None)
 
 
-def _awaited(replaced: Replaced, worker: Worker | None) -> bool:
+def _is_awaited(replaced: Replaced, worker: Worker | None) -> bool:
     """Return True until another process has joined with the name."""
     return worker is None or worker.incarnation == replaced.incarnation

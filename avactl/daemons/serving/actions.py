@@ -13,9 +13,9 @@ from avactl.daemons.serving.revisions import (
     REJECTED,
     Body,
     Revision,
-    membership,
     new_body,
     owner_of,
+    revision_membership,
     service_body,
 )
 from avactl.daemons.serving.view import (
@@ -56,7 +56,7 @@ class Actor:
             case Scale(revision, replicas):
                 await self._patch_set(sets, revision, {"spec": {"replicas": replicas}})
             case Member(revision, attached):
-                labels, owners = membership(view.deployment, revision.hash, attached=attached)
+                labels, owners = revision_membership(view.deployment, revision.hash, attached=attached)
                 await self._patch_set(sets, revision, {"metadata": {"labels": labels, "ownerReferences": owners}})
             case Reject(revision, reason):
                 await self._patch_set(

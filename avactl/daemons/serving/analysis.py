@@ -8,11 +8,11 @@ from typing import Any
 import aiohttp
 import orjson
 
-from avactl.base.promql import confinement_problem, filled
+from avactl.base.promql import confinement_problem, fill_placeholders
 from avactl.contracts.document import DocumentError
 from avactl.contracts.serving import RolloutAnalysis, RolloutQuery
 
-_TIMEOUT = 10.0
+_TIMEOUT_S = 10.0
 _MOST_BYTES = 1 << 20
 
 
@@ -28,8 +28,8 @@ class Prometheus:
 
     async def value(self, promql: str) -> float | None:
         """Return the number that a query gives; None for no result, NaN or infinity. Raises PrometheusError."""
-        limits = aiohttp.ClientTimeout(total=_TIMEOUT)
-        query = {"query": promql, "timeout": f"{_TIMEOUT:g}s"}
+        limits = aiohttp.ClientTimeout(total=_TIMEOUT_S)
+        query = {"query": promql, "timeout": f"{_TIMEOUT_S:g}s"}
         try:
             async with (
                 aiohttp.ClientSession(timeout=limits, trust_env=False) as session,
@@ -39,10 +39,10 @@ class Prometheus:
                 status = response.status
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise PrometheusError(f"Prometheus does not answer: {type(error).__name__} {error}"[:300]) from None
-        return _parsed(status, content)
+        return _parse_answer(status, content)
 
 
-def _parsed(status: int, content: bytes) -> float | None:
+def _parse_answer(status: int, content: bytes) -> float | None:
     try:
         answer = orjson.loads(content)
     except orjson.JSONDecodeError:
@@ -68,14 +68,14 @@ def _parsed(status: int, content: bytes) -> float | None:
 
 def of_version(query: RolloutQuery, analysis: RolloutAnalysis, namespace: str, name: str, hash: str) -> str:
     """Return a query for the pods of one version. Raises DocumentError if it reads metrics of other namespaces."""
-    promql = filled(query.promql, namespace, f"{name}-{hash}-[a-z0-9]+", analysis.interval_s)
+    promql = fill_placeholders(query.promql, namespace, f"{name}-{hash}-[a-z0-9]+", analysis.interval_s)
     problem = confinement_problem(promql, namespace)
     if problem is not None:
         raise DocumentError(f"query `{query.name}`: {problem.message}; {problem.hint}")
     return promql
 
 
-async def measure(
+async def run_analysis(
     prometheus: Prometheus | None, analysis: RolloutAnalysis, namespace: str, name: str, stable: str, canary: str
 ) -> tuple[str, str]:
     """Return `passed`, `failed`, `unavailable` or `empty` (no requests), and the values or the reason.
@@ -95,7 +95,7 @@ async def measure(
                 empty = True
                 texts.append(f"{query.name}: no value")
                 continue
-            wrong = _violated(query, new, old or 0.0)
+            wrong = _violation_text(query, new, old or 0.0)
             failed = failed or bool(wrong)
             compared = f", stable {old:.4g}" if old is not None else ""
             texts.append(f"{query.name} {new:.4g}{compared}{wrong}")
@@ -104,7 +104,7 @@ async def measure(
     return ("failed" if failed else "empty" if empty else "passed"), "; ".join(texts)
 
 
-def _violated(query: RolloutQuery, new: float, old: float) -> str:
+def _violation_text(query: RolloutQuery, new: float, old: float) -> str:
     if query.max is not None and new > query.max:
         return f": above {query.max:g}"
     if query.min is not None and new < query.min:

@@ -15,7 +15,7 @@ from avactl.contracts.names import MANAGED_BY, MANAGER, ROLLOUT, ROLLOUT_STATE, 
 from avactl.contracts.serving import RolloutConfig, RolloutState, RolloutStep
 from avactl.daemons.serving import metrics
 from avactl.daemons.serving.actions import ROUTES, VALIDATION, Actor
-from avactl.daemons.serving.analysis import Prometheus, measure, of_version
+from avactl.daemons.serving.analysis import Prometheus, of_version, run_analysis
 from avactl.daemons.serving.decide import decide
 from avactl.daemons.serving.questions import Room, not_starting
 from avactl.daemons.serving.revisions import HASH_LABEL, Body, revisions_of
@@ -30,14 +30,14 @@ from avactl.kube.events import EventRecorder
 from avactl.kube.passes import Passes
 from avactl.kube.reflector import Reflector
 
-_TURNS = 12
+_MAX_TURNS = 12
 """Decisions of one pass over a service."""
-_PARALLEL = 4
+_MAX_PARALLEL = 4
 """Maximum number of concurrent passes of one namespace: slow queries or many objects of one team delay no other."""
 _BATCH_S = 0.05
 """Seconds between two turns: a batch of events, such as those of many pods, is one."""
 GOOD = ("Stable", "Promoted")
-_PATHS = {
+_API_PATHS = {
     "Deployment": "/apis/apps/v1/deployments",
     "ReplicaSet": "/apis/apps/v1/replicasets",
     "Service": "/api/v1/services",
@@ -65,12 +65,12 @@ class Daemon(ElectedDaemon):
     def __init__(self, client: Client, options: Options) -> None:
         super().__init__(options.listen, options.leader(client))
         self._client, self._options = client, options
-        self._stores = {kind: objects_of(kind) for kind in _PATHS}
-        self._actor = Actor(client, self._saw)
+        self._stores = {kind: objects_of(kind) for kind in _API_PATHS}
+        self._actor = Actor(client, self._update_store)
         self._room = Room(client)
         self._events = EventRecorder(client, SERVING_DAEMON, "Rollout")
         self._prometheus = Prometheus(options.prometheus) if options.prometheus else None
-        self._passes = Passes(self._wake.set, _PARALLEL)
+        self._passes = Passes(self._wake.set, _MAX_PARALLEL)
         self._errors: dict[str, str] = {}
         own = {"labelSelector": f"{MANAGED_BY}={MANAGER}"}
         self._reflectors = [
@@ -84,7 +84,7 @@ class Daemon(ElectedDaemon):
                 page=PAGE,
                 most=ANSWER,
             )
-            for kind, path in _PATHS.items()
+            for kind, path in _API_PATHS.items()
         ]
         self._weights = Weights(client, self._stores["Service"], self._wake.set)
         self._reflectors += self._weights.reflectors
@@ -94,7 +94,7 @@ class Daemon(ElectedDaemon):
 
             async def turn() -> None:
                 for key in self._stores["Deployment"].keys():  # noqa: SIM118 - not a mapping
-                    self._passes.begin(group, self._pass, key, key.partition("/")[0])
+                    self._passes.begin(group, self._advance_service, key, key.partition("/")[0])
                 for key in self._stores["Service"].keys():  # noqa: SIM118 - not a mapping
                     self._passes.begin(group, self._weights.sync, key, key.partition("/")[0])
 
@@ -103,35 +103,35 @@ class Daemon(ElectedDaemon):
     def _is_stuck(self) -> bool:
         return super()._is_stuck() or self._passes.longest() >= self.stuck_after_s
 
-    def _saw(self, body: Body) -> None:
+    def _update_store(self, body: Body) -> None:
         store = self._stores.get(str(body.get("kind")))
         if store is not None:
             store.put(body)
 
     # -- one service
 
-    async def _pass(self, key: str) -> None:
+    async def _advance_service(self, key: str) -> None:
         """Bring one service forward; what fails is that service's error, and is tried again."""
         try:
             await self._advance(key)
             self._errors.pop(key, None)
         except (ApiError, UnreachableError, DocumentError) as error:
             if not isinstance(error, ApiError) or error.status != 409:  # 409: seen too early, or made before a crash
-                self._failed(key, str(error))
+                self._record_failure(key, str(error))
             elif self._errors.get(key) != str(error):
                 self._errors[key] = str(error)
                 logs.info("conflict", service=key, error=str(error)[:300])
         except Exception:  # a defect with one service must not stop the others
-            self._failed(key, traceback.format_exc())
+            self._record_failure(key, traceback.format_exc())
 
-    def _failed(self, key: str, text: str) -> None:
+    def _record_failure(self, key: str, text: str) -> None:
         metrics.ERRORS.inc()
         if self._errors.get(key) != text:
             logs.warn("pass failed", service=key, error=text[-2000:])
         self._errors[key] = text
 
     async def _advance(self, key: str) -> None:
-        for _ in range(_TURNS):
+        for _ in range(_MAX_TURNS):
             deployment = self._stores["Deployment"].get(key)
             if deployment is None or deployment["metadata"].get("deletionTimestamp") or not self.leading():
                 return
@@ -142,26 +142,26 @@ class Daemon(ElectedDaemon):
                 return
             try:
                 config = load(RolloutConfig, notes[ROLLOUT])
-                self._checked(deployment, config)
+                self._validate_queries(deployment, config)
             except DocumentError as error:
                 await self._actor.write_condition(deployment, False, "InvalidRollout", f"invalid rollout: {error}")
                 raise
             view = self._view(deployment, config)
             plan = await self._plan(view)
             for action in plan.actions:
-                logs.info("action", service=key, action=_worded(action))
+                logs.info("action", service=key, action=_describe_action(action))
                 await self._actor.act(view, action)
             moved = plan.state != view.state
             if moved:
                 await self._actor.write_state(view, plan.state)
-                await self._told(view, plan)
+                await self._emit_events(view, plan)
             if not moved and not plan.actions:
                 state = view.state
                 message = state.message if state.reason else "the daemon has seen it"
                 await self._actor.write_condition(deployment, state.reason in GOOD, state.reason or "Starting", message)
                 return
 
-    def _checked(self, deployment: Body, config: RolloutConfig) -> None:
+    def _validate_queries(self, deployment: Body, config: RolloutConfig) -> None:
         """Raise DocumentError for queries that read other teams' metrics: specs that passed their check have none."""
         metadata = deployment["metadata"]
         for query in config.analysis.queries if config.analysis is not None else ():
@@ -183,7 +183,7 @@ class Daemon(ElectedDaemon):
                 case _:
                     assert view.config.analysis is not None
                     metadata = view.deployment["metadata"]
-                    measured = await measure(
+                    measured = await run_analysis(
                         self._prometheus,
                         view.config.analysis,
                         metadata["namespace"],
@@ -226,11 +226,11 @@ class Daemon(ElectedDaemon):
         for each in view.revisions.values():
             if not each.attached:
                 await self._actor.act(view, Member(each, True))
-        path = f"{_PATHS['Deployment'].removesuffix('/deployments')}/namespaces/{metadata['namespace']}/deployments"
+        path = f"{_API_PATHS['Deployment'].removesuffix('/deployments')}/namespaces/{metadata['namespace']}/deployments"
         body = {"metadata": {"annotations": {ROLLOUT_STATE: None}, "resourceVersion": metadata["resourceVersion"]}}
-        self._saw(await self._client.request("PATCH", f"{path}/{metadata['name']}", body, content_type=MERGE))
+        self._update_store(await self._client.request("PATCH", f"{path}/{metadata['name']}", body, content_type=MERGE))
 
-    async def _told(self, view: View, plan: Plan) -> None:
+    async def _emit_events(self, view: View, plan: Plan) -> None:
         """Write events, and count what has ended. One that fails is logged only: the state says the same."""
         if plan.state.ended != view.state.ended:
             metrics.ENDED.labels(plan.state.outcome).inc()
@@ -248,7 +248,7 @@ class Daemon(ElectedDaemon):
             if ROLLOUT in notes:
                 state = RolloutState.read(notes.get(ROLLOUT_STATE))
                 phases[state.phase] += 1
-                if state.phase != "steady" and state.reason in _WAITS:
+                if state.phase != "steady" and state.reason in _WAITING_REASONS:
                     waiting[state.reason] += 1
         for gauge, counted in ((metrics.ROLLOUTS, phases), (metrics.WAITING, waiting)):
             gauge.clear()
@@ -256,10 +256,12 @@ class Daemon(ElectedDaemon):
                 gauge.labels(label).set(count)
 
 
-_WAITS = frozenset({"NoRoom", "GatewayUnavailable", "PrometheusUnavailable", "NoRequests", "Validating", "Starting"})
+_WAITING_REASONS = frozenset(
+    {"NoRoom", "GatewayUnavailable", "PrometheusUnavailable", "NoRequests", "Validating", "Starting"}
+)
 
 
-def _worded(action: Any) -> str:
+def _describe_action(action: Any) -> str:
     shown = [getattr(each, "name", each) for each in action]
     return f"{type(action).__name__} {' '.join(map(str, shown))}"[:300]
 
@@ -269,9 +271,9 @@ async def run(access: Access, options: Options) -> None:
     await run_elected(Client(access, SERVING_DAEMON), lambda client: Daemon(client, options))
 
 
-async def services(client: Client, namespace: str = "") -> list[Body]:
+async def list_services(client: Client, namespace: str = "") -> list[Body]:
     """Return the Deployments with a rollout, of one namespace or all. Raises ApiError and UnreachableError."""
-    path = f"/apis/apps/v1/namespaces/{namespace}/deployments" if namespace else _PATHS["Deployment"]
+    path = f"/apis/apps/v1/namespaces/{namespace}/deployments" if namespace else _API_PATHS["Deployment"]
     found = await list_all(
         lambda query: client.page(path, query), {"labelSelector": f"{MANAGED_BY}={MANAGER}", "limit": "500"}
     )

@@ -9,7 +9,7 @@ from math import floor
 
 from avactl.contracts.serving import RolloutState
 from avactl.daemons.serving.revisions import Revision, find, new_hash, revision_number, template_of
-from avactl.daemons.serving.sizes import Sizes, toward, wanted
+from avactl.daemons.serving.sizes import Sizes, next_sizes, step_sizes
 from avactl.daemons.serving.view import (
     Action,
     AddService,
@@ -33,7 +33,7 @@ PATIENCE = 10.0
 """Seconds after which it is asked why pods do not start."""
 STUCK = 60.0
 """Seconds in which the stable version must have its pods back, before it gets them in place."""
-_RETRY = 15.0
+_RETRY_INTERVAL_S = 15.0
 """Seconds between measurements that Prometheus did not answer, at most."""
 
 
@@ -43,16 +43,16 @@ def decide(view: View, now: float, settle: float, answers: Answers = Answers()) 
         # It is about to become a rolling service, or somebody has resumed it: the Deployment controller acts too.
         return Plan(view.state)
     if view.state.phase == "steady":
-        return _steady(view, now, answers)
+        return _decide_steady(view, now, answers)
     return _Rollout(view, now, settle, answers).plan()
 
 
 # -- outside of a rollout ----------------------------------------------------------------------------------------
 
 
-def _steady(view: View, now: float, answers: Answers) -> Plan:
+def _decide_steady(view: View, now: float, answers: Answers) -> Plan:
     state, template = view.state, template_of(view.deployment)
-    stable = view.of(state.stable) or _running(view)
+    stable = view.of(state.stable) or _running_version(view)
     target = find(view.revisions, template)
     if stable is None:
         if target is not None:
@@ -80,13 +80,13 @@ def _steady(view: View, now: float, answers: Answers) -> Plan:
         )
         return Plan(begun, events=[Event("RolloutStarted", f"version {hash} replaces {stable.hash}")])
     plan = Plan(state)
-    _serve(view, stable, plan)
+    _serve_stable(view, stable, plan)
     if plan.actions:
         return plan
     if not stable.attached:
         plan.actions.append(Scale(stable, view.total) if stable.replicas != view.total else Member(stable, True))
         return plan
-    _clear(view, stable, target, plan)
+    _remove_idle_versions(view, stable, target, plan)
     if plan.actions:
         return plan
     if target is not stable:
@@ -105,7 +105,7 @@ def _steady(view: View, now: float, answers: Answers) -> Plan:
     return plan
 
 
-def _running(view: View) -> Revision | None:
+def _running_version(view: View) -> Revision | None:
     """Return the version that runs where no state says it: the one with most ready pods, of the Deployment first; of a
     service without pods, the one that had the last ones."""
     active = [each for each in view.revisions.values() if each.replicas]
@@ -114,7 +114,7 @@ def _running(view: View) -> Revision | None:
     return max(active, key=lambda each: (each.attached, each.ready, each.replicas), default=None)
 
 
-def _serve(view: View, stable: Revision, plan: Plan) -> None:
+def _serve_stable(view: View, stable: Revision, plan: Plan) -> None:
     """Give the stable version all requests."""
     if view.routes and not view.gateway_rules_problem():
         if view.service_name(stable.hash) not in view.services:
@@ -125,7 +125,7 @@ def _serve(view: View, stable: Revision, plan: Plan) -> None:
         plan.actions.append(Select(stable.hash))
 
 
-def _clear(view: View, stable: Revision, target: Revision | None, plan: Plan) -> None:
+def _remove_idle_versions(view: View, stable: Revision, target: Revision | None, plan: Plan) -> None:
     """Remove versions that get no requests: their pods finish those that they have."""
     for each in view.revisions.values():
         if each is stable:
@@ -162,14 +162,14 @@ class _Rollout:
                 return self._abort("Superseded", "the spec has another version")
         if self.state.phase in ("starting", "stepping"):
             if not self.total and self.config.analysis is not None:
-                return self._asleep()
+                return self._decide_asleep()
             if not self.state.since:
                 return Plan(self.state.replace(since=self.now))
         return getattr(self, f"_{self.state.phase}")()  # type: ignore[no-any-return]
 
     # -- phases
 
-    def _starting(self) -> Plan:
+    def _decide_starting(self) -> Plan:
         assert self.stable is not None
         problem = self.view.gateway_problem()
         if problem:
@@ -191,24 +191,26 @@ class _Rollout:
             return Plan(self.state, [Member(self.canary, False)])
         return Plan(self.state.replace(phase="stepping", step=0, since=self.now, reached=0.0))
 
-    def _asleep(self) -> Plan:
+    def _decide_asleep(self) -> Plan:
         """Wait without pods: there are no requests to measure, and no stable version to compare with."""
         assert self.stable is not None
         if not self.stable.attached:
-            plan = self._weighed(0, removing=True)
+            plan = self._shift_traffic(0, removing=True)
             if plan is not None:
                 return plan
             if any(self.view.sizes()):
-                return Plan(self.state, self._scaled(Sizes(0, 0)))
+                return Plan(self.state, self._scale_actions(Sizes(0, 0)))
         plan = self._hold("NoRequests", "the service has no pods: the rollout goes on when a request has started one")
         # The step begins again then; the time without pods does not count.
         plan.state = plan.state.replace(since=0.0, reached=0.0, passed=0, failed=0)
         return plan
 
-    def _stepping(self) -> Plan:
+    def _decide_stepping(self) -> Plan:
         step = self.config.steps[min(self.state.step, len(self.config.steps) - 1)]
-        goal = wanted(self.total, step.percent, by_replicas=self.by_replicas, in_place=self.in_place)
-        plan = self._sized(goal) or self._validated() or self._weighed(0 if self.by_replicas else step.percent)
+        goal = step_sizes(self.total, step.percent, by_replicas=self.by_replicas, in_place=self.in_place)
+        plan = (
+            self._reach_sizes(goal) or self._validate() or self._shift_traffic(0 if self.by_replicas else step.percent)
+        )
         if plan is not None:
             return plan
         state = self.state
@@ -224,7 +226,7 @@ class _Rollout:
             return Plan(
                 reached, events=[Event("RolloutStep", f"version {state.canary} has {step.percent}% of the requests")]
             )
-        plan = self._measured()
+        plan = self._measure()
         if plan is not None:
             return plan
         queries = self.config.analysis is not None and self.config.analysis.queries
@@ -234,13 +236,13 @@ class _Rollout:
             return Plan(state.replace(step=state.step + 1, since=self.now, reached=0.0))
         return Plan(state.replace(phase="promoting", since=self.now, reached=0.0, reason="Promoting", message=""))
 
-    def _promoting(self) -> Plan:
+    def _decide_promoting(self) -> Plan:
         assert self.canary is not None
         if self.in_place and not self.by_replicas:
-            plan = self._exchange()
+            plan = self._promote_in_place()
         else:
             kept = 0 if self.by_replicas else self.total
-            plan = self._sized(Sizes(kept, self.total)) or self._weighed(0 if self.by_replicas else 100)
+            plan = self._reach_sizes(Sizes(kept, self.total)) or self._shift_traffic(0 if self.by_replicas else 100)
         if plan is not None:
             return plan
         done = self.state.replace(
@@ -258,7 +260,7 @@ class _Rollout:
         )
         return Plan(done, events=[Event("RolloutPromoted", f"version {self.state.canary} serves all requests")])
 
-    def _aborting(self) -> Plan:
+    def _decide_aborting(self) -> Plan:
         state, sizes, ready = self.state, self.view.sizes(), self.view.ready()
         if self.canary is not None and state.reason in REJECTING and not self.canary.rejected:
             return Plan(state, [Reject(self.canary, state.message)])
@@ -267,15 +269,15 @@ class _Rollout:
             if ready.stable < self.total:
                 # All of its pods first: what the new version leaves must not overload it.
                 if sizes.stable < self.total:
-                    return Plan(state, self._scaled(Sizes(self.total, sizes.canary)))
+                    return Plan(state, self._scale_actions(Sizes(self.total, sizes.canary)))
                 if self.now - state.since > STUCK:
                     return Plan(state.replace(in_place=True))
                 return Plan(state)
-            plan = self._weighed(0, removing=True)
+            plan = self._shift_traffic(0, removing=True)
             if plan is not None:
                 return plan
             if sizes.canary:
-                return Plan(state, self._scaled(Sizes(sizes.stable, 0)))
+                return Plan(state, self._scale_actions(Sizes(sizes.stable, 0)))
         else:
             plan = self._back_in_place(sizes, ready)
             if plan is not None:
@@ -297,16 +299,16 @@ class _Rollout:
 
     # -- parts of phases; None: done
 
-    def _sized(self, goal: Sizes) -> Plan | None:
+    def _reach_sizes(self, goal: Sizes) -> Plan | None:
         sizes, ready, most = self.view.sizes(), self.view.ready(), max(1, self.total)
         if self.in_place:
             limit, least = most, self.total - 1
         else:
             limit, least = most + (self.config.surge if self.by_replicas else most), self.total
         unready = self.view.unready()
-        following = toward(sizes, ready, unready, goal, limit=limit, floor=least, stable_first=False)
+        following = next_sizes(sizes, ready, unready, goal, limit=limit, floor=least, stable_first=False)
         if following != sizes:
-            return Plan(self.state, self._scaled(following))
+            return Plan(self.state, self._scale_actions(following))
         if sizes == goal and ready.canary >= goal.canary:
             return None
         if self.state.reached:
@@ -328,7 +330,7 @@ class _Rollout:
             )
         return self._hold("Starting", f"{ready.canary} of {goal.canary} pods are ready: {why}")
 
-    def _validated(self) -> Plan | None:
+    def _validate(self) -> Plan | None:
         assert self.canary is not None
         analysis = self.config.analysis
         if analysis is None or not analysis.job or self.state.validated:
@@ -354,7 +356,7 @@ class _Rollout:
             "Validating", f"Job {job['metadata']['name']} runs{f': {why}' if why else ''}", warning=bool(why)
         )
 
-    def _weighed(self, percent: int, *, removing: bool = False) -> Plan | None:
+    def _shift_traffic(self, percent: int, *, removing: bool = False) -> Plan | None:
         """Give the new version its share of the requests."""
         state, view = self.state, self.view
         if self.by_replicas:
@@ -393,7 +395,7 @@ class _Rollout:
             return Plan(state.replace(weight=percent, weighed=self.now))
         return Plan(state) if self.now - state.weighed < self.settle else None
 
-    def _measured(self) -> Plan | None:
+    def _measure(self) -> Plan | None:
         analysis, state = self.config.analysis, self.state
         if (
             analysis is None
@@ -412,13 +414,13 @@ class _Rollout:
             if state.failed + 1 >= analysis.failures:
                 return self._abort("AnalysisFailed", text)
             return Plan(state.replace(measured=self.now, failed=state.failed + 1, message=text))
-        again = self.now - analysis.interval_s + min(analysis.interval_s, _RETRY)
+        again = self.now - analysis.interval_s + min(analysis.interval_s, _RETRY_INTERVAL_S)
         reason = "PrometheusUnavailable" if result == "unavailable" else "NoRequests"
         plan = self._hold(reason, text, warning=result == "unavailable")
         plan.state = plan.state.replace(measured=again)
         return plan
 
-    def _exchange(self) -> Plan | None:
+    def _promote_in_place(self) -> Plan | None:
         """Promote in place: requests follow the pods, and the last stable pod stops without requests."""
         sizes, ready = self.view.sizes(), self.view.ready()
         share = min(100, floor(100 * ready.canary / max(1, self.total)))
@@ -426,17 +428,19 @@ class _Rollout:
             share = 100
         absent = len(self.view.routes) < len(self.config.routes)
         if share > self.state.weight or absent or self.view.unweighed(self._weights(self.state.weight)):
-            plan = self._weighed(max(share, self.state.weight))
+            plan = self._shift_traffic(max(share, self.state.weight))
             if plan is not None:
                 return plan
         goal, least = Sizes(0, self.total), self.total - 1
-        following = toward(sizes, ready, self.view.unready(), goal, limit=self.total, floor=least, stable_first=False)
+        following = next_sizes(
+            sizes, ready, self.view.unready(), goal, limit=self.total, floor=least, stable_first=False
+        )
         if following.stable == 0 and sizes.stable and self.now - self.state.weighed < self.settle:
             return Plan(self.state)
         if following.stable == 0 and sizes.stable and self.state.weight < 100:
             following = Sizes(1, following.canary)
         if following != sizes:
-            return Plan(self.state, self._scaled(following))
+            return Plan(self.state, self._scale_actions(following))
         return None if (sizes.stable, ready.canary) == (0, self.total) else Plan(self.state)
 
     def _back_in_place(self, sizes: Sizes, ready: Sizes) -> Plan | None:
@@ -444,17 +448,19 @@ class _Rollout:
         if self.now - self.state.since > 3 * STUCK:
             least = min(least, ready.stable)  # the stable version has lost pods, too: less is better than wrong
         goal = Sizes(self.total, 0)
-        following = toward(sizes, ready, self.view.unready(), goal, limit=self.total, floor=least, stable_first=True)
+        following = next_sizes(
+            sizes, ready, self.view.unready(), goal, limit=self.total, floor=least, stable_first=True
+        )
         if following.canary < sizes.canary and not self.by_replicas:
             share = min(self.state.weight, floor(100 * following.canary / max(1, self.total)))
-            plan = self._weighed(share, removing=True)
+            plan = self._shift_traffic(share, removing=True)
             if plan is not None:
                 return plan
         if following != sizes:
-            return Plan(self.state, self._scaled(following))
+            return Plan(self.state, self._scale_actions(following))
         late = self.now - self.state.since > 3 * STUCK
         if sizes.canary == 0 and (late or ready.stable >= self.total):
-            return self._weighed(0, removing=True)
+            return self._shift_traffic(0, removing=True)
         return Plan(self.state)
 
     # -- helpers
@@ -462,7 +468,7 @@ class _Rollout:
     def _weights(self, percent: int) -> tuple[tuple[str, int], ...]:
         return ((self.state.stable, 100 - percent), (self.state.canary, percent))
 
-    def _scaled(self, sizes: Sizes) -> list[Action]:
+    def _scale_actions(self, sizes: Sizes) -> list[Action]:
         """Return the changes: the version that grows first, so that a crash between them costs no capacity."""
         found: list[Scale] = [
             Scale(each, count)

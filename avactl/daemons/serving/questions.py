@@ -10,17 +10,17 @@ from time import monotonic
 from typing import Any
 
 from avactl.daemons.serving.revisions import HASH_LABEL, template_of
-from avactl.daemons.serving.room import Amounts, Machine, machine, missing, requests
+from avactl.daemons.serving.room import Amounts, Machine, make_machine, missing_capacity, pod_requests
 from avactl.daemons.serving.stores import ANSWER, PAGE
 from avactl.daemons.serving.view import View
 from avactl.kube.client import Client, list_all
 
-_PAGE = {"limit": "500"}
-_PODS = {"limit": str(PAGE), "fieldSelector": "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"}
+_PAGE_QUERY = {"limit": "500"}
+_PODS_QUERY = {"limit": str(PAGE), "fieldSelector": "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"}
 """Pods that hold resources. Tenants write pods, of up to 1.5 MB each."""
-_KEPT = 15.0
+_CACHE_LIFETIME_S = 15.0
 """Seconds for which the machines, and a lack of capacity, are cached: services may wait for days."""
-_TEXT = 300
+_MAX_TEXT_LENGTH = 300
 
 
 class Room:
@@ -36,7 +36,7 @@ class Room:
     async def problem(self, view: View) -> str:
         """Return what is missing for a new version; empty if nothing is. Raises ApiError and UnreachableError."""
         now, version = monotonic(), (str(view.deployment["metadata"]["uid"]), view.state.canary)
-        self._known = {each: known for each, known in self._known.items() if now - known[0] < _KEPT}
+        self._known = {each: known for each, known in self._known.items() if now - known[0] < _CACHE_LIFETIME_S}
         known = self._known.get(version)
         if known is not None:
             return known[1]
@@ -54,12 +54,14 @@ class Room:
         async def quotas(query: Mapping[str, str]) -> Any:
             return await self._client.page(f"/api/v1/namespaces/{space}/resourcequotas", query)
 
-        return missing(template_of(view.deployment), extra, await list_all(quotas, _PAGE), await self.machines())
+        return missing_capacity(
+            template_of(view.deployment), extra, await list_all(quotas, _PAGE_QUERY), await self.machines()
+        )
 
     async def machines(self) -> Sequence[Machine]:
         """Return all machines with what is free on them. Raises ApiError and UnreachableError."""
         async with self._reading:
-            if monotonic() - self._read >= _KEPT:
+            if monotonic() - self._read >= _CACHE_LIFETIME_S:
                 self._machines = await self._list()
                 self._read = monotonic()
             return self._machines
@@ -72,15 +74,17 @@ class Room:
             return await self._client.page("/api/v1/pods", query, most=ANSWER)
 
         used: defaultdict[str, list[Amounts]] = defaultdict(list)
-        for name, asked in await list_all(pods, _PODS, lambda page: [_asked(pod) for pod in page]):
+        for name, asked in await list_all(pods, _PODS_QUERY, lambda page: [_pod_requests(pod) for pod in page]):
             used[name].append(asked)
         return await list_all(
-            nodes, _PAGE, lambda page: [machine(node, used.get(node["metadata"]["name"], ())) for node in page]
+            nodes,
+            _PAGE_QUERY,
+            lambda page: [make_machine(node, used.get(node["metadata"]["name"], ())) for node in page],
         )
 
 
-def _asked(pod: Mapping[str, Any]) -> tuple[str, Amounts]:
-    return str(pod["spec"].get("nodeName", "")), requests(pod["spec"])
+def _pod_requests(pod: Mapping[str, Any]) -> tuple[str, Amounts]:
+    return str(pod["spec"].get("nodeName", "")), pod_requests(pod["spec"])
 
 
 async def not_starting(client: Client, view: View) -> tuple[bool, str]:
@@ -99,7 +103,7 @@ async def not_starting(client: Client, view: View) -> tuple[bool, str]:
         selector = f"batch.kubernetes.io/job-name={job['metadata']['name']}"
     else:
         if revision.failure:
-            return "quota" in revision.failure, revision.failure[:_TEXT]
+            return "quota" in revision.failure, revision.failure[:_MAX_TEXT_LENGTH]
         own = {**view.deployment["spec"]["selector"].get("matchLabels", {}), HASH_LABEL: revision.hash}
         selector = ",".join(f"{key}={value}" for key, value in own.items())
     page = await client.page(
@@ -115,21 +119,21 @@ def pod_problem(pod: Mapping[str, Any]) -> tuple[bool, str]:
     status = pod.get("status") or {}
     for condition in status.get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            return True, str(condition.get("message") or condition.get("reason") or "unschedulable")[:_TEXT]
+            return True, str(condition.get("message") or condition.get("reason") or "unschedulable")[:_MAX_TEXT_LENGTH]
         if condition.get("type") == "PodReadyToStartContainers" and condition.get("status") == "False":
             # Why is in the kubelet's events only.
             name = (pod.get("metadata") or {}).get("name")
             return False, f"pod {name} waits for a volume or its network: see `kubectl describe pod`"
     for container in status.get("initContainerStatuses") or ():
-        if said := _ended(container) or _waiting(container):
-            return False, said[:_TEXT]
+        if said := _failure_text(container) or _waiting_text(container):
+            return False, said[:_MAX_TEXT_LENGTH]
     for container in status.get("containerStatuses") or ():
-        if said := _ended(container) or _waiting(container) or _probed(container):
-            return False, said[:_TEXT]
+        if said := _failure_text(container) or _waiting_text(container) or _probe_text(container):
+            return False, said[:_MAX_TEXT_LENGTH]
     return False, ""
 
 
-def _ended(container: Mapping[str, Any]) -> str:
+def _failure_text(container: Mapping[str, Any]) -> str:
     """Tell how a container failed, of which the pod waits for another start."""
     if container.get("ready"):
         return ""
@@ -145,14 +149,14 @@ def _ended(container: Mapping[str, Any]) -> str:
     return ""
 
 
-def _waiting(container: Mapping[str, Any]) -> str:
+def _waiting_text(container: Mapping[str, Any]) -> str:
     waiting = (container.get("state") or {}).get("waiting") or {}
     if waiting.get("reason") in (None, "", "ContainerCreating", "PodInitializing"):
         return ""
     return f"{container.get('name')}: {waiting['reason']} {waiting.get('message', '')}".strip()
 
 
-def _probed(container: Mapping[str, Any]) -> str:
+def _probe_text(container: Mapping[str, Any]) -> str:
     if "running" not in (container.get("state") or {}) or container.get("ready"):
         return ""
     probe = "readiness" if container.get("started") else "startup"

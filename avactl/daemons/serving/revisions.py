@@ -70,7 +70,7 @@ def template_of(deployment: Mapping[str, Any]) -> Body:
     return template
 
 
-def same(one: Body, other: Body) -> bool:
+def templates_equal(one: Body, other: Body) -> bool:
     """Return True if two templates start the same pods. Both were read from one API server, with its defaults."""
     first, second = deepcopy(one), deepcopy(other)
     for each in (first, second):
@@ -124,7 +124,7 @@ def same_selector(deployment: Mapping[str, Any], body: Body, hash: str) -> bool:
 
 def find(revisions: Mapping[str, Revision], template: Body) -> Revision | None:
     """Return the version with this template: one that runs first, then the oldest."""
-    matching = [each for each in revisions.values() if same(each.template, template)]
+    matching = [each for each in revisions.values() if templates_equal(each.template, template)]
     return min(matching, key=lambda each: (not each.replicas, each.body["metadata"]["creationTimestamp"]), default=None)
 
 
@@ -155,7 +155,7 @@ def new_body(deployment: Mapping[str, Any], hash: str, replicas: int, *, attache
         **{key: value for key, value in template["metadata"].items() if value is not None},
         "labels": {**template["metadata"].get("labels", {}), HASH_LABEL: hash},
     }
-    labels, owners = membership(deployment, hash, attached=attached)
+    labels, owners = revision_membership(deployment, hash, attached=attached)
     digest = (metadata.get("annotations") or {}).get(names.TEMPLATE_DIGEST, "")[:64]
     return {
         "apiVersion": "apps/v1",
@@ -177,7 +177,9 @@ def new_body(deployment: Mapping[str, Any], hash: str, replicas: int, *, attache
     }
 
 
-def membership(deployment: Mapping[str, Any], hash: str, *, attached: bool) -> tuple[dict[str, str], list[Body]]:
+def revision_membership(
+    deployment: Mapping[str, Any], hash: str, *, attached: bool
+) -> tuple[dict[str, str], list[Body]]:
     """Return labels and owner references by which a ReplicaSet is the Deployment controller's, or not."""
     own = deployment["spec"]["selector"].get("matchLabels", {})
     labels = {HASH_LABEL: hash, COMPONENT_LABEL: own.get(COMPONENT_LABEL, "") if attached else DETACHED}

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from avactl.base.quantity import format_quantity, quantity
+from avactl.base.quantity import format_quantity, parse_quantity
 
 Body = Mapping[str, Any]
 Amounts = dict[str, Fraction]
-_SCHEDULED = ("NoSchedule", "NoExecute")
+_BLOCKING_EFFECTS = ("NoSchedule", "NoExecute")
 
 
 class Machine(NamedTuple):
@@ -25,10 +25,10 @@ class Machine(NamedTuple):
     free: Mapping[str, Fraction]
 
 
-def machine(node: Body, used: Iterable[Amounts]) -> Machine:
+def make_machine(node: Body, used: Iterable[Amounts]) -> Machine:
     """Return a machine on which pods have these requests."""
     allocatable = (node.get("status") or {}).get("allocatable") or {}
-    free = {key: _amount(value) for key, value in allocatable.items()}
+    free = {key: _parse_amount(value) for key, value in allocatable.items()}
     for asked in used:
         for key, value in asked.items():
             free[key] = free.get(key, Fraction(0)) - value
@@ -41,11 +41,11 @@ def machine(node: Body, used: Iterable[Amounts]) -> Machine:
     )
 
 
-def missing(template: Body, extra: int, quotas: Iterable[Body], machines: Iterable[Machine]) -> str:
+def missing_capacity(template: Body, extra: int, quotas: Iterable[Body], machines: Iterable[Machine]) -> str:
     """Return what is missing for `extra` pods of a template; empty if nothing is."""
     if extra <= 0:
         return ""
-    asked = requests(template["spec"])
+    asked = pod_requests(template["spec"])
     for quota in quotas:
         if (quota.get("spec") or {}).get("scopes") or (quota.get("spec") or {}).get("scopeSelector"):
             continue
@@ -55,11 +55,11 @@ def missing(template: Body, extra: int, quotas: Iterable[Body], machines: Iterab
             each = _of_quota(key, asked)
             if each is None:
                 continue
-            left, need = _amount(limit) - _amount(used.get(key, "0")), each * extra
+            left, need = _parse_amount(limit) - _parse_amount(used.get(key, "0")), each * extra
             if need > left:
                 return (
-                    f"quota {quota['metadata']['name']}: {extra} more pods need {_text(need)} {key}, "
-                    f"{_text(max(left, Fraction(0)))} of {limit} are left"
+                    f"quota {quota['metadata']['name']}: {extra} more pods need {_format_amount(need)} {key}, "
+                    f"{_format_amount(max(left, Fraction(0)))} of {limit} are left"
                 )
     fitting = sum(
         int(
@@ -69,20 +69,22 @@ def missing(template: Body, extra: int, quotas: Iterable[Body], machines: Iterab
             )
         )
         for each in machines
-        if _allows(each, template["spec"])
+        if _allows_pod(each, template["spec"])
     )
     if fitting >= extra:
         return ""
-    wants = ", ".join(f"{_text(value)} {key}" for key, value in sorted(asked.items()) if value and key != "pods")
+    wants = ", ".join(
+        f"{_format_amount(value)} {key}" for key, value in sorted(asked.items()) if value and key != "pods"
+    )
     return f"machines have room for {fitting} of {extra} more pods, with {wants or 'no requests'} each"
 
 
-def requests(spec: Body) -> Amounts:
+def pod_requests(spec: Body) -> Amounts:
     """Return the requests of a pod by resource, and `pods`: 1."""
     total: Amounts = {"pods": Fraction(1)}
     peak: Amounts = {}
     for container in spec.get("initContainers") or ():
-        asked = _requests(container)
+        asked = _container_requests(container)
         if container.get("restartPolicy") == "Always":
             for key, value in asked.items():
                 total[key] = total.get(key, Fraction(0)) + value
@@ -90,15 +92,15 @@ def requests(spec: Body) -> Amounts:
             for key, value in asked.items():
                 peak[key] = max(peak.get(key, Fraction(0)), value)
     for container in spec.get("containers") or ():
-        for key, value in _requests(container).items():
+        for key, value in _container_requests(container).items():
             total[key] = total.get(key, Fraction(0)) + value
     return {key: max(total.get(key, Fraction(0)), peak.get(key, Fraction(0))) for key in {**total, **peak}}
 
 
-def _requests(container: Body) -> Amounts:
+def _container_requests(container: Body) -> Amounts:
     resources = container.get("resources") or {}
     asked = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-    return {key: _amount(value) for key, value in asked.items()}
+    return {key: _parse_amount(value) for key, value in asked.items()}
 
 
 def _of_quota(key: str, asked: Amounts) -> Fraction | None:
@@ -107,14 +109,14 @@ def _of_quota(key: str, asked: Amounts) -> Fraction | None:
     return asked.get(key.removeprefix("requests."))
 
 
-def _allows(machine: Machine, spec: Body) -> bool:
+def _allows_pod(machine: Machine, spec: Body) -> bool:
     labels = machine.labels
     if machine.unschedulable or any(
         labels.get(key) != value for key, value in (spec.get("nodeSelector") or {}).items()
     ):
         return False
     for taint in machine.taints:
-        if taint.get("effect") in _SCHEDULED and not any(
+        if taint.get("effect") in _BLOCKING_EFFECTS and not any(
             _tolerates(each, taint) for each in spec.get("tolerations") or ()
         ):
             return False
@@ -123,7 +125,7 @@ def _allows(machine: Machine, spec: Body) -> bool:
     )
     terms = (affinity or {}).get("nodeSelectorTerms")
     return not terms or any(
-        all(_matches(each, labels) for each in term.get("matchExpressions") or ()) for term in terms
+        all(_matches_expression(each, labels) for each in term.get("matchExpressions") or ()) for term in terms
     )
 
 
@@ -135,7 +137,7 @@ def _tolerates(toleration: Body, taint: Body) -> bool:
     return (toleration.get("key"), toleration.get("value", "")) == (taint.get("key"), taint.get("value", ""))
 
 
-def _matches(expression: Body, labels: Mapping[str, str]) -> bool:
+def _matches_expression(expression: Body, labels: Mapping[str, str]) -> bool:
     value, values = labels.get(expression["key"]), expression.get("values") or ()
     match expression.get("operator"):
         case "In":
@@ -150,12 +152,12 @@ def _matches(expression: Body, labels: Mapping[str, str]) -> bool:
             return True
 
 
-def _amount(value: Any) -> Fraction:
+def _parse_amount(value: Any) -> Fraction:
     try:
-        return quantity(str(value))
+        return parse_quantity(str(value))
     except ValueError:
         return Fraction(0)
 
 
-def _text(value: Fraction) -> str:
+def _format_amount(value: Fraction) -> str:
     return format_quantity(value)

@@ -13,7 +13,7 @@ class Sizes(NamedTuple):
     canary: int
 
 
-def wanted(total: int, percent: int, *, by_replicas: bool, in_place: bool) -> Sizes:
+def step_sizes(total: int, percent: int, *, by_replicas: bool, in_place: bool) -> Sizes:
     """Return the sizes of a step. By replicas, or in place, the new version's pods replace stable ones; otherwise the
     stable version keeps all of its pods. The new version has at least one pod, also of a service without pods."""
     if not total:
@@ -25,7 +25,7 @@ def wanted(total: int, percent: int, *, by_replicas: bool, in_place: bool) -> Si
     return Sizes(total - canary if by_replicas or in_place else total, canary)
 
 
-def toward(
+def next_sizes(
     now: Sizes, ready: Sizes, unready: Sizes, goal: Sizes, *, limit: int, floor: int, stable_first: bool
 ) -> Sizes:
     """Return the next sizes on the way to `goal`.

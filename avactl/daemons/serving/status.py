@@ -10,13 +10,13 @@ from avactl.contracts.names import ROLLOUT, ROLLOUT_STATE
 from avactl.contracts.serving import RolloutConfig, RolloutState
 
 
-def entries(deployments: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def service_entries(deployments: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return one entry a service, by namespace and name; those with a rollout under way come first."""
-    found = [_entry(each) for each in deployments]
+    found = [_service_entry(each) for each in deployments]
     return sorted(found, key=lambda each: (each["phase"] == "steady", each["service"]))
 
 
-def _entry(deployment: Mapping[str, Any]) -> dict[str, Any]:
+def _service_entry(deployment: Mapping[str, Any]) -> dict[str, Any]:
     metadata = deployment["metadata"]
     notes = metadata.get("annotations") or {}
     state, steps, percent = RolloutState.read(notes.get(ROLLOUT_STATE)), 0, 0

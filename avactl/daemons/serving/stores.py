@@ -50,7 +50,7 @@ class Objects:
         """Add or update an object."""
         key = namespaced_name(item)
         known = self._items.get(key)
-        if known is not None and _version(item) < _version(known):
+        if known is not None and _resource_version(item) < _resource_version(known):
             return
         self.remove(key)
         kept = self._reduce(item)
@@ -93,24 +93,24 @@ class Objects:
 
 def objects_of(kind: str) -> Objects:
     """Return an empty store for one kind of objects."""
-    reduce = {"Deployment": _deployment, "ReplicaSet": _replica_set, "Service": _service, "Job": _job}
-    return Objects(owners if kind in ("ReplicaSet", "Job") else namespace, reduce.get(kind, _plain))
+    reduce = {"Deployment": _keep_deployment, "ReplicaSet": _replica_set, "Service": _keep_service, "Job": _keep_job}
+    return Objects(owner_uids if kind in ("ReplicaSet", "Job") else object_namespace, reduce.get(kind, _keep_plain))
 
 
-def owners(item: Mapping[str, Any]) -> list[str]:
+def owner_uids(item: Mapping[str, Any]) -> list[str]:
     """Return the UIDs of an object's owners."""
     return [str(each.get("uid")) for each in (item["metadata"].get("ownerReferences") or ())[:_MOST_OWNERS]]
 
 
-def namespace(item: Mapping[str, Any]) -> list[str]:
+def object_namespace(item: Mapping[str, Any]) -> list[str]:
     """Return the namespace of an object."""
     return [item["metadata"].get("namespace", "")]
 
 
-def _deployment(item: Body) -> Body | None:
+def _keep_deployment(item: Body) -> Body | None:
     """Keep Deployments with a rollout: only specs and the daemon give them one."""
     notes = item["metadata"].get("annotations") or {}
-    return _plain(item) if ROLLOUT in notes or ROLLOUT_STATE in notes else None
+    return _keep_plain(item) if ROLLOUT in notes or ROLLOUT_STATE in notes else None
 
 
 def _replica_set(item: Body) -> Body | None:
@@ -122,23 +122,23 @@ def _replica_set(item: Body) -> Body | None:
     if selector.get("matchExpressions") or len(selector.get("matchLabels") or ()) > _MOST_LABELS:
         return None
     return {
-        "metadata": _identity(metadata, REJECTED, NUMBER, TEMPLATE_DIGEST),
+        "metadata": _keep_identity(metadata, REJECTED, NUMBER, TEMPLATE_DIGEST),
         "spec": {"replicas": spec.get("replicas", 1), "selector": selector, "template": orjson.dumps(spec["template"])},
         "status": item.get("status") or {},
     }
 
 
-def _service(item: Body) -> Body:
+def _keep_service(item: Body) -> Body:
     """Keep what a Service selects, and the speeds of pools."""
     selector = item["spec"].get("selector") or {}
     kept = selector if len(selector) <= _MOST_LABELS else {}
-    return {"metadata": _identity(item["metadata"], WEIGHTS), "spec": {"selector": kept}}
+    return {"metadata": _keep_identity(item["metadata"], WEIGHTS), "spec": {"selector": kept}}
 
 
-def _job(item: Body) -> Body:
+def _keep_job(item: Body) -> Body:
     """Keep how a Job has ended."""
     conditions = (item.get("status") or {}).get("conditions")
-    return {"metadata": _identity(item["metadata"]), "status": {"conditions": conditions}}
+    return {"metadata": _keep_identity(item["metadata"]), "status": {"conditions": conditions}}
 
 
 def endpoint_slice(item: Body) -> Body:
@@ -146,31 +146,39 @@ def endpoint_slice(item: Body) -> Body:
     found = [
         {"nodeName": each.get("nodeName"), "addresses": each.get("addresses")} for each in item.get("endpoints") or ()
     ]
-    return {"metadata": _identity(item["metadata"]), "endpoints": found}
+    return {"metadata": _keep_identity(item["metadata"]), "endpoints": found}
 
 
-def _plain(item: Body) -> Body:
+def _keep_plain(item: Body) -> Body:
     """Keep all but the managed fields."""
     return {**item, "metadata": {key: value for key, value in item["metadata"].items() if key != "managedFields"}}
 
 
 _MOST_LABELS = 64
-_IDENTITY = ("name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp")
-_LABELS = (HASH_LABEL, "kubernetes.io/service-name")
+_IDENTITY_FIELDS = (
+    "name",
+    "namespace",
+    "uid",
+    "resourceVersion",
+    "generation",
+    "creationTimestamp",
+    "deletionTimestamp",
+)
+_KEPT_LABELS = (HASH_LABEL, "kubernetes.io/service-name")
 
 
-def _identity(metadata: Mapping[str, Any], *annotations: str) -> Body:
+def _keep_identity(metadata: Mapping[str, Any], *annotations: str) -> Body:
     """Keep what tells an object from others, its owners, and the labels and annotations that are read."""
     labels, notes = metadata.get("labels") or {}, metadata.get("annotations") or {}
     return {
-        **{key: metadata[key] for key in _IDENTITY if key in metadata},
-        "labels": {key: labels[key] for key in _LABELS if key in labels},
+        **{key: metadata[key] for key in _IDENTITY_FIELDS if key in metadata},
+        "labels": {key: labels[key] for key in _KEPT_LABELS if key in labels},
         "annotations": {key: notes[key] for key in annotations if key in notes},
         "ownerReferences": (metadata.get("ownerReferences") or ())[:_MOST_OWNERS],
     }
 
 
-def _version(item: Mapping[str, Any]) -> int:
+def _resource_version(item: Mapping[str, Any]) -> int:
     # Comparable by KEP-5504, and in every API server with etcd before.
     text = str(item["metadata"].get("resourceVersion", ""))
     return int(text) if text.isdecimal() and len(text) < 20 else 0

@@ -81,7 +81,7 @@ class View:
         return [
             route
             for route, body in self.routes.items()
-            if _outline(body["spec"].get("rules")) != _outline(self.rules(route, weights))
+            if _outline_rules(body["spec"].get("rules")) != _outline_rules(self.rules(route, weights))
         ]
 
     def backed(self, hash: str) -> list[RolloutRoute]:
@@ -117,10 +117,10 @@ class View:
         problem = self.gateway_rules_problem()
         if problem:
             return problem
-        return next(filter(None, (_refusal(route, body) for route, body in self.routes.items())), "")
+        return next(filter(None, (_refusal_reason(route, body) for route, body in self.routes.items())), "")
 
 
-def _refusal(route: RolloutRoute, body: Body) -> str:
+def _refusal_reason(route: RolloutRoute, body: Body) -> str:
     """Return why no gateway has accepted a route; empty if one has."""
     said = ""
     for parent in (body.get("status") or {}).get("parents") or ():
@@ -132,7 +132,7 @@ def _refusal(route: RolloutRoute, body: Body) -> str:
     return f"no gateway has accepted {route}{said}"
 
 
-def _outline(rules: Any) -> list[Any]:
+def _outline_rules(rules: Any) -> list[Any]:
     return [
         (
             [(each.get("path"), each.get("method")) for each in rule.get("matches") or ()],

@@ -17,12 +17,12 @@ from avactl.kube import logs
 from avactl.kube.client import MERGE, ApiError, Client, UnreachableError
 from avactl.kube.reflector import Reflector
 
-_SUFFIX = "-headless"
-_EVERY = 1.0
+_HEADLESS_SUFFIX = "-headless"
+_WRITE_INTERVAL_S = 1.0
 """Seconds between two writes of one ConfigMap: kubelets bring it to pods within about a minute."""
-_AGAIN = 300.0
+_REPEAT_INTERVAL_S = 300.0
 """Seconds after which a ConfigMap is written although nothing has changed: others may have changed it."""
-_RETRY = 10.0
+_RETRY_INTERVAL_S = 10.0
 
 
 class Weights:
@@ -30,7 +30,7 @@ class Weights:
 
     def __init__(self, client: Client, services: Objects, changed: Callable[[], None]) -> None:
         self._client, self._services = client, services
-        self._slices, self._nodes = Objects(_service, endpoint_slice), Objects(lambda node: ())
+        self._slices, self._nodes = Objects(_service_keys, endpoint_slice), Objects(lambda node: ())
         self._written: dict[str, tuple[str, float]] = {}
         self._errors: dict[str, str] = {}
         own = f"{MANAGED_BY}={MANAGER},service.kubernetes.io/headless"
@@ -53,17 +53,17 @@ class Weights:
         """Write the weights of a Service, if they differ from the last ones. What fails is logged and tried again."""
         service = self._services.get(key)
         notes = (service or {}).get("metadata", {}).get("annotations") or {}
-        if service is None or WEIGHTS not in notes or not key.endswith(_SUFFIX):
+        if service is None or WEIGHTS not in notes or not key.endswith(_HEADLESS_SUFFIX):
             self._written.pop(key, None)
             self._errors.pop(key, None)
             return
         text, now = self._text(key, read_speeds(notes[WEIGHTS])), monotonic()
         known, since = self._written.get(key, ("", -math.inf))
-        pause = _RETRY if key in self._errors else _AGAIN if text == known else _EVERY
+        pause = _RETRY_INTERVAL_S if key in self._errors else _REPEAT_INTERVAL_S if text == known else _WRITE_INTERVAL_S
         if now - since < pause:
             return
         self._written[key] = (text, now)
-        namespace, _, name = key.removesuffix(_SUFFIX).partition("/")
+        namespace, _, name = key.removesuffix(_HEADLESS_SUFFIX).partition("/")
         path = f"/api/v1/namespaces/{namespace}/configmaps/{name}-weights"
         try:
             await self._client.request("PATCH", path, {"data": {WEIGHTS_KEY: text}}, content_type=MERGE)
@@ -82,7 +82,7 @@ class Weights:
                 node = self._nodes.get(str(endpoint.get("nodeName")))
                 pool = ((node or {}).get("metadata", {}).get("labels") or {}).get(POOL_LABEL, "")
                 for address in endpoint.get("addresses") or ():
-                    found[_address(address)] = speeds.get(pool, 1.0)
+                    found[_canonical_address(address)] = speeds.get(pool, 1.0)
         return dump(AddressWeights(dict(sorted(found.items())[:MAX_ADDRESSES])), indent=True)
 
 
@@ -94,7 +94,7 @@ def read_speeds(text: object) -> Mapping[str, float]:
         return {}
 
 
-def _address(text: Any) -> str:
+def _canonical_address(text: Any) -> str:
     """Return the canonical form of an address, in which clients look it up."""
     try:
         return str(ipaddress.ip_address(text))
@@ -102,7 +102,7 @@ def _address(text: Any) -> str:
         return str(text)[:64]
 
 
-def _service(item: Mapping[str, Any]) -> list[str]:
+def _service_keys(item: Mapping[str, Any]) -> list[str]:
     """Return the key of an EndpointSlice's Service."""
     metadata = item["metadata"]
     return [f"{metadata.get('namespace', '')}/{(metadata.get('labels') or {}).get('kubernetes.io/service-name', '')}"]

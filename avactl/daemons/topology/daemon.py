@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from avactl.base.object_identity import object_reference
-from avactl.base.terminal import shortened, visible
+from avactl.base.terminal import shorten_middle, visible_text
 from avactl.contracts import names
 from avactl.contracts.document import DocumentError, load_file
 from avactl.contracts.scheduling import PoolFacts
@@ -25,13 +25,13 @@ from avactl.kube.events import EventRecorder
 from avactl.kube.timestamps import timestamp
 
 CONTROLLER = "avactl-topology"
-_PATIENCE = 60.0
+_COMMAND_TIMEOUT_S = 60.0
 """Seconds the command may take; it can hang if a GPU has fallen off the bus."""
-_MOST = 4 * 1024 * 1024
+_MAX_OUTPUT_BYTES = 4 * 1024 * 1024
 """Bytes of output that are read."""
-_RETRY = (1.0, 60.0)
+_RETRY_RANGE_S = (1.0, 60.0)
 """Seconds until a failed API request is retried: first, and at most."""
-_NOTE = 1024
+_MAX_NOTE_LENGTH = 1024
 """Longest condition message, in characters."""
 
 
@@ -57,23 +57,23 @@ class Watcher:
 
     async def run(self) -> None:
         """Run until cancelled. Failed writes to the API server are retried."""
-        wait = _RETRY[0]
+        wait = _RETRY_RANGE_S[0]
         while True:
-            found = await look(self._options)
+            found = await check_topology(self._options)
             # The command's output is untrusted text too.
-            verdict = found._replace(message=visible(shortened(found.message, _NOTE)))
+            verdict = found._replace(message=visible_text(shorten_middle(found.message, _MAX_NOTE_LENGTH)))
             try:
-                await self._tell(verdict)
+                await self._report_verdict(verdict)
             except (ApiError, UnreachableError) as error:
                 logs.warn("condition not written", node=self._options.node, error=str(error))
                 await asyncio.sleep(wait * random.uniform(0.5, 1.0))  # noqa: S311
-                wait = min(2 * wait, _RETRY[1])
+                wait = min(2 * wait, _RETRY_RANGE_S[1])
                 continue
-            wait = _RETRY[0]
+            wait = _RETRY_RANGE_S[0]
             # Spread the checks of machines that started together.
             await asyncio.sleep(self._options.interval * random.uniform(0.9, 1.1))  # noqa: S311
 
-    async def _tell(self, verdict: Verdict) -> None:
+    async def _report_verdict(self, verdict: Verdict) -> None:
         # A patch that changes nothing returns the node: the right to read nodes is not needed.
         node = await self._client.request("PATCH", self._path, {}, content_type=STRATEGIC)
         conditions = (node.get("status") or {}).get("conditions") or ()
@@ -97,7 +97,7 @@ class Watcher:
             await self._events.record(regarding, verdict.reason, verdict.message, warning=warning)
 
 
-async def look(options: Options) -> Verdict:
+async def check_topology(options: Options) -> Verdict:
     """Run the command and compare. The pool is read each time, because it may have changed."""
     try:
         facts = load_file(PoolFacts, options.pool)
@@ -106,39 +106,39 @@ async def look(options: Options) -> Verdict:
     except DocumentError as error:
         return unknown("PoolUnknown", f"{options.pool} is not a pool: {error}")
     machine = Machine.from_facts(facts.machine)
-    output = await _output(options.command)
+    output = await _run_command(options.command)
     return output if isinstance(output, Verdict) else judge(machine, facts.machine_type, output)
 
 
-async def _output(command: Sequence[str]) -> str | Verdict:
+async def _run_command(command: Sequence[str]) -> str | Verdict:
     shown = " ".join(command)
     pipe = asyncio.subprocess.PIPE
     try:
-        process = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe, limit=_MOST)
+        process = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe, limit=_MAX_OUTPUT_BYTES)
     except OSError as error:
         return unknown("CommandFailed", f"`{shown}`: {(error.strerror or str(error)).lower()}")
     assert process.stdout is not None
     assert process.stderr is not None
     try:
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(_COMMAND_TIMEOUT_S):
             # Read both at once: a full pipe would block the command.
-            out, err = await asyncio.gather(_some(process.stdout), _some(process.stderr))
+            out, err = await asyncio.gather(_read_bounded(process.stdout), _read_bounded(process.stderr))
             code = await process.wait()
     except TimeoutError:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
-        return unknown("CommandFailed", f"`{shown}`: no answer in {_PATIENCE:g} s")
+        return unknown("CommandFailed", f"`{shown}`: no answer in {_COMMAND_TIMEOUT_S:g} s")
     if code:
         said = [line.strip() for line in (*decode(err).splitlines(), *decode(out).splitlines()) if line.strip()]
         return unknown("CommandFailed", f"`{shown}` ended with {code}{f': {said[0][:200]}' if said else ''}")
     return decode(out)
 
 
-async def _some(stream: asyncio.StreamReader) -> bytes:
+async def _read_bounded(stream: asyncio.StreamReader) -> bytes:
     """Read up to a limit; the rest is drained and dropped."""
     kept = b""
     while chunk := await stream.read(1 << 16):
-        kept += chunk[: _MOST - len(kept)]
+        kept += chunk[: _MAX_OUTPUT_BYTES - len(kept)]
     return kept
 
 

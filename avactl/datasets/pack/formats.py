@@ -20,7 +20,7 @@ from google_crc32c import value as crc32c
 from avactl.datasets.pack.model import Format, Member
 from avactl.datasets.pack.planner import sample_name
 
-_CHUNK = 512 * 1024
+_CHUNK_BYTES = 512 * 1024
 """Bytes that are joined before they are written: they stay in the processor's cache."""
 
 
@@ -42,14 +42,14 @@ class Log:
         self.records.append(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
 
 
-def encode(format: Format, members: Iterable[Member], log: Log) -> Iterator[bytes]:
+def encode_shard(format: Format, members: Iterable[Member], log: Log) -> Iterator[bytes]:
     """Yield a shard in large chunks; the files of a sample follow each other."""
     parts: list[bytes] = []
     size = 0
     for piece in _ENCODERS[format](members, log):
         parts.append(piece)
         size += len(piece)
-        if size >= _CHUNK:
+        if size >= _CHUNK_BYTES:
             yield b"".join(parts)
             parts, size = [], 0
     yield b"".join(parts)
@@ -58,22 +58,22 @@ def encode(format: Format, members: Iterable[Member], log: Log) -> Iterator[byte
 # -- tar -----------------------------------------------------------------------------------------------------------
 
 _OWNER, _TIME = b"0000644\0" + b"0000000\0" * 2, b"00000000000\0"
-_REST = b"0" + bytes(100) + b"ustar\x0000" + bytes(247)
-_SUM = sum(_OWNER + _TIME + _REST) + 8 * ord(" ")
+_HEADER_REST = b"0" + bytes(100) + b"ustar\x0000" + bytes(247)
+_HEADER_SUM = sum(_OWNER + _TIME + _HEADER_REST) + 8 * ord(" ")
 
 
 def tar_header(name: str, size: int) -> bytes:
     """Return the header of a file in a tar. It has no times, owners and modes: the same file gives the same bytes."""
     if len(name) <= 100 and name.isascii() and size < 8**11:
         raw, digits = name.encode(), b"%011o\0" % size
-        checksum = _SUM + sum(raw) + sum(digits)
-        return b"%b%b%b%b%06o\0 %b" % (raw.ljust(100, b"\0"), _OWNER, digits, _TIME, checksum, _REST)
+        checksum = _HEADER_SUM + sum(raw) + sum(digits)
+        return b"%b%b%b%b%06o\0 %b" % (raw.ljust(100, b"\0"), _OWNER, digits, _TIME, checksum, _HEADER_REST)
     info = tarfile.TarInfo(name)
     info.size = size
     return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "strict")
 
 
-def _webdataset(members: Iterable[Member], log: Log) -> Iterator[bytes]:
+def _encode_webdataset(members: Iterable[Member], log: Log) -> Iterator[bytes]:
     offset, last, before = 0, -1, b""
     for item, size, content in members:
         if item.sample != last:
@@ -100,12 +100,12 @@ def _webdataset(members: Iterable[Member], log: Log) -> Iterator[bytes]:
 # -- TFRecord ------------------------------------------------------------------------------------------------------
 
 
-def _masked(data: bytes) -> bytes:
+def _masked_crc(data: bytes) -> bytes:
     crc = crc32c(data)
     return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
 
 
-def _varint(value: int) -> bytes:
+def _encode_varint(value: int) -> bytes:
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -114,17 +114,17 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
-def _feature(name: str, length: int) -> bytes:
+def _feature_header(name: str, length: int) -> bytes:
     """Return what comes before the content in `features.feature[name].bytes_list.value[0]`, with its own lengths."""
-    head = b"\x0a" + _varint(length)
+    head = b"\x0a" + _encode_varint(length)
     for tag in (b"\x0a", b"\x12"):  # BytesList in Feature, Feature in the map's entry
-        head = tag + _varint(len(head) + length) + head
+        head = tag + _encode_varint(len(head) + length) + head
     key = name.encode()
-    head = b"\x0a" + _varint(len(key)) + key + head
-    return b"\x0a" + _varint(len(head) + length) + head
+    head = b"\x0a" + _encode_varint(len(key)) + key + head
+    return b"\x0a" + _encode_varint(len(head) + length) + head
 
 
-def _tfrecord(members: Iterable[Member], log: Log) -> Iterator[bytes]:
+def _encode_tfrecord(members: Iterable[Member], log: Log) -> Iterator[bytes]:
     offset = 0
     for _, sample in groupby(members, key=lambda member: member.item.sample):
         log.samples += 1
@@ -135,34 +135,34 @@ def _tfrecord(members: Iterable[Member], log: Log) -> Iterator[bytes]:
             name, extension = sample_name(member.item.key)
             if not parts:
                 key = name.encode()
-                parts = [_feature("__key__", len(key)), key]
+                parts = [_feature_header("__key__", len(key)), key]
                 size = len(parts[0]) + len(key)
-            head = _feature(extension or "data", member.size)
+            head = _feature_header(extension or "data", member.size)
             places.append((member, size + len(head)))
-            parts += (head, _whole(member))
+            parts += (head, _whole_content(member))
             size += len(head) + member.size
-        example = b"".join((b"\x0a", _varint(size), *parts))
+        example = b"".join((b"\x0a", _encode_varint(size), *parts))
         start = offset + 12 + len(example) - size
         for member, place in places:
-            log.add(member.item.key, start + place, member.size, crc32c(_whole(member)))
+            log.add(member.item.key, start + place, member.size, crc32c(_whole_content(member)))
         length = struct.pack("<Q", len(example))
         log.index.append(b"%d %d\n" % (offset, len(example) + 16))
-        yield b"".join((length, _masked(length), example, _masked(example)))
+        yield b"".join((length, _masked_crc(length), example, _masked_crc(example)))
         offset += len(example) + 16
 
 
 # -- RecordIO ------------------------------------------------------------------------------------------------------
 
-_MAGIC = struct.pack("<I", 0xCED7230A)
+_RECORDIO_MAGIC = struct.pack("<I", 0xCED7230A)
 _IMAGE_HEADER = struct.Struct("<IfQQ")
 
 
-def _recordio(members: Iterable[Member], log: Log) -> Iterator[bytes]:
+def _encode_recordio(members: Iterable[Member], log: Log) -> Iterator[bytes]:
     offset = 0
     for member in members:
         log.samples += 1
-        item, content = member.item, _whole(member)
-        pieces, parts = _split(_IMAGE_HEADER.pack(0, item.label, item.sample, 0) + content, offset)
+        item, content = member.item, _whole_content(member)
+        pieces, parts = _split_record(_IMAGE_HEADER.pack(0, item.label, item.sample, 0) + content, offset)
         more: dict[str, Any] = {"id": item.sample, "label": item.label}
         if len(parts) > 1:
             more["parts"] = parts
@@ -172,7 +172,7 @@ def _recordio(members: Iterable[Member], log: Log) -> Iterator[bytes]:
         offset += sum(map(len, pieces))
 
 
-def _split(data: bytes, offset: int) -> tuple[list[bytes], list[tuple[int, int]]]:
+def _split_record(data: bytes, offset: int) -> tuple[list[bytes], list[tuple[int, int]]]:
     """Encode a record that begins at `offset`: it is cut where it contains the magic number, which is left out.
 
     Returns the bytes, and the places of the content's parts: joined with the magic number they are the content.
@@ -181,12 +181,12 @@ def _split(data: bytes, offset: int) -> tuple[list[bytes], list[tuple[int, int]]
     parts: list[tuple[int, int]] = []
     begin = cuts = 0
     while True:
-        cut = data.find(_MAGIC, begin)
+        cut = data.find(_RECORDIO_MAGIC, begin)
         while cut >= 0 and cut % 4:
-            cut = data.find(_MAGIC, cut + 1)
+            cut = data.find(_RECORDIO_MAGIC, cut + 1)
         end = len(data) if cut < 0 else cut
         flag = (3 if begin else 0) if cut < 0 else 2 if begin else 1
-        pieces += (_MAGIC, struct.pack("<I", flag << 29 | end - begin), data[begin:end])
+        pieces += (_RECORDIO_MAGIC, struct.pack("<I", flag << 29 | end - begin), data[begin:end])
         if end >= _IMAGE_HEADER.size:
             start = max(begin, _IMAGE_HEADER.size)
             # The header of each part takes the place of 4 bytes, but for the first.
@@ -197,13 +197,13 @@ def _split(data: bytes, offset: int) -> tuple[list[bytes], list[tuple[int, int]]
         begin, cuts = cut + 4, cuts + 1
 
 
-def _whole(member: Member) -> bytes:
+def _whole_content(member: Member) -> bytes:
     assert isinstance(member.content, bytes)  # only tar takes chunks
     return member.content
 
 
 _ENCODERS: dict[Format, Callable[[Iterable[Member], Log], Iterator[bytes]]] = {
-    Format.webdataset: _webdataset,
-    Format.tfrecord: _tfrecord,
-    Format.recordio: _recordio,
+    Format.webdataset: _encode_webdataset,
+    Format.tfrecord: _encode_tfrecord,
+    Format.recordio: _encode_recordio,
 }

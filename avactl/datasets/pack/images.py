@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from avactl.base.installation import install_command
 from avactl.datasets.errors import ArgumentError, DatasetError, StoreError
 
-_SIZE = re.compile(r"([1-9][0-9]{0,4})(?:x([1-9][0-9]{0,4}))?").fullmatch
-_FORMATS = {
+_PARSE_SIZE = re.compile(r"([1-9][0-9]{0,4})(?:x([1-9][0-9]{0,4}))?").fullmatch
+_IMAGE_FORMATS = {
     "jpg": ("JPEG", {"quality": 90}),
     "jpeg": ("JPEG", {"quality": 90}),
     "png": ("PNG", {}),
@@ -20,7 +20,7 @@ _FORMATS = {
     "tif": ("TIFF", {}),
     "tiff": ("TIFF", {}),
 }
-_MODES = {"JPEG": ("L", "RGB"), "BMP": ("L", "RGB"), "WEBP": ("RGB", "RGBA")}
+_STORED_MODES = {"JPEG": ("L", "RGB"), "BMP": ("L", "RGB"), "WEBP": ("RGB", "RGBA")}
 """Colours that a format stores; other images become RGB."""
 
 
@@ -37,7 +37,7 @@ class UnreadableImageError(DatasetError):
 
 def parse_resize(text: str) -> Resize:
     """Parse `256` (the shorter side) or `256x256` (scaled and cropped). Raises ArgumentError."""
-    match = _SIZE(text)
+    match = _PARSE_SIZE(text)
     if match is None:
         hint = "write `--resize 256` for the shorter side, or `--resize 256x256` to crop"
         raise ArgumentError(f"`{text}` is not a size", hint)
@@ -55,24 +55,24 @@ def pillow_version() -> str:
 
 def is_image(key: str) -> bool:
     """Return True for the name of an image that is resized."""
-    return key.rpartition(".")[2].lower() in _FORMATS
+    return key.rpartition(".")[2].lower() in _IMAGE_FORMATS
 
 
-def resized(data: bytes, key: str, size: Resize) -> bytes:
+def resize_image(data: bytes, key: str, size: Resize) -> bytes:
     """Return an image in its own format with the new size, upright, without metadata. Smaller images are not enlarged.
 
     Raises UnreadableImageError.
     """
     from PIL import Image, ImageOps
 
-    format, options = _FORMATS[key.rpartition(".")[2].lower()]
+    format, options = _IMAGE_FORMATS[key.rpartition(".")[2].lower()]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(BytesIO(data)) as image:
                 image.draft("RGB", (4 * size.width, 4 * (size.height or size.width)))
                 upright = ImageOps.exif_transpose(image)
-                return _encoded(_scaled(_plain(upright, format), size), format, options)
+                return _encode_image(_scale_image(_to_plain_mode(upright, format), size), format, options)
     except Exception as error:  # each decoder has its own exceptions
         hint = "replace the file, or leave out such images: `--skip-unreadable`"
         raise UnreadableImageError(
@@ -80,16 +80,16 @@ def resized(data: bytes, key: str, size: Resize) -> bytes:
         ) from None
 
 
-def _plain(image: Any, format: str) -> Any:
+def _to_plain_mode(image: Any, format: str) -> Any:
     """Return the image in colours that can be scaled and stored."""
-    modes = _MODES.get(format, ("L", "LA", "RGB", "RGBA"))
+    modes = _STORED_MODES.get(format, ("L", "LA", "RGB", "RGBA"))
     if image.mode in modes:
         return image
     transparent = image.mode in ("LA", "PA") or "transparency" in image.info
     return image.convert("RGBA" if transparent and "RGBA" in modes else "RGB")
 
 
-def _scaled(image: Any, size: Resize) -> Any:
+def _scale_image(image: Any, size: Resize) -> Any:
     from PIL import Image, ImageOps
 
     if size.height:
@@ -103,7 +103,7 @@ def _scaled(image: Any, size: Resize) -> Any:
     return image.resize((width, height), Image.Resampling.LANCZOS)
 
 
-def _encoded(image: Any, format: str, options: dict[str, Any]) -> bytes:
+def _encode_image(image: Any, format: str, options: dict[str, Any]) -> bytes:
     out = BytesIO()
     image.info = {}
     image.save(out, format, **options)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import Any, NamedTuple
 
-from avactl.base.quantity import quantity
+from avactl.base.quantity import parse_quantity
 from avactl.datasets.errors import ArgumentError
 
 SHARDS, RECORDS, STATE, MANIFEST = "shards/", "records/", ".pack/", "manifest.jsonl"
@@ -97,7 +97,7 @@ class Settings(NamedTuple):
 def shard_bytes(text: str) -> int:
     """Parse the size of a shard. Raises ArgumentError."""
     try:
-        size = int(quantity(text))
+        size = int(parse_quantity(text))
     except ValueError:
         size = 0
     if size < 1024:

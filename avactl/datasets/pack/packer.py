@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from avactl.base.installation import install_command
-from avactl.base.terminal import plural
+from avactl.base.terminal import count_text
 from avactl.datasets.errors import ArgumentError, DatasetError, StoreError
 from avactl.datasets.pack.model import MANIFEST, OPTIONS, SHARDS, STATE, Settings, Shard
 from avactl.datasets.pack.planner import plan
@@ -26,9 +26,9 @@ from avactl.datasets.sources import Source
 from avactl.datasets.stores.local import PARTIAL
 from avactl.datasets.stores.locations import Location
 from avactl.datasets.stores.store import Store
-from avactl.datasets.text import shown
+from avactl.datasets.text import display_name
 
-_EMPTY = "pack into an empty directory or prefix"
+_EMPTY_HINT = "pack into an empty directory or prefix"
 
 
 class Options(NamedTuple):
@@ -64,7 +64,7 @@ def pack(source: Source, target: Store, options: Options, progress: Progress) ->
     _want_apart(source.store.location, target.location)
     if find_spec("google_crc32c") is None:
         raise StoreError("packing requires the package google-crc32c", install_command("dataset"))
-    with _locked(target.location):
+    with _lock_target(target.location):
         earlier = _Earlier(target, options.settings)
         progress.start("packing", source.total)
         chosen = choose(options.settings.match, options.settings.exclude)
@@ -84,10 +84,10 @@ def pack(source: Source, target: Store, options: Options, progress: Progress) ->
         if not states:
             raise DatasetError("there are no files to pack", "check the source, `--match` and `--exclude`")
         earlier.want_no_more(len(states))
-        return _finish(target, options.settings.url or target.location.url, states, earlier)
+        return _finish_pack(target, options.settings.url or target.location.url, states, earlier)
 
 
-def _finish(target: Store, url: str, states: dict[int, dict[str, Any]], earlier: _Earlier) -> Packed:
+def _finish_pack(target: Store, url: str, states: dict[int, dict[str, Any]], earlier: _Earlier) -> Packed:
     """Write the manifest, which makes the pack complete."""
     lines, sums = [], dict.fromkeys(("files", "samples", "read", "written"), 0)
     skipped: list[str] = []
@@ -119,7 +119,7 @@ def _want_apart(source: Location, target: Location) -> None:
 
 
 @contextmanager
-def _locked(target: Location) -> Iterator[None]:
+def _lock_target(target: Location) -> Iterator[None]:
     """Create a local target and keep other runs out of it, where its file system has locks."""
     if target.scheme != "file":
         yield
@@ -155,12 +155,12 @@ class _Earlier:
             target.write(OPTIONS, orjson.dumps(wanted, option=orjson.OPT_SORT_KEYS))
             return
         if OPTIONS not in self._sizes:
-            raise ArgumentError(f"{target.location} is not empty", _EMPTY)
+            raise ArgumentError(f"{target.location} is not empty", _EMPTY_HINT)
         before = self._json(OPTIONS)
         for name, value in wanted.items():
             if before.get(name) != value:
                 text = f"{target.location} holds a pack with {name} {before.get(name)!r}, not {value!r}"
-                raise ArgumentError(text, f"use the same options to continue it, or {_EMPTY}")
+                raise ArgumentError(text, f"use the same options to continue it, or {_EMPTY_HINT}")
 
     def missing(
         self, shards: Iterator[Shard], states: dict[int, dict[str, Any]], progress: Progress
@@ -184,7 +184,7 @@ class _Earlier:
             return state
         if self.complete:
             why = "a shard is missing or has another size" if same else "its source has changed"
-            hint = f"a complete pack is not changed: {_EMPTY}, as a new version"
+            hint = f"a complete pack is not changed: {_EMPTY_HINT}, as a new version"
             raise DatasetError(f"{self._target.location} is complete, but {why} ({shard.name})", hint)
         return None
 
@@ -193,8 +193,9 @@ class _Earlier:
         for key in sorted(self._sizes):
             number = key.removeprefix(f"{SHARDS}shard-").partition(".")[0]
             if key.startswith(f"{SHARDS}shard-") and number.isdigit() and int(number) >= count:
-                text = f"{self._target.location} has {shown(key)}, and the source has only {plural(count, 'shard')}"
-                raise DatasetError(text, f"the source had more files in an earlier run: {_EMPTY}")
+                shards = count_text(count, "shard")
+                text = f"{self._target.location} has {display_name(key)}, and the source has only {shards}"
+                raise DatasetError(text, f"the source had more files in an earlier run: {_EMPTY_HINT}")
 
     def _json(self, key: str) -> dict[str, Any]:
         found = self._target.find(key)
@@ -203,5 +204,5 @@ class _Earlier:
         except orjson.JSONDecodeError:
             data = None
         if not isinstance(data, dict):
-            raise DatasetError(f"{self._target.location}/{key} is damaged", _EMPTY)
+            raise DatasetError(f"{self._target.location}/{key} is damaged", _EMPTY_HINT)
         return data

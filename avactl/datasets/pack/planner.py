@@ -10,13 +10,13 @@ import orjson
 from avactl.datasets.errors import DatasetError
 from avactl.datasets.pack.model import Format, Settings, Shard
 from avactl.datasets.stores.store import Found
-from avactl.datasets.text import shown
+from avactl.datasets.text import display_name
 
-_OVERHEAD = 1024
+_FILE_OVERHEAD_BYTES = 1024
 """Bytes that a file takes in a tar beyond its content, at most: header and padding."""
 
 
-_LIMITS = {Format.tfrecord: (2**31 - 2**20, "2 GiB"), Format.recordio: (2**29 - 2**10, "512 MiB")}
+_RECORD_LIMITS = {Format.tfrecord: (2**31 - 2**20, "2 GiB"), Format.recordio: (2**29 - 2**10, "512 MiB")}
 """Largest samples: a protobuf message, and a record whose length has 29 bits."""
 
 
@@ -33,18 +33,18 @@ def plan(objects: Iterable[tuple[Found, str]], settings: Settings) -> Iterator[S
     Raises DatasetError for samples that the format cannot hold.
     """
     options = orjson.dumps(settings.data(), option=orjson.OPT_SORT_KEYS)
-    labelled, limit = settings.format is Format.recordio, _LIMITS.get(settings.format)
+    labelled, limit = settings.format is Format.recordio, _RECORD_LIMITS.get(settings.format)
     directories: dict[str, int] = {}
     rows: list[tuple[str, int, str, str, str, int, int]] = []
     number = size = label = 0
-    for count, sample in enumerate(_samples(objects, settings.format)):
+    for count, sample in enumerate(_make_samples(objects, settings.format)):
         needs = 0
         for found, _ in sample:
-            needs += found.size + _OVERHEAD
+            needs += found.size + _FILE_OVERHEAD_BYTES
         if limit is not None and needs > limit[0]:
             raise _too_large(sample, settings.format, limit[1])
         if rows and (size + needs > settings.shard_size or len(rows) + len(sample) > settings.shard_records):
-            yield _shard(number, rows, options)
+            yield _make_shard(number, rows, options)
             rows, size, number = [], 0, number + 1
         for (key, length, etag, stamp), sha256 in sample:
             if labelled:
@@ -52,10 +52,10 @@ def plan(objects: Iterable[tuple[Found, str]], settings: Settings) -> Iterator[S
             rows.append((key, length, etag, stamp, sha256, count, label))
         size += needs
     if rows:
-        yield _shard(number, rows, options)
+        yield _make_shard(number, rows, options)
 
 
-def _shard(number: int, rows: list[tuple[str, int, str, str, str, int, int]], options: bytes) -> Shard:
+def _make_shard(number: int, rows: list[tuple[str, int, str, str, str, int, int]], options: bytes) -> Shard:
     data = orjson.dumps(rows)
     return Shard(number, len(rows), data, hashlib.sha256(options + data).hexdigest())
 
@@ -65,22 +65,22 @@ _Sample = list[tuple[Found, str]]
 
 def _too_large(sample: _Sample, format: Format, limit: str) -> DatasetError:
     largest = max((found for found, _ in sample), key=lambda found: found.size)
-    text = f"{shown(largest.key)} has {largest.size:,} bytes; a record of {format.value} has at most {limit}"
+    text = f"{display_name(largest.key)} has {largest.size:,} bytes; a record of {format.value} has at most {limit}"
     return DatasetError(text, "use `--format webdataset`")
 
 
-def _samples(objects: Iterable[tuple[Found, str]], format: Format) -> Iterator[_Sample]:
+def _make_samples(objects: Iterable[tuple[Found, str]], format: Format) -> Iterator[_Sample]:
     if format is Format.recordio:
         for each in objects:
             yield [each]
         return
-    for name, sample, extensions in _grouped(objects):
+    for name, sample, extensions in _group_by_name(objects):
         if len(sample) > 1 or not extensions[0]:
             _want_distinct(name, sample, extensions, format)
         yield sample
 
 
-def _grouped(objects: Iterable[tuple[Found, str]]) -> Iterator[tuple[str, _Sample, list[str]]]:
+def _group_by_name(objects: Iterable[tuple[Found, str]]) -> Iterator[tuple[str, _Sample, list[str]]]:
     """Group files by the name before the first dot; yield names, files and extensions.
 
     In the order of keys, files of the directory `a.d/` come between `a.cls` and `a.jpg`: the sample stays open.
@@ -105,9 +105,11 @@ def _want_distinct(name: str, sample: _Sample, extensions: list[str], format: Fo
     seen: dict[str, str] = {}
     for (found, _), extension in zip(sample, extensions, strict=True):
         if not extension and format is Format.webdataset:
-            hint = f"rename it, or leave it out: `--exclude '{shown(found.key)}'`"
-            raise DatasetError(f"{shown(found.key)} has no extension, so WebDataset ignores it", hint)
+            hint = f"rename it, or leave it out: `--exclude '{display_name(found.key)}'`"
+            raise DatasetError(f"{display_name(found.key)} has no extension, so WebDataset ignores it", hint)
         other = seen.setdefault(extension.lower(), found.key)
         if other != found.key:
-            text = f"{shown(other)} and {shown(found.key)} are one field of the sample {shown(name)}"
+            text = (
+                f"{display_name(other)} and {display_name(found.key)} are one field of the sample {display_name(name)}"
+            )
             raise DatasetError(text, "rename one of them, or leave it out with `--exclude`")

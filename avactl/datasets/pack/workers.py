@@ -17,7 +17,7 @@ from avactl.datasets.concurrent import in_threads
 from avactl.datasets.errors import StoreError
 from avactl.datasets.pack.model import Shard, Tell
 
-_COMMAND = [sys.executable, "-P", "-m", "avactl.datasets.pack.worker"]
+_WORKER_COMMAND = [sys.executable, "-P", "-m", "avactl.datasets.pack.worker"]
 
 
 class WorkerError(HintedError):
@@ -65,7 +65,7 @@ class Workers:
         return shard, state
 
     def _start(self) -> subprocess.Popen[bytes]:
-        worker = subprocess.Popen(_COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: S603 - this program
+        worker = subprocess.Popen(_WORKER_COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: S603 - this program
         self._running.append(worker)
         assert worker.stdin is not None
         with suppress(BrokenPipeError):

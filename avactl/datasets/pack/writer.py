@@ -11,15 +11,15 @@ import orjson
 
 from avactl.datasets.concurrent import in_threads
 from avactl.datasets.errors import DatasetError, StoreError
-from avactl.datasets.pack.formats import Log, encode
-from avactl.datasets.pack.images import Resize, UnreadableImageError, is_image, parse_resize, resized
+from avactl.datasets.pack.formats import Log, encode_shard
+from avactl.datasets.pack.images import Resize, UnreadableImageError, is_image, parse_resize, resize_image
 from avactl.datasets.pack.model import RECORDS, SHARDS, STATE, Format, Item, Member, Settings, Shard, Tell
 from avactl.datasets.stores.store import CHUNK, Found, Store
-from avactl.datasets.text import shown
+from avactl.datasets.text import display_name
 
-_THREADS = 16
+_READ_THREADS = 16
 """Objects of a remote store that a worker reads at once."""
-_STEP = 500
+_PROGRESS_STEP = 500
 
 
 class ShardWriter:
@@ -43,7 +43,7 @@ class ShardWriter:
 
         def content() -> Iterator[bytes]:
             nonlocal size
-            for chunk in encode(self._settings.format, self._members(items), log):
+            for chunk in encode_shard(self._settings.format, self._members(items), log):
                 digest.update(chunk)
                 size += len(chunk)
                 yield chunk
@@ -77,35 +77,35 @@ class ShardWriter:
         """Yield the files in order, with their content; several at once are read from a remote store."""
         read: Iterable[tuple[Item, bytes | None]]
         if self._remote:
-            read = in_threads(lambda item: (item, self._small(item)), items, _THREADS, 2 * _THREADS)
+            read = in_threads(lambda item: (item, self._read_small(item)), items, _READ_THREADS, 2 * _READ_THREADS)
         else:
-            read = ((item, self._small(item)) for item in items)
-        read = self._counted(read)
+            read = ((item, self._read_small(item)) for item in items)
+        read = self._count_read(read)
         if self._resize is None:
             return (self._member(item, content) for item, content in read)
-        return self._readable(read, self._resize)
+        return self._readable_members(read, self._resize)
 
-    def _counted(self, read: Iterable[tuple[Item, bytes | None]]) -> Iterator[tuple[Item, bytes | None]]:
+    def _count_read(self, read: Iterable[tuple[Item, bytes | None]]) -> Iterator[tuple[Item, bytes | None]]:
         files = size = 0
         for pair in read:
             files += 1
             size += pair[0].size
-            if files == _STEP or size > CHUNK:
+            if files == _PROGRESS_STEP or size > CHUNK:
                 self._tell(files, size)
                 files = size = 0
             yield pair
         self._tell(files, size)
 
-    def _readable(self, read: Iterable[tuple[Item, bytes | None]], size: Resize) -> Iterator[Member]:
+    def _readable_members(self, read: Iterable[tuple[Item, bytes | None]], size: Resize) -> Iterator[Member]:
         """Yield the files with images resized; a sample with an unreadable one is left out as a whole."""
         for _, pairs in groupby(read, key=lambda pair: pair[0].sample):
             sample: list[Member] = []
             readable = True
             for item, content in pairs:
-                member = self._member(item, content if content or not is_image(item.key) else self._whole(item))
+                member = self._member(item, content if content or not is_image(item.key) else self._read_whole(item))
                 if is_image(item.key) and isinstance(member.content, bytes):
                     try:
-                        new = resized(member.content, item.key, size)
+                        new = resize_image(member.content, item.key, size)
                     except UnreadableImageError:
                         if not self._settings.skip_unreadable:
                             raise
@@ -117,37 +117,39 @@ class ShardWriter:
             if readable:
                 yield from sample
 
-    def _small(self, item: Item) -> bytes | None:
+    def _read_small(self, item: Item) -> bytes | None:
         """Return the content of a file that is read ahead; None for a large one."""
-        return self._source.read(_found(item)) if item.size <= CHUNK else None
+        return self._source.read(_as_found(item)) if item.size <= CHUNK else None
 
-    def _whole(self, item: Item) -> bytes:
-        return self._source.read(_found(item))
+    def _read_whole(self, item: Item) -> bytes:
+        return self._source.read(_as_found(item))
 
     def _member(self, item: Item, content: bytes | None) -> Member:
         """Return a file with its content checked, or to be checked as it is streamed."""
         if content is None:
             if self._settings.format is Format.webdataset:
-                return Member(item, item.size, self._checked(item))
-            content = self._whole(item)
+                return Member(item, item.size, self._check_stream(item))
+            content = self._read_whole(item)
         if item.sha256:
             _want_digest(item, hashlib.sha256(content).hexdigest())
         return Member(item, item.size, content)
 
-    def _checked(self, item: Item) -> Iterator[bytes]:
+    def _check_stream(self, item: Item) -> Iterator[bytes]:
         digest = hashlib.sha256()
-        for chunk in self._source.stream(_found(item)):
+        for chunk in self._source.stream(_as_found(item)):
             digest.update(chunk)
             yield chunk
         if item.sha256:
             _want_digest(item, digest.hexdigest())
 
 
-def _found(item: Item) -> Found:
+def _as_found(item: Item) -> Found:
     return Found(item.key, item.size, item.etag, item.stamp)
 
 
 def _want_digest(item: Item, sha256: str) -> None:
     if sha256 != item.sha256:
-        message = f"{shown(item.key)} has other content than the manifest says: SHA-256 {sha256}, not {item.sha256}"
+        message = (
+            f"{display_name(item.key)} has other content than the manifest says: SHA-256 {sha256}, not {item.sha256}"
+        )
         raise DatasetError(message, "restore the object; `avactl dataset verify --content` lists all that differ")

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from avactl.datasets.errors import ArgumentError
 
-_KEYS = {
+_CREDENTIAL_KEYS = {
     "aws_access_key_id": "access_key_id",
     "aws_secret_access_key": "secret_access_key",
     "aws_session_token": "session_token",
     "region": "region",
 }
-_OTHERS = (
+_OTHER_CREDENTIALS = (
     "AWS_ACCESS_KEY_ID",
     "AWS_WEB_IDENTITY_TOKEN_FILE",
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
@@ -27,12 +27,12 @@ _OTHERS = (
 """Variables with credentials that come before those of a profile."""
 
 
-def profile(environment: Mapping[str, str]) -> dict[str, str]:
+def read_profile(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the credentials of AWS_PROFILE or of the profile `default`; {} if the environment has its own.
 
     Raises ArgumentError if the named profile has none.
     """
-    if any(environment.get(name) for name in _OTHERS):
+    if any(environment.get(name) for name in _OTHER_CREDENTIALS):
         return {}
     name = environment.get("AWS_PROFILE", "")
     files = (
@@ -47,7 +47,9 @@ def profile(environment: Mapping[str, str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for section in (f"profile {name or 'default'}", name or "default"):
         if parser.has_section(section):
-            found |= {new: value for key, new in _KEYS.items() if (value := parser.get(section, key, fallback=""))}
+            found |= {
+                new: value for key, new in _CREDENTIAL_KEYS.items() if (value := parser.get(section, key, fallback=""))
+            }
     if name and "access_key_id" not in found:
         raise ArgumentError(
             f"profile `{name}` has no aws_access_key_id", "other kinds of profiles need their variables"

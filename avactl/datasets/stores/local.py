@@ -7,14 +7,14 @@ import stat
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
-from avactl.base.terminal import shortened, visible
+from avactl.base.terminal import shorten_middle, visible_text
 from avactl.datasets.errors import ChangedError, DatasetError, StoreError
 from avactl.datasets.stores.locations import Location, key_problem
 from avactl.datasets.stores.store import CHUNK, Found
 
 PARTIAL = ".partial"
 """End of the names of files that are being written; such files are never listed."""
-_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+_READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 class LocalStore:
@@ -27,7 +27,7 @@ class LocalStore:
         self.location = location
         self._root = location.path.rstrip("/") + "/"
         self._follow = follow
-        self._flags = _READ if follow else _READ | os.O_NOFOLLOW
+        self._flags = _READ_FLAGS if follow else _READ_FLAGS | os.O_NOFOLLOW
 
     def objects(self, below: str = "") -> Iterator[Found]:
         """Yield all files. Raises DatasetError, StoreError."""
@@ -172,7 +172,7 @@ class LocalStore:
             raise DatasetError(f"the name of {self._name(key)} {problem}", "rename the file")
 
     def _name(self, key: str) -> str:
-        return visible(shortened(self._root + key.rstrip("/"), 200))
+        return visible_text(shorten_middle(self._root + key.rstrip("/"), 200))
 
     def _failure(self, key: str, error: OSError) -> StoreError:
         return StoreError(f"{self._name(key)}: {(error.strerror or str(error)).lower()}")

@@ -16,11 +16,11 @@ MAX_KEY = 1024
 MAX_URL = 4096
 """Longest URL in characters, as in specs."""
 
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]").search
+_FIND_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]").search
 _IS_URL = re.compile(
     rf"(?:{object_urls.BUCKET}|file://)(?:/(?!\.{{0,2}}(?:/|$))[^/\x00-\x1f\x7f-\x9f\u2028\u2029]+)+"
 ).fullmatch
-_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]*").fullmatch
+_IS_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]*").fullmatch
 
 
 class Location(NamedTuple):
@@ -66,7 +66,7 @@ def parse_location(text: str) -> Location:
         raise ArgumentError(f"`{scheme}://` is not an object store that avactl can read", hint)
     if "@" in bucket:
         raise ArgumentError("the URL contains credentials", "set them in the environment: AWS_ACCESS_KEY_ID, …")
-    if not _BUCKET(bucket):
+    if not _IS_BUCKET(bucket):
         hint = "write the bucket in lowercase: `s3://bucket/prefix`; the endpoint is `--endpoint`"
         raise ArgumentError(f"`{bucket}` is not the name of a bucket", hint)
     prefix = prefix.rstrip("/")
@@ -82,7 +82,7 @@ def key_problem(key: str) -> str:
         return "contains `..`" if ".." in parts else "contains `.` as a directory"
     if "" in parts:
         return "contains an empty directory name (`//`)" if key.strip("/") else "is empty"
-    if _CONTROL(key):
+    if _FIND_CONTROL(key):
         return "contains a control character"
     try:
         length = len(key.encode())

@@ -9,9 +9,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from avactl.base.installation import install_command
-from avactl.base.terminal import shortened, visible
+from avactl.base.terminal import shorten_middle, visible_text
 from avactl.datasets.errors import ArgumentError, ChangedError, DatasetError, StoreError
-from avactl.datasets.stores.aws_profile import profile
+from avactl.datasets.stores.aws_profile import read_profile
 from avactl.datasets.stores.locations import Location, key_problem
 from avactl.datasets.stores.store import CHUNK, Found
 
@@ -20,12 +20,14 @@ if TYPE_CHECKING:
 
 PART = 2 * CHUNK
 """Bytes of a part of an upload: S3 allows 10,000 parts, so 160 GB."""
-_PARALLEL = 4
-_HOSTED = ("oss", "cos")
+_MAX_PARALLEL = 4
+_HOSTED_SCHEMES = ("oss", "cos")
 """Stores that take the bucket in the host's name only."""
 _RETRIES: Any = {"max_retries": 4, "retry_timeout": timedelta(minutes=3)}
 _CLIENT: Any = {"timeout": "15m", "connect_timeout": "10s"}
-_CREDENTIALS = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; AWS_SKIP_SIGNATURE=true: anonymous"
+_CREDENTIALS_HINT = (
+    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; AWS_SKIP_SIGNATURE=true: anonymous"
+)
 
 
 class RemoteStore:
@@ -42,17 +44,19 @@ class RemoteStore:
         self._prefix = f"{location.path}/" if location.path else ""
         self._obstore, self._exceptions = obstore, exceptions
         try:
-            self._store = _open(location, endpoint)
+            self._store = _open_store(location, endpoint)
         except exceptions.BaseError as error:
-            raise ArgumentError(f"{location}: {_text(error)}", "check `--endpoint` and the AWS_ variables") from None
+            raise ArgumentError(
+                f"{location}: {_error_text(error)}", "check `--endpoint` and the AWS_ variables"
+            ) from None
 
     def objects(self, below: str = "") -> Iterator[Found]:
         """Yield all objects. Raises StoreError, DatasetError."""
         last, prefix = "", (self._prefix + below).rstrip("/")
-        with self._asking(below):
+        with self._convert_errors(below):
             pages = self._obstore.list(self._store, prefix or None, chunk_size=1000)
         while True:
-            with self._asking(below):
+            with self._convert_errors(below):
                 page = next(iter(pages), None)
             if page is None:
                 return
@@ -64,22 +68,22 @@ class RemoteStore:
                     self._want_key(key)
                 if key <= last and last:
                     hint = "snapshot a smaller prefix; only stores that list in the order of keys are supported"
-                    raise StoreError(f"{self.location} lists `{visible(key)}` after `{visible(last)}`", hint)
+                    raise StoreError(f"{self.location} lists `{visible_text(key)}` after `{visible_text(last)}`", hint)
                 last = key
-                yield _found(key, meta)
+                yield _as_found(key, meta)
 
     def directories(self, below: str = "") -> list[str]:
         """Return the names of the directories directly below a path. Raises StoreError."""
         prefix = (self._prefix + below).rstrip("/")
-        with self._asking(below):
+        with self._convert_errors(below):
             found = self._obstore.list_with_delimiter(self._store, prefix or None)
         return sorted(path.rstrip("/").rpartition("/")[2] for path in found["common_prefixes"])
 
     def find(self, key: str) -> Found | None:
         """Return one object; None if it does not exist."""
         try:
-            with self._asking(key):
-                return _found(key, self._obstore.head(self._store, self._prefix + key))
+            with self._convert_errors(key):
+                return _as_found(key, self._obstore.head(self._store, self._prefix + key))
         except FileNotFoundError:
             return None
 
@@ -92,11 +96,11 @@ class RemoteStore:
         name, size = self._name(found.key), 0
         options: Any = {"if_match": f'"{found.etag}"'} if found.etag else None
         try:
-            with self._asking(found.key):
+            with self._convert_errors(found.key):
                 answer = self._obstore.get(self._store, self._prefix + found.key, options=options)
                 chunks = iter(answer.stream(min_chunk_size=CHUNK))
             while True:
-                with self._asking(found.key):
+                with self._convert_errors(found.key):
                     chunk = next(chunks, None)
                 if chunk is None:
                     break
@@ -122,8 +126,8 @@ class RemoteStore:
 
         body = content if isinstance(content, bytes) else noted(content)
         try:
-            with self._asking(key):
-                self._obstore.put(self._store, self._prefix + key, body, chunk_size=PART, max_concurrency=_PARALLEL)
+            with self._convert_errors(key):
+                self._obstore.put(self._store, self._prefix + key, body, chunk_size=PART, max_concurrency=_MAX_PARALLEL)
         except Exception:
             if failures:  # the library wraps it
                 raise failures[0] from None
@@ -131,7 +135,7 @@ class RemoteStore:
 
     def remove(self, key: str) -> None:
         """Remove an object, if it exists. Raises StoreError."""
-        with suppress(FileNotFoundError), self._asking(key):
+        with suppress(FileNotFoundError), self._convert_errors(key):
             self._obstore.delete(self._store, self._prefix + key)
 
     def _want_key(self, key: str) -> None:
@@ -139,10 +143,10 @@ class RemoteStore:
             raise DatasetError(f"the name of {self._name(key)} {problem}", "rename the object")
 
     def _name(self, key: str) -> str:
-        return visible(shortened(f"{self.location.url}/{key}" if key else str(self.location), 200))
+        return visible_text(shorten_middle(f"{self.location.url}/{key}" if key else str(self.location), 200))
 
     @contextmanager
-    def _asking(self, key: str) -> Iterator[None]:
+    def _convert_errors(self, key: str) -> Iterator[None]:
         """Turn errors of the library into ones with a remedy; FileNotFoundError and PreconditionError pass."""
         errors, name, bucket = self._exceptions, self._name(key), f"{self.location.scheme}://{self.location.bucket}"
         try:
@@ -157,17 +161,17 @@ class RemoteStore:
             hint = "the credentials need the right to list and read; to write for `pack`"
             raise StoreError(f"{name}: access denied", hint) from None
         except errors.BaseError as error:
-            text = _text(error)
+            text = _error_text(error)
             if "contained empty path segment" in text or "invalid path" in text:
                 raise DatasetError(f"{self.location}: {text}", "rename the object") from None
             if "NoSuchBucket" in str(error):
                 raise StoreError(f"{bucket}: no such bucket", "check the name, `--endpoint` and the region") from None
             if "credential" in text.lower() or "169.254" in text or "/latest/" in text:
-                raise StoreError(f"{bucket}: no credentials", _CREDENTIALS) from None
+                raise StoreError(f"{bucket}: no credentials", _CREDENTIALS_HINT) from None
             raise StoreError(f"{name}: {text}", "check `--endpoint` and the network; run the command again") from None
 
 
-def _open(location: Location, endpoint: str) -> ObjectStore:
+def _open_store(location: Location, endpoint: str) -> ObjectStore:
     from obstore.store import GCSStore, S3Store
 
     if location.scheme == "gs":
@@ -176,21 +180,24 @@ def _open(location: Location, endpoint: str) -> ObjectStore:
     if not given and location.scheme != "s3":
         hint = f"name the S3 endpoint of the store: `--endpoint https://…`; {location.scheme} speaks the S3 protocol"
         raise ArgumentError(f"{location} needs an endpoint", hint)
-    config: Any = profile(os.environ)
+    config: Any = read_profile(os.environ)
     if given:
         protocol, _, host = given.rstrip("/").partition("://")
-        hosted = os.environ.get("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", str(location.scheme in _HOSTED)).lower() == "true"
+        hosted = (
+            os.environ.get("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", str(location.scheme in _HOSTED_SCHEMES)).lower()
+            == "true"
+        )
         config["endpoint"] = f"{protocol}://{location.bucket}.{host}" if hosted else given
         config["virtual_hosted_style_request"] = hosted
     client = _CLIENT | {"allow_http": given.startswith("http://")}
     return S3Store(location.bucket, config=config, client_options=client, retry_config=_RETRIES)
 
 
-def _found(key: str, meta: Any) -> Found:
+def _as_found(key: str, meta: Any) -> Found:
     etag = (meta.get("e_tag") or "").strip('"')
     return Found(key, meta["size"], etag, etag)
 
 
-def _text(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     """Return the first line of an error of the library, without the dump of its parts that follows."""
-    return visible(shortened(str(error).partition("\n")[0].strip(), 300))
+    return visible_text(shorten_middle(str(error).partition("\n")[0].strip(), 300))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from avactl.base.terminal import inert
+from avactl.base.terminal import inert_text
 from avactl.diagnostics import Diagnostic
 from avactl.diagnostics.machine import file_text
 
@@ -40,5 +40,5 @@ def render_annotations(diagnostics: Sequence[Diagnostic]) -> str:
         what = f"{severity}{'' if count == 1 else 's'}"
         lines.append(f"::{severity} title=avactl::{count} more {what}: the log of this step has them\n")
     for d in rest:
-        lines.append(inert(_data(f"{d.severity}[{d.id}] {file_text(str(d.span))}: {d.message}")) + "\n")
+        lines.append(inert_text(_data(f"{d.severity}[{d.id}] {file_text(str(d.span))}: {d.message}")) + "\n")
     return "".join(lines)

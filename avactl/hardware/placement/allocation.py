@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from avactl.hardware.machine import Machine
 from avactl.hardware.placement.links import Links, links, unknown_links
-from avactl.hardware.topology import members
+from avactl.hardware.topology import gpus_in_mask
 
 MILLI_PER_GPU = 1000
 """Milli-GPUs per GPU."""
@@ -156,7 +156,7 @@ class State:
         holders = [self.bookings[key] for key in self.held[slot]] if slot is not None else []
         gone = [booking for booking in holders if booking.gpus & ~usable]
         if gone:
-            raise BookingError(f"{node.name}: GPUs {members(gone[0].gpus & ~usable)} are booked")
+            raise BookingError(f"{node.name}: GPUs {gpus_in_mask(gone[0].gpus & ~usable)} are booked")
         if slot is None:
             slot = self._add_slot(node.name)
         else:
@@ -256,7 +256,7 @@ class State:
             raise BookingError(f"{key}: {booking.milli} milli of a GPU")
         if booking.gpus:
             row = self.gpu_free[slot].tolist()
-            for gpu in members(booking.gpus):
+            for gpu in gpus_in_mask(booking.gpus):
                 if gpu >= MAX_GPUS or row[gpu] < booking.milli:
                     less = f"has less than {booking.milli} milli free"
                     raise BookingError(f"{key}: GPU {gpu} of {self.names[slot]} {less}")
@@ -289,7 +289,7 @@ class State:
             return
         change, gpus = sign * booking.milli, self.gpu_free[slot]
         whole = int(self.whole[slot])
-        for gpu in members(booking.gpus):
+        for gpu in gpus_in_mask(booking.gpus):
             left = int(gpus[gpu]) - change
             gpus[gpu] = left
             whole = whole | 1 << gpu if left == MILLI_PER_GPU else whole & ~(1 << gpu)

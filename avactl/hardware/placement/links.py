@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from avactl.hardware.machine import Machine, PcieSwitch
-from avactl.hardware.topology import LEVELS, Level, Topology, topology
+from avactl.hardware.topology import LEVELS, Level, Topology, topology_of
 
 Ints = npt.NDArray[np.int64]
 Masks = npt.NDArray[np.int32]
@@ -204,7 +204,7 @@ def _with_least(sets: Ints, keys: Ints) -> Ints:
 @lru_cache(maxsize=256)
 def links(machine: Machine) -> Links:
     """Return the tables of a machine type, cached."""
-    return Links(topology(machine))
+    return Links(topology_of(machine))
 
 
 @lru_cache(maxsize=32)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from avactl.base.quantity import format_quantity, quantity
+from avactl.base.quantity import format_quantity, parse_quantity
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import one_of
-from avactl.kinds.cache_tier.machines import machine_dir, pools
+from avactl.kinds.cache_tier.machines import machine_dir, tier_pools
 from avactl.program.cache_engines import Engine, engine_of
 from avactl.program.images import require_image
 from avactl.program.ineffective_keys import without_effect
@@ -21,16 +21,16 @@ def check(item: Item[CacheTierSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield the problems of one tier."""
     engine = engine_of(item)
     yield from require_image(item, program, engine.image, ("spec", "cluster"))
-    yield from _storage(item, engine)
-    yield from _directories(item, program, engine)
-    yield from _pools(item, program, engine)
+    yield from _check_storage(item, engine)
+    yield from _check_directories(item, program, engine)
+    yield from _check_pools(item, program, engine)
     yield from engine.check(item, program)
 
 
 # -- storage -------------------------------------------------------------------------------------------------------
 
 
-def _storage(item: Item[CacheTierSpec], engine: Engine) -> Iterator[Diagnostic]:
+def _check_storage(item: Item[CacheTierSpec], engine: Engine) -> Iterator[Diagnostic]:
     tiers, reserved = item.spec.workers.tiers, engine.reserved(item)
     space = format_quantity(reserved)
     path: tuple[str | int, ...] = ("spec", "workers", "tiers")
@@ -56,7 +56,7 @@ def _storage(item: Item[CacheTierSpec], engine: Engine) -> Iterator[Diagnostic]:
                 hint="list the fastest medium first: "
                 f"{', '.join(sorted({t.medium for t in tiers}, key=SPEED.__getitem__))}",
             )
-        if reserved and quantity(tier.quota) <= reserved:
+        if reserved and parse_quantity(tier.quota) <= reserved:
             yield Diagnostic(
                 "tier-too-small",
                 f"a tier of {tier.quota} has no usable space: {engine.title} reserves {space} of each tier",
@@ -79,7 +79,7 @@ def _storage(item: Item[CacheTierSpec], engine: Engine) -> Iterator[Diagnostic]:
             )
 
 
-def _directories(item: Item[CacheTierSpec], program: Program, engine: Engine) -> Iterator[Diagnostic]:
+def _check_directories(item: Item[CacheTierSpec], program: Program, engine: Engine) -> Iterator[Diagnostic]:
     """Yield directories of machines that the cluster does not offer to cache tiers."""
     cluster = program.cluster(item.spec.cluster)
     offered = cluster.spec.host_directories
@@ -100,7 +100,7 @@ def _directories(item: Item[CacheTierSpec], program: Program, engine: Engine) ->
             )
 
 
-def _pools(item: Item[CacheTierSpec], program: Program, engine: Engine) -> Iterator[Diagnostic]:
+def _check_pools(item: Item[CacheTierSpec], program: Program, engine: Engine) -> Iterator[Diagnostic]:
     spec = item.spec
     mine = {pool.name for pool in program.pools(spec.cluster)}
     for index, name in enumerate(spec.workers.pools):
@@ -115,9 +115,9 @@ def _pools(item: Item[CacheTierSpec], program: Program, engine: Engine) -> Itera
             notes=(Note(other.span("spec", "cluster"), f"pool {name}"),),
         )
     need = engine.worker(item).memory
-    for pool in pools(item, program):
+    for pool in tier_pools(item, program):
         has = program.machine(pool).memory
-        if need > quantity(has):
+        if need > parse_quantity(has):
             memory = [tier for tier in spec.workers.tiers if tier.medium == "MEM"]
             where = ("tiers", spec.workers.tiers.index(memory[0]), "quota") if memory else ("memory",)
             yield Diagnostic(

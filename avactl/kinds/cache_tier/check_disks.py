@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from avactl.base.quantity import format_quantity, quantity
+from avactl.base.quantity import format_quantity, parse_quantity
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import one_of
-from avactl.kinds.cache_tier.machines import machine_dir, pools
+from avactl.kinds.cache_tier.machines import machine_dir, tier_pools
 from avactl.program.cache_engines import Engine, engine_of
 from avactl.program.program import Item, Program
 from avactl.spec.platform.cache_tier import CacheTierSpec
@@ -27,12 +27,12 @@ class _Level(NamedTuple):
     directory: str
 
 
-def disks(program: Program) -> Iterator[Diagnostic]:
+def check_disks(program: Program) -> Iterator[Diagnostic]:
     """Yield the problems of storage tiers on pools that declare `disks`."""
     on_pool: dict[str, list[_Level]] = {}
     for tier in program.tiers():
-        levels = list(_levels(tier))
-        for pool in pools(tier, program) if levels else ():
+        levels = list(_storage_levels(tier))
+        for pool in tier_pools(tier, program) if levels else ():
             if pool.spec.disks:
                 on_pool.setdefault(pool.spec_name, []).extend(levels)
     told: set[tuple[str, Path]] = set()
@@ -43,18 +43,20 @@ def disks(program: Program) -> Iterator[Diagnostic]:
                 yield problem
 
 
-def _levels(tier: Item[CacheTierSpec]) -> Iterator[_Level]:
+def _storage_levels(tier: Item[CacheTierSpec]) -> Iterator[_Level]:
     for index, level in enumerate(tier.spec.workers.tiers):
         if level.medium != "MEM":
             directory = machine_dir(tier, level.medium, level.path)
-            yield _Level(tier, int(quantity(level.quota)), ("spec", "workers", "tiers", index, "quota"), directory)
+            yield _Level(
+                tier, int(parse_quantity(level.quota)), ("spec", "workers", "tiers", index, "quota"), directory
+            )
 
 
 def _on_pool(pool: Item[NodePoolSpec], levels: list[_Level]) -> Iterator[tuple[Diagnostic, _Level]]:
     """Yield the problems on one pool's machines, each with the level that it is about."""
     on_disk: dict[int, list[_Level]] = {}
     for level in levels:
-        index = _disk(pool, level.directory)
+        index = _disk_of_directory(pool, level.directory)
         if index is not None:
             on_disk.setdefault(index, []).append(level)
             continue
@@ -76,11 +78,11 @@ def _on_pool(pool: Item[NodePoolSpec], levels: list[_Level]) -> Iterator[tuple[D
         disk, last = pool.spec.disks[index], there[-1]
         engine = min((engine_of(level.tier) for level in there), key=lambda each: each.disk_share)
         total = sum(level.quota for level in there)
-        if total > quantity(disk.capacity) * engine.disk_share:
+        if total > parse_quantity(disk.capacity) * engine.disk_share:
             yield _too_large(pool, index, there, total, engine), last
 
 
-def _disk(pool: Item[NodePoolSpec], directory: str) -> int | None:
+def _disk_of_directory(pool: Item[NodePoolSpec], directory: str) -> int | None:
     """Index of the disk that a directory is on: the one that is mounted deepest above it."""
     above = [
         (len(disk.path.rstrip("/")), index)

@@ -28,19 +28,19 @@ class _Place(NamedTuple):
     """True for a FUSE mount, which hides what is below it."""
 
 
-def together(program: Program) -> Iterator[Diagnostic]:
+def check_tier_pairs(program: Program) -> Iterator[Diagnostic]:
     """Yield the problems of pairs of tiers."""
     tiers = program.tiers()
     for one, other in combinations(tiers, 2):
-        yield from _stores(one, other)
+        yield from _check_stores(one, other)
     by_cluster: dict[str, list[_Place]] = {}
     for tier in tiers:
-        by_cluster.setdefault(tier.spec.cluster, []).extend(_places(tier))
+        by_cluster.setdefault(tier.spec.cluster, []).extend(_storage_places(tier))
     for places in by_cluster.values():
-        yield from _nested(places)
+        yield from _check_nested(places)
 
 
-def _stores(one: Item[CacheTierSpec], other: Item[CacheTierSpec]) -> Iterator[Diagnostic]:
+def _check_stores(one: Item[CacheTierSpec], other: Item[CacheTierSpec]) -> Iterator[Diagnostic]:
     """Two caches in front of one store do not see each other's changes."""
     for index, store in enumerate(other.spec.under_stores):
         for at, before in enumerate(one.spec.under_stores):
@@ -76,7 +76,7 @@ def _stores(one: Item[CacheTierSpec], other: Item[CacheTierSpec]) -> Iterator[Di
                 )
 
 
-def _places(tier: Item[CacheTierSpec]) -> Iterator[_Place]:
+def _storage_places(tier: Item[CacheTierSpec]) -> Iterator[_Place]:
     spec = tier.spec
     for index, level in enumerate(spec.workers.tiers):
         if level.medium != "MEM":
@@ -88,7 +88,7 @@ def _places(tier: Item[CacheTierSpec]) -> Iterator[_Place]:
         yield _Place(tier, host_path(tier, "/"), path, f"FUSE mount of {tier.spec_name}", True)
 
 
-def _nested(places: list[_Place]) -> Iterator[Diagnostic]:
+def _check_nested(places: list[_Place]) -> Iterator[Diagnostic]:
     for one, other in combinations(places, 2):
         inner, outer = (other, one) if len(other.directory) > len(one.directory) else (one, other)
         if inner.directory != outer.directory and not inner.directory.startswith(f"{outer.directory}/"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from avactl.base.quantity import format_quantity, quantity
+from avactl.base.quantity import format_quantity, parse_quantity
 from avactl.kinds.cache_tier.machines import worker_count
 from avactl.program.cache_engines import engine_of
 from avactl.program.program import Item, Program
@@ -23,7 +23,7 @@ def facts(item: Item[CacheTierSpec], program: Program) -> Mapping[str, Fact]:
     }
     for tier in spec.workers.tiers:
         label = "RAM" if tier.medium == "MEM" else tier.medium
-        total = format_quantity(quantity(tier.quota) * workers)
+        total = format_quantity(parse_quantity(tier.quota) * workers)
         result[label] = f"{total} ({tier.quota} a worker)" if workers else f"{tier.quota} a worker"
     result["under-stores"] = len(spec.under_stores)
     if spec.ttl:
@@ -31,7 +31,7 @@ def facts(item: Item[CacheTierSpec], program: Program) -> Mapping[str, Fact]:
     return result
 
 
-def capacity(item: Item[CacheTierSpec], program: Program) -> int | None:
+def tier_capacity(item: Item[CacheTierSpec], program: Program) -> int | None:
     """Return the bytes of data that a tier holds: over all workers, or on each machine if every one has its own copy.
 
     None if the number of workers is unknown.
@@ -40,5 +40,5 @@ def capacity(item: Item[CacheTierSpec], program: Program) -> int | None:
     if not workers or any(pool in {name for _, name in program.broken} for pool in item.spec.workers.pools):
         return None
     engine = engine_of(item)
-    each = sum(int(quantity(tier.quota)) - engine.reserved(item) for tier in item.spec.workers.tiers)
+    each = sum(int(parse_quantity(tier.quota)) - engine.reserved(item) for tier in item.spec.workers.tiers)
     return each * workers if engine.shared else each

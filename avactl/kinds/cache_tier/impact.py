@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from avactl.program.dataset_access import PUSHED, pushes
+from avactl.program.dataset_access import PUSHED, has_durable_store
 from avactl.program.program import Item
 from avactl.program.registry import ObjectEffect
 from avactl.spec.platform.cache_tier import CacheTierSpec
@@ -12,10 +12,10 @@ from avactl.spec.platform.cache_tier import CacheTierSpec
 
 def impact(old: Item[CacheTierSpec], new: Item[CacheTierSpec], effects: Sequence[ObjectEffect]) -> str | None:
     """Return the effect on files and cached data; None if no file leaves its path and no worker restarts."""
-    return "; ".join(filter(None, (_paths(old, new), _workers(old, new, effects)))) or None
+    return "; ".join(filter(None, (_path_impact(old, new), _worker_impact(old, new, effects)))) or None
 
 
-def _paths(old: Item[CacheTierSpec], new: Item[CacheTierSpec]) -> str | None:
+def _path_impact(old: Item[CacheTierSpec], new: Item[CacheTierSpec]) -> str | None:
     """Return what happens to files that were written, if their directory shows another store."""
     before, after = _written_to(old), _written_to(new)
     moved = [mount for mount, store in before.items() if after.get(mount, store) != store]
@@ -23,10 +23,10 @@ def _paths(old: Item[CacheTierSpec], new: Item[CacheTierSpec]) -> str | None:
         return None
     (mount, *_) = moved
     text = f"files below {', '.join(moved)} leave their paths"
-    if pushes(old):
+    if has_durable_store(old):
         text += f": run `avactl cache flush {old.name}:{mount}` first"
-    if pushes(new):
-        text += f"{',' if pushes(old) else ':'} copy them back from {mount}{PUSHED} later"
+    if has_durable_store(new):
+        text += f"{',' if has_durable_store(old) else ':'} copy them back from {mount}{PUSHED} later"
     return text
 
 
@@ -34,7 +34,7 @@ def _written_to(tier: Item[CacheTierSpec]) -> dict[str, str]:
     """Return the store that each writable directory of a write tier shows."""
     if tier.spec.role != "write":
         return {}
-    durable = tier.spec.write_back.durable if pushes(tier) else None
+    durable = tier.spec.write_back.durable if has_durable_store(tier) else None
     return {
         store.mount.rstrip("/"): store.url.rstrip("/")
         if durable is None
@@ -44,7 +44,7 @@ def _written_to(tier: Item[CacheTierSpec]) -> dict[str, str]:
     }
 
 
-def _workers(old: Item[CacheTierSpec], new: Item[CacheTierSpec], effects: Sequence[ObjectEffect]) -> str | None:
+def _worker_impact(old: Item[CacheTierSpec], new: Item[CacheTierSpec], effects: Sequence[ObjectEffect]) -> str | None:
     kinds = ("DaemonSet", "StatefulSet")
     if not any(effect.kind in kinds and effect.starts_pods and "worker" in effect.name for effect in effects):
         return None

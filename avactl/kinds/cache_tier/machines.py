@@ -7,7 +7,7 @@ from avactl.spec.platform.cache_tier import CacheTierSpec
 from avactl.spec.platform.node_pool import NodePoolSpec
 
 
-def pools(item: Item[CacheTierSpec], program: Program) -> list[Item[NodePoolSpec]]:
+def tier_pools(item: Item[CacheTierSpec], program: Program) -> list[Item[NodePoolSpec]]:
     """Return the pools that the workers run on: the named ones, else all of the cluster."""
     wanted = item.spec.workers.pools
     return [pool for pool in program.pools(item.spec.cluster) if not wanted or pool.name in wanted]
@@ -16,7 +16,7 @@ def pools(item: Item[CacheTierSpec], program: Program) -> list[Item[NodePoolSpec
 def worker_count(item: Item[CacheTierSpec], program: Program) -> int:
     """Return the maximum number of workers; 0 if the specs do not say."""
     replicas = item.spec.workers.replicas
-    return replicas if replicas is not None else sum(pool_size(pool) for pool in pools(item, program))
+    return replicas if replicas is not None else sum(pool_size(pool) for pool in tier_pools(item, program))
 
 
 def machine_dir(item: Item[CacheTierSpec], medium: str, path: str | None) -> str:

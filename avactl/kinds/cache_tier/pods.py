@@ -14,10 +14,10 @@ from avactl.spec.platform.cache_tier import CacheTierSpec
 from avactl.spec.platform.node_pool import NodePoolSpec
 
 
-def pod(item: Item[CacheTierSpec], program: Program, **fields: Any) -> Body:
+def build_pod(item: Item[CacheTierSpec], program: Program, **fields: Any) -> Body:
     """Build a pod spec with the fields shared by a tier's pods. None of them talks to the Kubernetes API."""
     cluster = program.cluster_spec(item.spec.cluster)
-    return k8s.compact(
+    return k8s.drop_none(
         automountServiceAccountToken=False,
         enableServiceLinks=False,
         priorityClassName=SYSTEM_PRIORITY,
@@ -27,30 +27,30 @@ def pod(item: Item[CacheTierSpec], program: Program, **fields: Any) -> Body:
     )
 
 
-def template(item: Item, component: str, configuration: str, spec: Body) -> Body:
+def build_template(item: Item, component: str, configuration: str, spec: Body) -> Body:
     """Build a pod template; pods restart when the configuration changes."""
     return {
         "metadata": {
-            "labels": k8s.labels(item, component),
+            "labels": k8s.object_labels(item, component),
             "annotations": {CONFIGURATION.name: configuration},
         },
         "spec": spec,
     }
 
 
-def job(item: Item, cluster: str, prefix: str, component: str, template: Body) -> Manifest:
+def build_job(item: Item, cluster: str, prefix: str, component: str, template: Body) -> Manifest:
     """Build a Job that runs once for each content of its template.
 
     A Job's template is immutable, so its name carries a digest: a change creates a new Job, and the old one is
     pruned. It has no TTL: a deleted Job would count as drift and run again.
     """
     spec: Body = {"backoffLimit": 10, "template": template}
-    return k8s.manifest(
+    return k8s.build_manifest(
         item,
         cluster,
         "batch/v1",
         "Job",
-        f"{prefix}-{k8s.digest(spec)}",
+        f"{prefix}-{k8s.short_digest(spec)}",
         namespace=CACHE_NAMESPACE,
         component=component,
         spec=spec,
@@ -60,10 +60,10 @@ def job(item: Item, cluster: str, prefix: str, component: str, template: Body) -
 # -- where pods run ------------------------------------------------------------------------------------------------
 
 
-def tolerations(some: list[Item[NodePoolSpec]]) -> list[Body] | None:
+def pool_tolerations(some: list[Item[NodePoolSpec]]) -> list[Body] | None:
     seen: dict[tuple[str, str, str], Body] = {}
     for taint in (taint for pool in some for taint in pool.spec.all_taints):
-        seen[taint.key, taint.value, taint.effect] = k8s.compact(
+        seen[taint.key, taint.value, taint.effect] = k8s.drop_none(
             key=taint.key,
             operator="Equal" if taint.value else "Exists",
             value=taint.value or None,
@@ -76,7 +76,7 @@ def spare_tolerations(item: Item[CacheTierSpec], program: Program) -> list[Body]
     """Tolerations of pods without a pool: they avoid tainted machines unless all machines are tainted."""
     all_pools = program.pools(item.spec.cluster)
     keeping_off = [any(taint.effect != "PreferNoSchedule" for taint in pool.spec.all_taints) for pool in all_pools]
-    return tolerations(all_pools) if all(keeping_off) else None
+    return pool_tolerations(all_pools) if all(keeping_off) else None
 
 
 def on_pools(item: Item[CacheTierSpec], program: Program) -> Body | None:
@@ -92,7 +92,10 @@ def on_pools(item: Item[CacheTierSpec], program: Program) -> Body | None:
     }
 
 
-def apart(item: Item[CacheTierSpec], component: str) -> Body:
+def apart_affinity(item: Item[CacheTierSpec], component: str) -> Body:
     """Pod anti-affinity: one pod of a component per machine."""
-    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": k8s.selector(item, component)}}
+    term = {
+        "topologyKey": "kubernetes.io/hostname",
+        "labelSelector": {"matchLabels": k8s.component_selector(item, component)},
+    }
     return {"requiredDuringSchedulingIgnoredDuringExecution": [term]}

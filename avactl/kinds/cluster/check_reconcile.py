@@ -11,10 +11,10 @@ from avactl.diagnostics.suggest import one_of
 from avactl.program.program import Item
 from avactl.spec.platform.cluster import ClusterSpec
 from avactl.spec.platform.reconcile import USED, Reconcile
-from avactl.spec.schema.values import seconds
+from avactl.spec.schema.values import duration_seconds
 
 
-def problems(item: Item[ClusterSpec]) -> Iterator[Diagnostic]:
+def check_reconcile(item: Item[ClusterSpec]) -> Iterator[Diagnostic]:
     """Yield the problems of one cluster's `reconcile`."""
     spec: Reconcile = item.spec.reconcile
     given = [name for name in type(spec).model_fields if name in spec.model_fields_set and name != "mode"]
@@ -25,7 +25,7 @@ def problems(item: Item[ClusterSpec]) -> Iterator[Diagnostic]:
                 "conflicting-keys",
                 f"`{to_camel(name)}` has no effect with `mode: {spec.mode}`",
                 item.span("spec", "reconcile", to_camel(name), key=True),
-                hint=_elsewhere(name, spec.mode),
+                hint=_engine_hint(name, spec.mode),
             )
     if not used:
         return
@@ -46,7 +46,7 @@ def problems(item: Item[ClusterSpec]) -> Iterator[Diagnostic]:
             item.span("spec", "reconcile", key=True),
             hint="add `serviceAccount: NAME` with permission to apply the compiled objects; see docs/gitops.md",
         )
-    if spec.mode == "pulumiOperator" and spec.interval is not None and seconds(spec.interval) < 60:
+    if spec.mode == "pulumiOperator" and spec.interval is not None and duration_seconds(spec.interval) < 60:
         yield Diagnostic(
             "invalid-value",
             f"spec.reconcile.interval: the Pulumi operator polls at most once a minute, not every {spec.interval}",
@@ -78,7 +78,7 @@ def _over_https(url: str) -> str:
     return f"https://{place.partition(':')[0]}/{path}"
 
 
-def _elsewhere(name: str, mode: str) -> str:
+def _engine_hint(name: str, mode: str) -> str:
     if name == "secret" and mode == "argocd":
         return "remove it: Argo CD finds credentials by the repository's URL (`argocd repo add`)"
     modes = [other for other, used in USED.items() if name in used]

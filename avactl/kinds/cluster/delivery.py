@@ -33,7 +33,7 @@ class Place(NamedTuple):
     """Path of the repository on its host."""
 
 
-def place(item: Item[ClusterSpec]) -> Place | None:
+def commit_place(item: Item[ClusterSpec]) -> Place | None:
     """Return where the daemon of a cluster commits; None without a repository of specs."""
     own, followed = item.spec.delivery or Delivery(), item.spec.reconcile
     specs = followed.mode in _FOLLOWS_SPECS
@@ -54,7 +54,7 @@ def place(item: Item[ClusterSpec]) -> Place | None:
     )
 
 
-def problems(item: Item[ClusterSpec]) -> Iterator[Diagnostic]:
+def check_delivery(item: Item[ClusterSpec]) -> Iterator[Diagnostic]:
     """Yield the problems of one cluster's `delivery`."""
     spec = item.spec
     given: Delivery | None = spec.delivery
@@ -68,7 +68,7 @@ def problems(item: Item[ClusterSpec]) -> Iterator[Diagnostic]:
                 hint="write `daemons: {delivery: true}`, or remove the key",
             )
         return
-    found = place(item)
+    found = commit_place(item)
     if found is None:
         yield Diagnostic(
             "missing-key",

@@ -18,7 +18,7 @@ def dra_models(item: Item[ClusterSpec], program: Program) -> list[str]:
     return sorted({program.machine(pool).gpus.model for pool in pools})
 
 
-def selector(driver: str, model: str) -> str:
+def device_selector(driver: str, model: str) -> str:
     """Return the CEL expression that selects whole GPUs of a model.
 
     Drivers publish the full product name (`Tesla V100-SXM2-32GB`, `NVIDIA H100 80GB HBM3`), so each word of the
@@ -43,10 +43,10 @@ def selector(driver: str, model: str) -> str:
 def device_classes(item: Item[ClusterSpec], program: Program) -> list[Manifest]:
     """Return the DeviceClass objects of a cluster. A declared class replaces avactl's class of the same name."""
     driver = item.spec.gpu_driver
-    expressions = {device_class(model): selector(driver, model) for model in dra_models(item, program)}
+    expressions = {device_class(model): device_selector(driver, model) for model in dra_models(item, program)}
     expressions.update((declared.name, declared.cel) for declared in item.spec.device_classes)
     return [
-        k8s.manifest(
+        k8s.build_manifest(
             item,
             item.name,
             "resource.k8s.io/v1",

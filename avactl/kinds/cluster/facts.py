@@ -29,11 +29,11 @@ def facts(item: Item[ClusterSpec], program: Program) -> Mapping[str, Fact]:
         "daemons": ", ".join(daemons) or None,
         "placement": item.spec.placement.objective,
         "applied by": item.spec.reconcile.mode,
-        "prices": _prices(item.spec.prices),
+        "prices": _format_prices(item.spec.prices),
     }
 
 
-def _prices(prices: Prices | None) -> Fact:
+def _format_prices(prices: Prices | None) -> Fact:
     """`V100 2.1, P100 0.9, core 0.02 EUR per hour`."""
     if prices is None:
         return None

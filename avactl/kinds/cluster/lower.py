@@ -6,9 +6,9 @@ from __future__ import annotations
 from avactl.contracts import names
 from avactl.contracts.names import CACHE_NAMESPACE
 from avactl.kinds.cluster.daemons import admission, guard, monitoring, rbac
-from avactl.kinds.cluster.daemons.lower import daemons, policy
+from avactl.kinds.cluster.daemons.lower import build_daemons, placement_policy
 from avactl.kinds.cluster.devices import device_classes
-from avactl.kinds.cluster.follow import follow
+from avactl.kinds.cluster.follow import build_engine_objects
 from avactl.kinds.cluster.priorities import priority_classes
 from avactl.program.lowering import k8s, namespaces
 from avactl.program.manifest import Manifest
@@ -18,35 +18,37 @@ from avactl.spec.platform.cluster import ClusterSpec
 
 def lower(item: Item[ClusterSpec], program: Program) -> list[Manifest]:
     """Return the objects of one cluster."""
-    config = policy(item, program)
+    config = placement_policy(item, program)
     return [
-        *_namespaces(item, program),
-        *guard.policies(item),
+        *_build_namespaces(item, program),
+        *guard.guard_policies(item),
         *priority_classes(item),
         *device_classes(item, program),
-        *admission.policies(item, program),
+        *admission.admission_policies(item, program),
         config,
-        *_identity(item),
-        *daemons(item, program, config),
-        *monitoring.objects(item, program),
-        *follow(item, program),
+        *_build_identity(item),
+        *build_daemons(item, program, config),
+        *monitoring.build_monitoring(item, program),
+        *build_engine_objects(item, program),
     ]
 
 
-def _identity(item: Item[ClusterSpec]) -> list[Manifest]:
+def _build_identity(item: Item[ClusterSpec]) -> list[Manifest]:
     """Return the role and binding by which everybody with an account may ask which Cluster this is."""
     version, group, system = "rbac.authorization.k8s.io/v1", "rbac.authorization.k8s.io", item.spec.system_namespace
     role = {"apiGroup": group, "kind": "Role", "name": names.IDENTITY}
     subjects = [{"apiGroup": group, "kind": "Group", "name": "system:authenticated"}]
     return [
-        k8s.manifest(item, item.name, version, "Role", names.IDENTITY, namespace=system, rules=rbac.identity_rules()),
-        k8s.manifest(
+        k8s.build_manifest(
+            item, item.name, version, "Role", names.IDENTITY, namespace=system, rules=rbac.identity_rules()
+        ),
+        k8s.build_manifest(
             item, item.name, version, "RoleBinding", names.IDENTITY, namespace=system, roleRef=role, subjects=subjects
         ),
     ]
 
 
-def _namespaces(item: Item[ClusterSpec], program: Program) -> list[Manifest]:
+def _build_namespaces(item: Item[ClusterSpec], program: Program) -> list[Manifest]:
     """Return the platform's namespaces. They hold Secrets and volumes that no spec can recreate, so they are never
     pruned."""
     wanted: list[tuple[str, str, dict[str, str]]] = [(item.spec.system_namespace, "restricted", {})]
@@ -55,6 +57,6 @@ def _namespaces(item: Item[ClusterSpec], program: Program) -> list[Manifest]:
         wanted.append((CACHE_NAMESPACE, "privileged", {}))
     wanted += [(namespace.name, namespace.pod_security, namespace.labels) for namespace in item.spec.namespaces]
     return [
-        namespaces.manifest(item, program, item.name, name, level, labels, holds_data=True)
+        namespaces.build_namespace(item, program, item.name, name, level, labels, holds_data=True)
         for name, level, labels in wanted
     ]

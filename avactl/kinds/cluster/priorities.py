@@ -22,7 +22,7 @@ PRIORITIES: tuple[tuple[str, int, bool, str], ...] = (
 def priority_classes(item: Item[ClusterSpec]) -> list[Manifest]:
     """Return the priority classes of one cluster."""
     return [
-        k8s.manifest(
+        k8s.build_manifest(
             item,
             item.name,
             "scheduling.k8s.io/v1",

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 
-from avactl.base.quantity import format_quantity, quantity
+from avactl.base.quantity import format_quantity, parse_quantity
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import did_you_mean, one_of
-from avactl.kinds.cache_tier.facts import capacity
-from avactl.kinds.dataset.lower import prewarmed
-from avactl.kinds.dataset.overlaps import overlaps
+from avactl.kinds.cache_tier.facts import tier_capacity
+from avactl.kinds.dataset.lower import prewarmed_versions
+from avactl.kinds.dataset.overlaps import find_overlaps
 from avactl.program.cache_engines import engine_of
 from avactl.program.checks.tier_urls import url_in_tier
-from avactl.program.dataset_listing import MAX_LIST, listing
+from avactl.program.dataset_listing import MAX_LIST, read_listing
 from avactl.program.ineffective_keys import without_effect
 from avactl.program.program import Item, Program
-from avactl.program.unique_entries import duplicates
+from avactl.program.unique_entries import check_duplicates
 from avactl.spec.platform.cache_tier import CacheTierSpec
 from avactl.spec.platform.dataset import DatasetSpec, Version
 from avactl.spec.repository.tree import MAX_INPUT
@@ -45,29 +45,29 @@ def _same_data(item: Item[DatasetSpec]) -> Iterator[Diagnostic]:
 def check(item: Item[DatasetSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield the problems of one dataset."""
     spec = item.spec
-    yield from duplicates(item, ("spec", "versions"), (version.name for version in spec.versions), "version")
+    yield from check_duplicates(item, ("spec", "versions"), (version.name for version in spec.versions), "version")
     yield from _same_data(item)
-    yield from duplicates(item, ("spec", "sharedWith"), spec.shared_with, "team", key=None)
-    yield from _shared(item)
+    yield from check_duplicates(item, ("spec", "sharedWith"), spec.shared_with, "team", key=None)
+    yield from _check_shared(item)
     yield from _prewarm_versions(item)
     tier = program.find_tier(spec.tier) if spec.tier else None
     if spec.tier is None:
         yield from _without_tier(item)
     elif tier is not None:
-        yield from _tier(item, tier)
+        yield from _check_tier(item, tier)
         if engine_of(tier).daemon is not None:
-            yield from _daemon(item, program, tier)
-        yield from _capacity(item, program, tier)
+            yield from _check_daemon(item, program, tier)
+        yield from _check_capacity(item, program, tier)
         yield from engine_of(tier).check_dataset(item, program, tier)
     yield from _small_files(item)
     for index, version in enumerate(spec.versions):
-        yield from _version(item, program, version, ("spec", "versions", index))
+        yield from _check_version(item, program, version, ("spec", "versions", index))
 
 
 # -- versions ------------------------------------------------------------------------------------------------------
 
 
-def _version(item: Item[DatasetSpec], program: Program, version: Version, path: Path) -> Iterator[Diagnostic]:
+def _check_version(item: Item[DatasetSpec], program: Program, version: Version, path: Path) -> Iterator[Diagnostic]:
     if version.url and version.manifest:
         yield Diagnostic(
             "conflicting-keys",
@@ -98,15 +98,15 @@ def _version(item: Item[DatasetSpec], program: Program, version: Version, path: 
             hint="add `tier: NAME` to the dataset, or give the version a `url`",
         )
     else:
-        yield from _manifest(item, program, item.spec.tier, version, path)
+        yield from _check_manifest(item, program, item.spec.tier, version, path)
     if version.manifest_url and item.spec.tier:
         yield from url_in_tier(item, program, item.spec.tier, version.manifest_url, (*path, "manifestUrl"))
 
 
-def _manifest(
+def _check_manifest(
     item: Item[DatasetSpec], program: Program, tier: str, version: Version, path: Path
 ) -> Iterator[Diagnostic]:
-    found = listing(item, program, version)
+    found = read_listing(item, program, version)
     if found is None:
         yield Diagnostic(
             "file-unreadable",
@@ -164,7 +164,7 @@ def _without_tier(item: Item[DatasetSpec]) -> Iterator[Diagnostic]:
         )
 
 
-def _tier(item: Item[DatasetSpec], tier: Item[CacheTierSpec]) -> Iterator[Diagnostic]:
+def _check_tier(item: Item[DatasetSpec], tier: Item[CacheTierSpec]) -> Iterator[Diagnostic]:
     spec = item.spec
     cluster = tier.spec.cluster
     if cluster not in item.clusters:
@@ -198,7 +198,7 @@ def _tier(item: Item[DatasetSpec], tier: Item[CacheTierSpec]) -> Iterator[Diagno
         yield without_effect(item, ("spec", "secret"), "the cache tier has its own credentials")
 
 
-def _daemon(item: Item[DatasetSpec], program: Program, tier: Item[CacheTierSpec]) -> Iterator[Diagnostic]:
+def _check_daemon(item: Item[DatasetSpec], program: Program, tier: Item[CacheTierSpec]) -> Iterator[Diagnostic]:
     """Yield settings that only the cache daemon carries out, on a cluster without one, and one that it does not."""
     prewarm = item.spec.prewarm
     cluster = program.find_cluster(tier.spec.cluster)
@@ -228,7 +228,7 @@ def _small_files(item: Item[DatasetSpec]) -> Iterator[Diagnostic]:
     spec = item.spec
     if spec.format != "files" or spec.files is None or spec.files < MANY_FILES:
         return
-    average = f" of {int(quantity(spec.size)) // spec.files:,} bytes on average" if spec.size else ""
+    average = f" of {int(parse_quantity(spec.size)) // spec.files:,} bytes on average" if spec.size else ""
     yield Diagnostic(
         "small-files",
         f"{item} has {spec.files:,} files{average}: each of them costs memory of the masters and a request per read",
@@ -238,26 +238,26 @@ def _small_files(item: Item[DatasetSpec]) -> Iterator[Diagnostic]:
     )
 
 
-def _needs(item: Item[DatasetSpec]) -> Fraction:
+def _needed_bytes(item: Item[DatasetSpec]) -> Fraction:
     """Bytes that a dataset occupies in its tier: the prewarmed versions, else the newest version."""
     spec = item.spec
-    size = quantity(spec.size) if spec.size else Fraction(0)
-    return size * len(prewarmed(item)) * spec.prewarm.replicas if spec.prewarm is not None else size
+    size = parse_quantity(spec.size) if spec.size else Fraction(0)
+    return size * len(prewarmed_versions(item)) * spec.prewarm.replicas if spec.prewarm is not None else size
 
 
-def _capacity(item: Item[DatasetSpec], program: Program, tier: Item[CacheTierSpec]) -> Iterator[Diagnostic]:
-    holds, needs = capacity(tier, program), _needs(item)
+def _check_capacity(item: Item[DatasetSpec], program: Program, tier: Item[CacheTierSpec]) -> Iterator[Diagnostic]:
+    holds, needs = tier_capacity(tier, program), _needed_bytes(item)
     if holds is None or needs <= holds:
         return
     prewarm = item.spec.prewarm
     times = [str(prewarm.replicas)] if prewarm is not None and prewarm.replicas > 1 else []
-    if len(prewarmed(item)) > 1:
-        times.append(f"{len(prewarmed(item))} versions")
+    if len(prewarmed_versions(item)) > 1:
+        times.append(f"{len(prewarmed_versions(item))} versions")
     loads = prewarm is not None
     what = f"{format_quantity(needs)} to load" if loads else f"{item.spec.size}"
     yield Diagnostic(
         "cache-too-small",
-        f"{item} has {what}, but cache tier `{item.spec.tier}` holds only {_rounded(holds)}",
+        f"{item} has {what}, but cache tier `{item.spec.tier}` holds only {_format_rounded_down(holds)}",
         item.span("spec", "size"),
         severity="error" if loads else "warning",
         label=" × ".join([str(item.spec.size), *times]) if times else "",
@@ -268,7 +268,7 @@ def _capacity(item: Item[DatasetSpec], program: Program, tier: Item[CacheTierSpe
     )
 
 
-def _rounded(value: int) -> str:
+def _format_rounded_down(value: int) -> str:
     """Format bytes in TiB or GiB, rounded down to a tenth."""
     unit, size = ("Ti", 2**40) if value >= 2**40 else ("Gi", 2**30)
     return f"{value * 10 // size / 10:g}{unit}"
@@ -276,23 +276,24 @@ def _rounded(value: int) -> str:
 
 def check_all(program: Program) -> Iterator[Diagnostic]:
     """Yield overlaps with other teams' data, and a problem for each tier that its prewarmed datasets exceed."""
-    yield from overlaps(program, "Dataset")
+    yield from find_overlaps(program, "Dataset")
     loaded: dict[str, list[Item[DatasetSpec]]] = {}
     for item in program.datasets():
         if item.spec.tier and item.spec.prewarm is not None and item.spec.size:
             loaded.setdefault(item.spec.tier, []).append(item)
     for name, items in loaded.items():
         tier = program.find_tier(name)
-        holds = capacity(tier, program) if tier is not None else None
-        if tier is None or holds is None or len(items) < 2 or any(_needs(item) > holds for item in items):
+        holds = tier_capacity(tier, program) if tier is not None else None
+        if tier is None or holds is None or len(items) < 2 or any(_needed_bytes(item) > holds for item in items):
             continue
-        total = sum((_needs(item) for item in items), Fraction(0))
+        total = sum((_needed_bytes(item) for item in items), Fraction(0))
         if total > holds:
-            largest = max(items, key=_needs)
+            largest = max(items, key=_needed_bytes)
             yield Diagnostic(
                 "cache-too-small",
-                f"{len(items)} datasets load {_rounded(int(total))} into cache tier `{name}`, which holds only "
-                f"{_rounded(holds)}: they evict each other",
+                f"{len(items)} datasets load {_format_rounded_down(int(total))} into cache tier `{name}`, "
+                "which holds only "
+                f"{_format_rounded_down(holds)}: they evict each other",
                 largest.span("spec", "prewarm", key=True),
                 severity="warning",
                 label="the largest dataset",
@@ -306,7 +307,7 @@ def check_all(program: Program) -> Iterator[Diagnostic]:
 # -- the rest ------------------------------------------------------------------------------------------------------
 
 
-def _shared(item: Item[DatasetSpec]) -> Iterator[Diagnostic]:
+def _check_shared(item: Item[DatasetSpec]) -> Iterator[Diagnostic]:
     for index, team in enumerate(item.spec.shared_with):
         if item.team is None:
             yield without_effect(item, ("spec", "sharedWith"), "every team may read a platform dataset")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from avactl.base.quantity import quantity
+from avactl.base.quantity import parse_quantity
 from avactl.contracts.cache import DATASET_KEY, DatasetConfig, DatasetVersionConfig, PrewarmConfig
 from avactl.contracts.document import dump
 from avactl.contracts.names import CACHE_DATASET_CONFIG, CACHE_NAMESPACE, CONFIG_LABEL
@@ -29,7 +29,7 @@ def config_map(
         namespace=namespace,
         name=item.spec_name,
         tier=tier.name,
-        versions=tuple(_version(item, version, paths[version.name], claims) for version in item.spec.versions),
+        versions=tuple(_build_version(item, version, paths[version.name], claims) for version in item.spec.versions),
         prewarm=_prewarm(item, prewarmed),
     )
     return k8s.config_map(
@@ -43,7 +43,7 @@ def config_map(
     )
 
 
-def _version(
+def _build_version(
     item: Item[DatasetSpec], version: Version, path: str, claims: Mapping[str, list[str]]
 ) -> DatasetVersionConfig:
     # `size` is that of the newest version.
@@ -51,7 +51,7 @@ def _version(
     return DatasetVersionConfig(
         name=version.name,
         path=path,
-        bytes=int(quantity(item.spec.size)) if newest and item.spec.size else None,
+        bytes=int(parse_quantity(item.spec.size)) if newest and item.spec.size else None,
         files=item.spec.files if newest else None,
         claims=tuple(claims.get(version.name, ())),
     )
@@ -65,5 +65,5 @@ def _prewarm(item: Item[DatasetSpec], prewarmed: list[Version]) -> PrewarmConfig
         versions=tuple(version.name for version in prewarmed),
         pin=prewarm.pin,
         when=prewarm.when,
-        throttle=int(quantity(prewarm.bandwidth)) if prewarm.bandwidth else None,
+        throttle=int(parse_quantity(prewarm.bandwidth)) if prewarm.bandwidth else None,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from avactl.kinds.dataset.lower import prewarmed
+from avactl.kinds.dataset.lower import prewarmed_versions
 from avactl.program.program import Item, Program
 from avactl.program.registry import Fact
 from avactl.spec.platform.dataset import DatasetSpec
@@ -22,7 +22,7 @@ def facts(item: Item[DatasetSpec], program: Program) -> Mapping[str, Fact]:
     }
     if spec.prewarm is not None:
         copies = f" × {spec.prewarm.replicas}" if spec.prewarm.replicas > 1 else ""
-        result["loaded ahead"] = ", ".join(version.name for version in prewarmed(item)) + copies
+        result["loaded ahead"] = ", ".join(version.name for version in prewarmed_versions(item)) + copies
     if spec.shared_with:
         result["shared with"] = ", ".join(sorted(spec.shared_with))
     return {key: value for key, value in result.items() if value is not None}

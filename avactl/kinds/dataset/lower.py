@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from avactl.base.quantity import quantity
+from avactl.base.quantity import parse_quantity
 from avactl.kinds.dataset.daemon_config import config_map
 from avactl.program import registry
 from avactl.program.cache_engines import Loaded, engine_of
-from avactl.program.dataset_access import claim_name, list_in_pods, mounted, tier_path
-from avactl.program.dataset_listing import listing, source
+from avactl.program.dataset_access import claim_name, list_in_pods, mounted_versions, tier_path
+from avactl.program.dataset_listing import read_listing, version_directory
 from avactl.program.lowering import k8s
 from avactl.program.lowering.volumes import NOMINAL_SIZE, claimed_volume
 from avactl.program.manifest import Body, Manifest
@@ -22,28 +22,30 @@ Place = tuple[str, str, str | None]
 def lower(item: Item[DatasetSpec], program: Program) -> list[Manifest]:
     """Return the objects of one dataset. None of them holds data: that is in the object store."""
     tier = program.tier(item.spec.tier) if item.spec.tier else None
-    result = [_metadata(item, program, cluster, tier) for cluster in clusters(item, tier)]
+    result = [_build_metadata(item, program, cluster, tier) for cluster in reading_clusters(item, tier)]
     if tier is None:
         return result
-    for (cluster, namespace, team), names in sorted(places(item, program, tier).items(), key=str):
+    for (cluster, namespace, team), names in sorted(volume_places(item, program, tier).items(), key=str):
         for version in item.spec.versions:
             if version.name in names:
-                result += _volume(item, program, tier, version, cluster, namespace, team)
+                result += _build_volume(item, program, tier, version, cluster, namespace, team)
     engine = engine_of(tier)
     if engine.daemon is not None and program.cluster_spec(tier.spec.cluster).daemons.cache:
         result.append(_for_daemon(item, program, tier))
-    return result + engine.dataset(item, program, tier, _loaded(item, program, tier))
+    return result + engine.dataset(item, program, tier, _loaded_versions(item, program, tier))
 
 
-def _loaded(item: Item[DatasetSpec], program: Program, tier: Item[CacheTierSpec]) -> list[Loaded]:
-    ahead = prewarmed(item)
+def _loaded_versions(item: Item[DatasetSpec], program: Program, tier: Item[CacheTierSpec]) -> list[Loaded]:
+    ahead = prewarmed_versions(item)
     return [
-        Loaded(each.name, source(item, program, each), _path(item, program, tier, each), each in ahead)
+        Loaded(
+            each.name, version_directory(item, program, each), _version_path(item, program, tier, each), each in ahead
+        )
         for each in item.spec.versions
     ]
 
 
-def clusters(item: Item[DatasetSpec], tier: Item[CacheTierSpec] | None) -> tuple[str, ...]:
+def reading_clusters(item: Item[DatasetSpec], tier: Item[CacheTierSpec] | None) -> tuple[str, ...]:
     """Clusters where a dataset can be read: with a tier, the tier's cluster."""
     return item.clusters if tier is None else (tier.spec.cluster,)
 
@@ -51,14 +53,14 @@ def clusters(item: Item[DatasetSpec], tier: Item[CacheTierSpec] | None) -> tuple
 # -- who reads what ------------------------------------------------------------------------------------------------
 
 
-def readers(program: Program) -> dict[tuple[str, str, str], dict[Place, set[str]]]:
+def dataset_readers(program: Program) -> dict[tuple[str, str, str], dict[Place, set[str]]]:
     """Dataset → reading places → versions. Computed once for all datasets."""
 
     def make() -> dict[tuple[str, str, str], dict[Place, set[str]]]:
         index: dict[tuple[str, str, str], dict[Place, set[str]]] = {}
         for kind in registry.workload_kinds():
             for reader in program.of(kind):
-                for dataset, version in program.derive(reader, mounted):
+                for dataset, version in program.derive(reader, mounted_versions):
                     place = (reader.cluster, reader.ns, reader.team)
                     index.setdefault(dataset, {}).setdefault(place, set()).add(version)
         return index
@@ -67,12 +69,12 @@ def readers(program: Program) -> dict[tuple[str, str, str], dict[Place, set[str]
     return index
 
 
-def places(item: Item[DatasetSpec], program: Program, tier: Item[CacheTierSpec]) -> dict[Place, set[str]]:
+def volume_places(item: Item[DatasetSpec], program: Program, tier: Item[CacheTierSpec]) -> dict[Place, set[str]]:
     """Return where volumes of a dataset are needed: all versions for the owner, mounted versions elsewhere.
 
     Not for every team with access: many teams and versions would create far more objects than are used.
     """
-    found = {place: set(names) for place, names in readers(program).get(item.key, {}).items()}
+    found = {place: set(names) for place, names in dataset_readers(program).get(item.key, {}).items()}
     if item.team is not None:
         own = found.setdefault((tier.spec.cluster, item.ns, item.team), set())
         own.update(version.name for version in item.spec.versions)
@@ -82,14 +84,14 @@ def places(item: Item[DatasetSpec], program: Program, tier: Item[CacheTierSpec])
 # -- volumes -------------------------------------------------------------------------------------------------------
 
 
-def _path(item: Item[DatasetSpec], program: Program, tier: Item[CacheTierSpec], version: Version) -> str:
-    path = tier_path(tier, source(item, program, version))
+def _version_path(item: Item[DatasetSpec], program: Program, tier: Item[CacheTierSpec], version: Version) -> str:
+    path = tier_path(tier, version_directory(item, program, version))
     if path is None:
         raise LookupError(f"{tier} does not hold version {version.name} of {item}")
     return path
 
 
-def _volume(
+def _build_volume(
     item: Item[DatasetSpec],
     program: Program,
     tier: Item[CacheTierSpec],
@@ -101,8 +103,8 @@ def _volume(
     """Return a read-only PersistentVolume on the tier, its claim, and the object list if there is one."""
     claim = claim_name(item, version.name, team)
     volume = f"{namespace}-{claim}"
-    place = engine_of(tier).volume(tier, program, volume, _path(item, program, tier, version), True)
-    size = item.spec.size if item.spec.size and quantity(item.spec.size) >= 2**20 else NOMINAL_SIZE
+    place = engine_of(tier).volume(tier, program, volume, _version_path(item, program, tier, version), True)
+    size = item.spec.size if item.spec.size and parse_quantity(item.spec.size) >= 2**20 else NOMINAL_SIZE
     result = claimed_volume(
         item,
         cluster,
@@ -114,7 +116,7 @@ def _volume(
         component=version.name,
         capacity=size,
     )
-    found = listing(item, program, version) if list_in_pods(version) else None
+    found = read_listing(item, program, version) if list_in_pods(version) else None
     if found is not None:
         about = {"prefix": found.prefix, "objects": found.objects, "sha256": found.sha256, "version": version.name}
         data = {"manifest.jsonl": found.data.decode(), "dataset.json": k8s.json_text(about)}
@@ -125,10 +127,12 @@ def _volume(
 # -- metadata ------------------------------------------------------------------------------------------------------
 
 
-def _metadata(item: Item[DatasetSpec], program: Program, cluster: str, tier: Item[CacheTierSpec] | None) -> Manifest:
+def _build_metadata(
+    item: Item[DatasetSpec], program: Program, cluster: str, tier: Item[CacheTierSpec] | None
+) -> Manifest:
     """Metadata of all versions, for people and programs."""
     spec = item.spec
-    about = k8s.compact(
+    about = k8s.drop_none(
         name=item.spec_name,
         team=item.team,
         description=spec.description or None,
@@ -137,16 +141,18 @@ def _metadata(item: Item[DatasetSpec], program: Program, cluster: str, tier: Ite
         tier=tier.spec_name if tier is not None else None,
         newest=spec.versions[-1].name,
         sharedWith=sorted(spec.shared_with) or None,
-        versions=[_version(item, program, version, tier) for version in spec.versions],
+        versions=[_build_version(item, program, version, tier) for version in spec.versions],
     )
     namespace = item.namespace or program.cluster_spec(cluster).system_namespace
     return k8s.config_map(item, cluster, f"dataset-{item.name}", namespace, {"dataset.json": k8s.json_text(about)})
 
 
-def _version(item: Item[DatasetSpec], program: Program, version: Version, tier: Item[CacheTierSpec] | None) -> Body:
-    found = listing(item, program, version)
-    url = source(item, program, version)
-    return k8s.compact(
+def _build_version(
+    item: Item[DatasetSpec], program: Program, version: Version, tier: Item[CacheTierSpec] | None
+) -> Body:
+    found = read_listing(item, program, version)
+    url = version_directory(item, program, version)
+    return k8s.drop_none(
         name=version.name,
         url=url,
         path=tier_path(tier, url) if tier is not None else None,
@@ -158,15 +164,15 @@ def _version(item: Item[DatasetSpec], program: Program, version: Version, tier: 
 
 
 def _for_daemon(item: Item[DatasetSpec], program: Program, tier: Item[CacheTierSpec]) -> Manifest:
-    paths = {version.name: _path(item, program, tier, version) for version in item.spec.versions}
+    paths = {version.name: _version_path(item, program, tier, version) for version in item.spec.versions}
     claims: dict[str, list[str]] = {}
-    for (_, namespace, _), names in sorted(places(item, program, tier).items(), key=str):
+    for (_, namespace, _), names in sorted(volume_places(item, program, tier).items(), key=str):
         for name in names:
             claims.setdefault(name, []).append(namespace)
-    return config_map(item, program, tier, paths, prewarmed(item), claims)
+    return config_map(item, program, tier, paths, prewarmed_versions(item), claims)
 
 
-def prewarmed(item: Item[DatasetSpec]) -> list[Version]:
+def prewarmed_versions(item: Item[DatasetSpec]) -> list[Version]:
     """Versions to prewarm."""
     prewarm = item.spec.prewarm
     if prewarm is None:

@@ -12,16 +12,16 @@ from avactl.diagnostics.secrets import looks_secret
 from avactl.diagnostics.suggest import did_you_mean, one_of
 from avactl.kinds.kubernetes_objects import tenancy
 from avactl.kinds.kubernetes_objects.lower import namespace_of
-from avactl.kinds.kubernetes_objects.sources import Source, sources
+from avactl.kinds.kubernetes_objects.sources import Source, manifest_sources
 from avactl.kinds.kubernetes_objects.spec import KubernetesObjectsSpec
-from avactl.kinds.team.names import namespaces
+from avactl.kinds.team.names import team_namespaces
 from avactl.program import kubernetes_schema
 from avactl.program.kubernetes_schema import rules
 from avactl.program.program import Item, Program
 
-_MOST = 50
+_MAX_PROBLEMS = 50
 """Problems reported per spec."""
-_APPLIED = frozenset(
+_ALLOWED_KINDS = frozenset(
     (
         "Namespace",
         "ServiceAccount",
@@ -59,29 +59,31 @@ _APPLIED = frozenset(
     )
 )
 """Kinds that the account of `avactl reconcile` may write."""
-_SHOWN = 80
-_VERSION = re.compile(r"([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?v[a-z0-9]{1,30}").fullmatch
-_KIND = re.compile("[A-Za-z][A-Za-z0-9]{0,62}").fullmatch
-_NAME = re.compile("[A-Za-z0-9]([A-Za-z0-9._:@-]{0,251}[A-Za-z0-9])?").fullmatch
+_MAX_SHOWN = 80
+_IS_API_VERSION = re.compile(
+    r"([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?v[a-z0-9]{1,30}"
+).fullmatch
+_IS_KIND = re.compile("[A-Za-z][A-Za-z0-9]{0,62}").fullmatch
+_IS_NAME = re.compile("[A-Za-z0-9]([A-Za-z0-9._:@-]{0,251}[A-Za-z0-9])?").fullmatch
 """Names become paths of files and URLs. RBAC's may have colons; the API server knows what else each kind allows."""
-_NAMESPACE = re.compile("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?").fullmatch
+_IS_NAMESPACE = re.compile("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?").fullmatch
 
 
 def check(item: Item[KubernetesObjectsSpec], program: Program) -> Iterable[Diagnostic]:
     """Return the problems of one spec."""
-    given = sources(item, program)
+    given = manifest_sources(item, program)
     found = list(given.problems)
     if not item.spec.objects and not item.spec.files:
         hint = "add `objects: […]`, or `files: [DIRECTORY]`"
         found.append(Diagnostic("missing-key", "`spec` has no manifests", item.span("spec", key=True), hint=hint))
-    if item.team and item.spec.namespace not in (None, *namespaces(program.team(item.team))):
+    if item.team and item.spec.namespace not in (None, *team_namespaces(program.team(item.team))):
         message = f"`{item.spec.namespace}` is not a namespace of team {item.team}"
-        hint = did_you_mean(str(item.spec.namespace), namespaces(program.team(item.team)), "its namespaces")
+        hint = did_you_mean(str(item.spec.namespace), team_namespaces(program.team(item.team)), "its namespaces")
         found.append(Diagnostic("missing-reference", message, item.span("spec", "namespace"), hint=hint))
         return found
     seen: dict[tuple[str, ...], Source] = {}
     for source in given.found:
-        problems = list(islice(_manifest(item, program, source), _MOST))
+        problems = list(islice(_check_manifest(item, program, source), _MAX_PROBLEMS))
         if not problems:
             body = source.value
             id_ = (body["apiVersion"], body["kind"], namespace_of(item, body) or "", body["metadata"]["name"])
@@ -92,14 +94,14 @@ def check(item: Item[KubernetesObjectsSpec], program: Program) -> Iterable[Diagn
                 span, hint = source.span("metadata", "name"), "remove one of them"
                 problems = [Diagnostic("duplicate-entry", message, span, hint=hint, notes=notes)]
         found += problems
-        if len(found) > _MOST:
+        if len(found) > _MAX_PROBLEMS:
             break
-    return found[:_MOST]
+    return found[:_MAX_PROBLEMS]
 
 
-def _manifest(item: Item[KubernetesObjectsSpec], program: Program, source: Source) -> Iterator[Diagnostic]:
+def _check_manifest(item: Item[KubernetesObjectsSpec], program: Program, source: Source) -> Iterator[Diagnostic]:
     body = source.value
-    shape = _shape(source)
+    shape = _shape_problem(source)
     if shape is not None:
         yield shape
         return
@@ -107,7 +109,7 @@ def _manifest(item: Item[KubernetesObjectsSpec], program: Program, source: Sourc
     schema = kubernetes_schema.find(version, kind)
     group = version.rpartition("/")[0]
     # Operators have kinds of the same names in groups of their own: a Job of Volcano, a Service of Knative.
-    known = kubernetes_schema.versions(kind) if "." not in group or group.endswith(".k8s.io") else []
+    known = kubernetes_schema.api_versions(kind) if "." not in group or group.endswith(".k8s.io") else []
     if schema is None and (known or "." not in version.partition("/")[0]):
         hint = f"write `apiVersion: {known[0]}`" if known else "`kubectl api-resources` lists the kinds"
         message = f"Kubernetes 1.36 has no {kind} in `{version}`"
@@ -120,21 +122,21 @@ def _manifest(item: Item[KubernetesObjectsSpec], program: Program, source: Sourc
         yield Diagnostic("credential-literal", message, source.span("kind"), hint=hint)
         return
     wrong = False
-    for violation in kubernetes_schema.violations(schema or kubernetes_schema.ANY, body):
+    for violation in kubernetes_schema.schema_violations(schema or kubernetes_schema.ANY, body):
         wrong = True
         message = f"{kind} `{body['metadata']['name']}`: {violation.message}"
         span = source.span(*violation.path, key=violation.message.startswith("unknown key"))
         yield Diagnostic("manifest-invalid", message, span, hint=violation.hint)
     if wrong:
         return
-    for refusal in rules.refusals(body) if schema else ():
+    for refusal in rules.rule_violations(body) if schema else ():
         message = f"{kind} `{body['metadata']['name']}`: {refusal.message}"
         yield Diagnostic("manifest-invalid", message, source.span(*refusal.path), hint=refusal.hint)
-    yield from _credentials(source)
-    yield from _rights(item, program, source, bool(schema))
+    yield from _check_credentials(source)
+    yield from _check_rights(item, program, source, bool(schema))
 
 
-def _shape(source: Source) -> Diagnostic | None:
+def _shape_problem(source: Source) -> Diagnostic | None:
     body = source.value
     if not isinstance(body, dict):
         span, hint = source.span(), "write `apiVersion`, `kind` and `metadata`"
@@ -142,18 +144,21 @@ def _shape(source: Source) -> Diagnostic | None:
     for key in ("apiVersion", "kind"):
         if not isinstance(body.get(key), str) or not body[key]:
             return Diagnostic("manifest-invalid", f"the object has no `{key}`", source.span(), hint=f"add `{key}: …`")
-        if not (_KIND if key == "kind" else _VERSION)(body[key]) or len(body[key]) > 253:
-            message, hint = f"`{body[key][:_SHOWN]}` is not a valid {key}", "`kubectl api-resources` lists the kinds"
+        if not (_IS_KIND if key == "kind" else _IS_API_VERSION)(body[key]) or len(body[key]) > 253:
+            message, hint = (
+                f"`{body[key][:_MAX_SHOWN]}` is not a valid {key}",
+                "`kubectl api-resources` lists the kinds",
+            )
             return Diagnostic("manifest-invalid", message, source.span(key), hint=hint)
     metadata = body.get("metadata")
     if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str):
         generate = isinstance(metadata, dict) and "generateName" in metadata
         hint = "write `name` in place of `generateName`" if generate else "add `metadata: {name: …}`"
         return Diagnostic("manifest-invalid", f"the {body['kind']} has no name", source.span(), hint=hint)
-    for key, valid in (("name", _NAME), ("namespace", _NAMESPACE)):
+    for key, valid in (("name", _IS_NAME), ("namespace", _IS_NAMESPACE)):
         given = metadata.get(key)
         if given is not None and not (isinstance(given, str) and valid(given)):
-            message, hint = f"`{str(given)[:_SHOWN]}` is not a valid {key}", "use letters, digits, `-` and `.`"
+            message, hint = f"`{str(given)[:_MAX_SHOWN]}` is not a valid {key}", "use letters, digits, `-` and `.`"
             return Diagnostic("manifest-invalid", message, source.span("metadata", key), hint=hint)
     for group in ("labels", "annotations"):
         given = metadata.get(group) or {}
@@ -164,7 +169,7 @@ def _shape(source: Source) -> Diagnostic | None:
     return None
 
 
-def _credentials(source: Source) -> Iterator[Diagnostic]:
+def _check_credentials(source: Source) -> Iterator[Diagnostic]:
     """Yield variables and entries of ConfigMaps that look like credentials."""
     pending: list[tuple[tuple[str | int, ...], Any]] = [((), source.value)]
     while pending:
@@ -175,20 +180,22 @@ def _credentials(source: Source) -> Iterator[Diagnostic]:
             pending += [((*path, key), each) for key, each in value.items()]
             name, text = value.get("name"), value.get("value")
             if isinstance(name, str) and isinstance(text, str) and looks_secret(text, name):
-                yield _credential(name, source.span(*path, "value"))
+                yield _credential_problem(name, source.span(*path, "value"))
     body = source.value
     if body["kind"] == "ConfigMap":
         for name, text in (body.get("data") or {}).items():
             if isinstance(text, str) and looks_secret(text, name):
-                yield _credential(name, source.span("data", name))
+                yield _credential_problem(name, source.span("data", name))
 
 
-def _credential(name: str, span: Span) -> Diagnostic:
+def _credential_problem(name: str, span: Span) -> Diagnostic:
     message = f"`{name}` looks like a credential and is visible to everyone with access to the repository"
     return Diagnostic("credential-literal", message, span, hint="use a Secret: `valueFrom: {secretKeyRef: …}`")
 
 
-def _rights(item: Item[KubernetesObjectsSpec], program: Program, source: Source, known: bool) -> Iterator[Diagnostic]:
+def _check_rights(
+    item: Item[KubernetesObjectsSpec], program: Program, source: Source, known: bool
+) -> Iterator[Diagnostic]:
     body = source.value
     kind, namespace = body["kind"], namespace_of(item, body)
     if item.team is None:
@@ -204,21 +211,21 @@ def _rights(item: Item[KubernetesObjectsSpec], program: Program, source: Source,
         hint = f"a team may have {one_of(every)}; others are the platform's, without `metadata.team`"
         yield Diagnostic("manifest-not-allowed", message, source.span("kind"), hint=hint)
         return
-    own = namespaces(program.team(item.team))
+    own = team_namespaces(program.team(item.team))
     if namespace not in own:
         message = f"namespace `{namespace}` is not one of team {item.team}"
         span, hint = source.span("metadata", "namespace"), f"use {one_of(own)}"
         yield Diagnostic("manifest-not-allowed", message, span, hint=hint)
         return
-    for path, message, hint in tenancy.problems(item, program, body, str(namespace)):
-        span = source.span(*_indexed(body, path))
+    for path, message, hint in tenancy.tenancy_problems(item, program, body, str(namespace)):
+        span = source.span(*_indexed_path(body, path))
         yield Diagnostic("manifest-not-allowed", f"{kind} `{body['metadata']['name']}`: {message}", span, hint=hint)
 
 
 def _by_reconcile(item: Item[KubernetesObjectsSpec], program: Program, source: Source) -> Iterator[Diagnostic]:
     kind = source.value["kind"]
     clusters = [name for name in item.clusters if program.cluster_spec(name).reconcile.mode == "builtin"]
-    if clusters and kind not in _APPLIED:
+    if clusters and kind not in _ALLOWED_KINDS:
         yield Diagnostic(
             "manifest-not-allowed",
             f"the account of `avactl reconcile` on cluster {clusters[0]} may not write a {kind}",
@@ -227,7 +234,7 @@ def _by_reconcile(item: Item[KubernetesObjectsSpec], program: Program, source: S
         )
 
 
-def _indexed(value: Any, path: tuple[str, ...]) -> tuple[str | int, ...]:
+def _indexed_path(value: Any, path: tuple[str, ...]) -> tuple[str | int, ...]:
     """Return a path with indexes in place of the names of entries."""
     found: list[str | int] = []
     for step in path:

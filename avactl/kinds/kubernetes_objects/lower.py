@@ -6,10 +6,10 @@ import copy
 from collections.abc import Iterator
 
 from avactl.contracts import names
-from avactl.kinds.kubernetes_objects.sources import sources
+from avactl.kinds.kubernetes_objects.sources import manifest_sources
 from avactl.kinds.kubernetes_objects.spec import KubernetesObjectsSpec
 from avactl.program import kubernetes_schema
-from avactl.program.kubernetes_schema.templates import at, template_path
+from avactl.program.kubernetes_schema.templates import template_path, value_at
 from avactl.program.lowering.gpu_request import DEVICES_FIELD, VISIBLE_DEVICES
 from avactl.program.manifest import Body, Manifest, without_nulls
 from avactl.program.program import Item, Program
@@ -30,22 +30,22 @@ def namespace_of(item: Item[KubernetesObjectsSpec], body: Body) -> str | None:
 def lower(item: Item[KubernetesObjectsSpec], program: Program) -> list[Manifest]:
     """Return the objects on each of the spec's clusters."""
     return [
-        _manifest(item, program, cluster, source.value)
+        _build_manifest(item, program, cluster, source.value)
         for cluster in item.clusters
-        for source in sources(item, program).found
+        for source in manifest_sources(item, program).found
     ]
 
 
-def written(item: Item[KubernetesObjectsSpec], program: Program) -> Iterator[WrittenObject]:
+def written_objects(item: Item[KubernetesObjectsSpec], program: Program) -> Iterator[WrittenObject]:
     """Yield the manifests of a spec that are Kubernetes objects."""
-    for source in sources(item, program).found:
+    for source in manifest_sources(item, program).found:
         match source.value:
             case {"apiVersion": str(), "kind": str(), "metadata": {"name": str()}}:
                 namespace = namespace_of(item, source.value)
                 yield WrittenObject(source.value, str(namespace or ""), source.doc, source.path)
 
 
-def _manifest(item: Item[KubernetesObjectsSpec], program: Program, cluster: str, given: Body) -> Manifest:
+def _build_manifest(item: Item[KubernetesObjectsSpec], program: Program, cluster: str, given: Body) -> Manifest:
     known = kubernetes_schema.find(given["apiVersion"], given["kind"]) is not None
     body = (without_nulls if known else copy.deepcopy)({key: value for key, value in given.items() if key != "status"})
     metadata = {key: value for key, value in body["metadata"].items() if key != "namespace"}
@@ -61,12 +61,12 @@ def _manifest(item: Item[KubernetesObjectsSpec], program: Program, cluster: str,
     body["metadata"] = metadata
     path = template_path(body["kind"])
     if item.team and path is not None:
-        _complete(program, cluster, at(body, (*path, "spec")))
+        _complete_pod(program, cluster, value_at(body, (*path, "spec")))
     keeps = body["kind"] in _HOLD_DATA and item.spec.deletion_policy != "delete"
     return Manifest(item, cluster, body, holds_data=keeps)
 
 
-def _complete(program: Program, cluster: str, pod: Body) -> None:
+def _complete_pod(program: Program, cluster: str, pod: Body) -> None:
     """Add the scheduler and the variable for GPUs, which the admission policies require of pods of teams."""
     scheduler = program.cluster_spec(cluster).daemons.scheduler
     if scheduler:
@@ -87,6 +87,6 @@ def _complete(program: Program, cluster: str, pod: Body) -> None:
 def facts(item: Item[KubernetesObjectsSpec], program: Program) -> dict[str, Fact]:
     """Number of objects by kind."""
     counts: dict[str, int] = {}
-    for source in sources(item, program).found:
+    for source in manifest_sources(item, program).found:
         counts[source.value["kind"]] = counts.get(source.value["kind"], 0) + 1
     return {"objects": ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))}

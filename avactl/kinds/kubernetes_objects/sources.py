@@ -11,7 +11,7 @@ from avactl.program.program import Item, Program
 from avactl.spec.documents.document import Document
 from avactl.spec.documents.yaml import MAX_BYTES, load_yaml
 
-_SUFFIXES = (".yaml", ".yml", ".json")
+_MANIFEST_SUFFIXES = (".yaml", ".yml", ".json")
 MOST_OBJECTS = 5000
 """Maximum number of manifests of one spec."""
 
@@ -35,9 +35,9 @@ class Sources(NamedTuple):
     problems: tuple[Diagnostic, ...]
 
 
-def sources(item: Item[KubernetesObjectsSpec], program: Program) -> Sources:
+def manifest_sources(item: Item[KubernetesObjectsSpec], program: Program) -> Sources:
     """Return the manifests of a spec; each file is read once."""
-    made: Sources = program.memo(("kubernetes objects", item.key), lambda: _sources(item, program))
+    made: Sources = program.memo(("kubernetes objects", item.key), lambda: _read_sources(item, program))
     return made
 
 
@@ -48,15 +48,15 @@ def _path_hint(name: str) -> str:
     return "write its path relative to this file"
 
 
-def _sources(item: Item[KubernetesObjectsSpec], program: Program) -> Sources:
+def _read_sources(item: Item[KubernetesObjectsSpec], program: Program) -> Sources:
     inline = (Source(value, item.doc, ("spec", "objects", index)) for index, value in enumerate(item.spec.objects))
-    found = [entry for source in inline for entry in _entries(source)]
+    found = [entry for source in inline for entry in _list_entries(source)]
     problems: list[Diagnostic] = []
     seen: set[str] = set()
     for index, name in enumerate(item.spec.files):
         span = item.span("spec", "files", index)
         path = posixpath.normpath(posixpath.join(posixpath.dirname(item.doc.file), name))
-        paths = [path] if path.endswith(_SUFFIXES) else _listed(program, path)
+        paths = [path] if path.endswith(_MANIFEST_SUFFIXES) else _list_files(program, path)
         if not paths:
             message = f"there is no directory `{path}` with YAML or JSON files"
             hint = _path_hint(name)
@@ -77,7 +77,7 @@ def _sources(item: Item[KubernetesObjectsSpec], program: Program) -> Sources:
                 continue
             documents, wrong = load_yaml(each, data)
             problems += [problem for problem in wrong if problem.code != "empty-file"]
-            found += [entry for doc in documents for entry in _entries(Source(doc.value, doc, ()))]
+            found += [entry for doc in documents for entry in _list_entries(Source(doc.value, doc, ()))]
     if len(found) > MOST_OBJECTS:
         hint = "split it into several specs"
         problem = Diagnostic("invalid-value", f"more than {MOST_OBJECTS:,} manifests", item.span("spec"), hint=hint)
@@ -85,7 +85,7 @@ def _sources(item: Item[KubernetesObjectsSpec], program: Program) -> Sources:
     return Sources(tuple(found), tuple(problems))
 
 
-def _entries(source: Source) -> list[Source]:
+def _list_entries(source: Source) -> list[Source]:
     """Return the entries of a List, or the manifest itself; nothing of an empty document."""
     value = source.value
     if isinstance(value, dict) and value.get("kind") == "List" and isinstance(value.get("items"), list):
@@ -94,6 +94,6 @@ def _entries(source: Source) -> list[Source]:
     return [] if value is None else [source]
 
 
-def _listed(program: Program, path: str) -> list[str]:
+def _list_files(program: Program, path: str) -> list[str]:
     data = program.read_file(f"{path}/")
-    return [] if data is None else [each for each in data.decode().split("\n") if each.endswith(_SUFFIXES)]
+    return [] if data is None else [each for each in data.decode().split("\n") if each.endswith(_MANIFEST_SUFFIXES)]

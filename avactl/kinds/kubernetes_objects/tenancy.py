@@ -8,8 +8,8 @@ from avactl.contracts import names
 from avactl.contracts.pod_annotations import Writer, written_by
 from avactl.kinds.kubernetes_objects.spec import KubernetesObjectsSpec
 from avactl.kinds.team.names import RUN_ACCOUNT
-from avactl.program.checks.pod_security_levels import BASELINE, RESTRICTED, level
-from avactl.program.kubernetes_schema.templates import at, template_path
+from avactl.program.checks.pod_security_levels import BASELINE, RESTRICTED, required_level
+from avactl.program.kubernetes_schema.templates import template_path, value_at
 from avactl.program.lowering.gpu_request import DEVICES_FIELD, VISIBLE_DEVICES
 from avactl.program.manifest import Body
 from avactl.program.program import Item, Program
@@ -30,8 +30,8 @@ KINDS = {
 """Kinds that members of a team may write (`avactl-member`)."""
 _OWN_KEYS = (names.GANG_LABEL, *written_by(Writer.MEMBER))
 """Labels and annotations that pods without a spec may have."""
-_LEVELS = ("low", "normal", "high")
-_NEVER = (
+_PRIORITY_LEVELS = ("low", "normal", "high")
+_FORBIDDEN_FIELDS = (
     "hostPID",
     "hostIPC",
     "hostNetwork",
@@ -41,7 +41,7 @@ _NEVER = (
     "hostUsers",
     "ephemeralContainers",
 )
-_VOLUMES = (
+_ALLOWED_VOLUMES = (
     "name",
     "configMap",
     "csi",
@@ -52,14 +52,16 @@ _VOLUMES = (
     "projected",
     "secret",
 )
-_PROFILES = ("RuntimeDefault", "Localhost")
+_SECCOMP_PROFILES = ("RuntimeDefault", "Localhost")
 
 
-def problems(item: Item[KubernetesObjectsSpec], program: Program, body: Body, namespace: str) -> Iterator[Problem]:
+def tenancy_problems(
+    item: Item[KubernetesObjectsSpec], program: Program, body: Body, namespace: str
+) -> Iterator[Problem]:
     """Yield what a manifest of a team's spec may not contain. It satisfies the schema of its kind."""
     kind, team = body["kind"], program.team(str(item.team))
-    spec = at(body, ("spec",))
-    yield from _metadata(at(body, ("metadata",)), ("metadata",))
+    spec = value_at(body, ("spec",))
+    yield from _metadata_problems(value_at(body, ("metadata",)), ("metadata",))
     if kind == "Service":
         if spec.get("type", "ClusterIP") not in team.spec.service_types:
             hint = f"use `type: ClusterIP`, or add it to `serviceTypes` of Team {team.name}"
@@ -72,17 +74,17 @@ def problems(item: Item[KubernetesObjectsSpec], program: Program, body: Body, na
     path = template_path(kind)
     if path is None:
         return
-    pod = at(body, path)
+    pod = value_at(body, path)
     if path:
-        yield from _metadata(at(pod, ("metadata",)), (*path, "metadata"))
+        yield from _metadata_problems(value_at(pod, ("metadata",)), (*path, "metadata"))
     if kind == "CronJob":
         job = ("spec", "jobTemplate", "metadata")
-        yield from _metadata(at(body, job), job)
-    for where, message, hint in _pod(item, program, at(pod, ("spec",)), namespace):
+        yield from _metadata_problems(value_at(body, job), job)
+    for where, message, hint in _pod_problems(item, program, value_at(pod, ("spec",)), namespace):
         yield (*path, "spec", *where), message, hint
 
 
-def _metadata(metadata: Body, path: tuple[str, ...]) -> Iterator[Problem]:
+def _metadata_problems(metadata: Body, path: tuple[str, ...]) -> Iterator[Problem]:
     for key in ("finalizers", "ownerReferences"):
         if metadata.get(key):
             yield (*path, key), f"specs of teams do not set `{key}`", "remove the key"
@@ -94,15 +96,15 @@ def _metadata(metadata: Body, path: tuple[str, ...]) -> Iterator[Problem]:
                 yield (*path, group, key), f"`{key}` belongs to {owner or 'the container runtime'}", "remove it"
 
 
-def _pod(item: Item[KubernetesObjectsSpec], program: Program, pod: Body, namespace: str) -> Iterator[Problem]:
-    team, restricted = program.team(str(item.team)), level(item, program, namespace) == "restricted"
-    for key in _NEVER:
+def _pod_problems(item: Item[KubernetesObjectsSpec], program: Program, pod: Body, namespace: str) -> Iterator[Problem]:
+    team, restricted = program.team(str(item.team)), required_level(item, program, namespace) == "restricted"
+    for key in _FORBIDDEN_FIELDS:
         if pod.get(key):
             yield (key,), f"pods of teams cannot have `{key}`", "remove the key"
-    schedulers = {_scheduler(program, cluster) for cluster in item.clusters}
+    schedulers = {_scheduler_name(program, cluster) for cluster in item.clusters}
     if "schedulerName" in pod and {pod["schedulerName"]} != schedulers:
         yield ("schedulerName",), "other schedulers ignore the team's quota", "remove the key"
-    allowed = _LEVELS[: _LEVELS.index(team.spec.member_priority) + 1]
+    allowed = _PRIORITY_LEVELS[: _PRIORITY_LEVELS.index(team.spec.member_priority) + 1]
     classes = ("", *(f"avactl-{each}" for each in allowed))
     if pod.get("priorityClassName", "") not in classes:
         hint = f"use `{classes[-1]}` or lower, or raise `memberPriority` of Team {team.name}"
@@ -116,7 +118,7 @@ def _pod(item: Item[KubernetesObjectsSpec], program: Program, pod: Body, namespa
         if each.get("key") == names.CAPACITY:
             message = "pods without a spec of their own do not run on spot machines"
             yield ("tolerations",), message, "remove the toleration, or declare a spec with `spot: allow`"
-        elif not all(_tolerated(program, cluster, each.get("key")) for cluster in item.clusters):
+        elif not all(_may_tolerate(program, cluster, each.get("key")) for cluster in item.clusters):
             yield ("tolerations",), "pods tolerate only taints of pools", "name the key of a pool's taint"
     if foreign_terms(pod):
         message = "the affinity selects pods of other namespaces, which belong to other teams"
@@ -125,29 +127,29 @@ def _pod(item: Item[KubernetesObjectsSpec], program: Program, pod: Body, namespa
         hint = f"write {LONGEST_GRACE} or less"
         yield ("terminationGracePeriodSeconds",), "reclaimed GPUs must be free soon", hint
     for volume in pod.get("volumes") or ():
-        kinds = {*volume} - {*_VOLUMES} if restricted else {*volume} & {"hostPath"}
+        kinds = {*volume} - {*_ALLOWED_VOLUMES} if restricted else {*volume} & {"hostPath"}
         if kinds:
             where = ("volumes", str(volume.get("name")))
             yield where, f"pod security does not allow volumes of type `{min(kinds)}`", "use a claim or `emptyDir`"
     security = pod.get("securityContext") or {}
-    yield from _security(security, security, ("securityContext",), restricted, whole=True)
+    yield from _security_problems(security, security, ("securityContext",), restricted, whole=True)
     for group in ("containers", "initContainers"):
         for container in pod.get(group) or ():
             path = (group, str(container.get("name")))
             given = container.get("securityContext") or {}
-            yield from _security(given, security, (*path, "securityContext"), restricted)
-            yield from _container(container, path)
+            yield from _security_problems(given, security, (*path, "securityContext"), restricted)
+            yield from _container_problems(container, path)
 
 
-def _scheduler(program: Program, cluster: str) -> str:
+def _scheduler_name(program: Program, cluster: str) -> str:
     return names.SCHEDULER_NAME if program.cluster_spec(cluster).daemons.scheduler else "default-scheduler"
 
 
-def _tolerated(program: Program, cluster: str, key: str | None) -> bool:
+def _may_tolerate(program: Program, cluster: str, key: str | None) -> bool:
     return key in (*program.taints(cluster), *NODE_TAINTS)
 
 
-def _container(container: Body, path: tuple[str, ...]) -> Iterator[Problem]:
+def _container_problems(container: Body, path: tuple[str, ...]) -> Iterator[Problem]:
     if any(port.get("hostPort") for port in container.get("ports") or ()):
         yield (*path, "ports"), "pods of teams open no ports of machines", "remove `hostPort`"
     for variable in container.get("env") or ():
@@ -158,7 +160,7 @@ def _container(container: Body, path: tuple[str, ...]) -> Iterator[Problem]:
             yield (*path, "env", str(variable["name"])), "the variable makes the runtime inject devices", hint
 
 
-def _security(
+def _security_problems(
     given: Body, pod: Body, path: tuple[str, ...], restricted: bool, *, whole: bool = False
 ) -> Iterator[Problem]:
     """Yield what pod security does not allow in the security context of a pod or container."""
@@ -171,7 +173,7 @@ def _security(
     if given.get("procMount", "Default") != "Default":
         yield (*path, "procMount"), "pods of teams cannot have `procMount`", "remove the key"
     profile = (given.get("seccompProfile") or pod.get("seccompProfile") or {}).get("type")
-    if profile not in _PROFILES and (restricted or profile is not None) and not whole:
+    if profile not in _SECCOMP_PROFILES and (restricted or profile is not None) and not whole:
         yield (
             (*path, "seccompProfile"),
             "pod security requires a profile of seccomp",

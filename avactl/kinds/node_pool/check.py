@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from avactl.diagnostics import Diagnostic, Note
 from avactl.program.program import Item, Program
-from avactl.program.unique_entries import duplicates
+from avactl.program.unique_entries import check_duplicates
 from avactl.spec.platform.node_pool import NodePoolSpec
 
-_SIZES = ("count", "nodes", "autoscaling")
+_SIZE_KEYS = ("count", "nodes", "autoscaling")
 
 RESERVED = {
     "node.kubernetes.io": "Kubernetes",
@@ -31,17 +31,17 @@ _TAINTS_OF_OTHERS = ("node.kubernetes.io", "node.cloudprovider.kubernetes.io")
 
 def check(item: Item[NodePoolSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield the problems of one pool."""
-    yield from _size(item)
-    yield from _labels(item)
-    yield from _taints(item)
+    yield from _check_size(item)
+    yield from _check_labels(item)
+    yield from _check_taints(item)
     paths = (disk.path.rstrip("/") for disk in item.spec.disks)
-    yield from _spot(item, program)
-    yield from duplicates(item, ("spec", "disks"), paths, "disk", key="path")
+    yield from _check_spot(item, program)
+    yield from check_duplicates(item, ("spec", "disks"), paths, "disk", key="path")
 
 
-def _size(item: Item[NodePoolSpec]) -> Iterator[Diagnostic]:
+def _check_size(item: Item[NodePoolSpec]) -> Iterator[Diagnostic]:
     spec = item.spec
-    given = [key for key in _SIZES if getattr(spec, key) is not None]
+    given = [key for key in _SIZE_KEYS if getattr(spec, key) is not None]
     if not given:
         yield Diagnostic(
             "missing-key",
@@ -67,7 +67,7 @@ def _size(item: Item[NodePoolSpec]) -> Iterator[Diagnostic]:
         )
 
 
-def _spot(item: Item[NodePoolSpec], program: Program) -> Iterator[Diagnostic]:
+def _check_spot(item: Item[NodePoolSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield keys that have no effect: a notice of machines that stay, a price without a currency."""
     if "reclaim_notice" in item.spec.model_fields_set and not item.spec.is_spot:
         yield Diagnostic(
@@ -94,7 +94,7 @@ _SIZE_HINTS = {
 }
 
 
-def _labels(item: Item[NodePoolSpec]) -> Iterator[Diagnostic]:
+def _check_labels(item: Item[NodePoolSpec]) -> Iterator[Diagnostic]:
     for key in item.spec.labels:
         owner = RESERVED.get(key.partition("/")[0]) if "/" in key else None
         if owner is not None and item.spec.nodes is not None:
@@ -106,7 +106,7 @@ def _labels(item: Item[NodePoolSpec]) -> Iterator[Diagnostic]:
             )
 
 
-def _taints(item: Item[NodePoolSpec]) -> Iterator[Diagnostic]:
+def _check_taints(item: Item[NodePoolSpec]) -> Iterator[Diagnostic]:
     seen: dict[tuple[str, str], int] = {}
     for index, taint in enumerate(item.spec.taints):
         path = ("spec", "taints", index, "key")

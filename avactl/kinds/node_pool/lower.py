@@ -20,7 +20,7 @@ def lower(item: Item[NodePoolSpec], program: Program) -> list[Manifest]:
     bounds, the provisioner of the machines (Karpenter, a cluster autoscaler's node group, kubeadm) starts their
     kubelets with the labels and taints listed in the ConfigMap, `--node-labels` and `--register-with-taints`.
     """
-    return [_topology(item, program), *_nodes(item, program)]
+    return [_build_topology(item, program), *_build_nodes(item, program)]
 
 
 def node_labels(item: Item[NodePoolSpec], program: Program) -> dict[str, str]:
@@ -29,13 +29,13 @@ def node_labels(item: Item[NodePoolSpec], program: Program) -> dict[str, str]:
     return {**item.spec.labels, **own, **({names.CAPACITY: names.SPOT} if item.spec.is_spot else {})}
 
 
-def _taints(item: Item[NodePoolSpec]) -> list[Body]:
+def _build_taints(item: Item[NodePoolSpec]) -> list[Body]:
     return [
-        k8s.compact(key=taint.key, value=taint.value or None, effect=taint.effect) for taint in item.spec.all_taints
+        k8s.drop_none(key=taint.key, value=taint.value or None, effect=taint.effect) for taint in item.spec.all_taints
     ]
 
 
-def _nodes(item: Item[NodePoolSpec], program: Program) -> list[Manifest]:
+def _build_nodes(item: Item[NodePoolSpec], program: Program) -> list[Manifest]:
     """Return one patch per named node: the node exists without avactl, which owns only these fields.
 
     The node gets none of avactl's labels of managed objects, so that pruning by label never selects it.
@@ -45,7 +45,7 @@ def _nodes(item: Item[NodePoolSpec], program: Program) -> list[Manifest]:
     if not item.spec.nodes:
         return []
     metadata = item.resource.metadata
-    labels, taints = {**metadata.labels, **node_labels(item, program)}, _taints(item)
+    labels, taints = {**metadata.labels, **node_labels(item, program)}, _build_taints(item)
     result = []
     for name in item.spec.nodes:
         body: Body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": dict(labels)}}
@@ -57,7 +57,7 @@ def _nodes(item: Item[NodePoolSpec], program: Program) -> list[Manifest]:
     return result
 
 
-def _size(spec: NodePoolSpec) -> PoolSize:
+def _build_size(spec: NodePoolSpec) -> PoolSize:
     if spec.nodes is not None:
         return PoolSize(count=len(spec.nodes), nodes=tuple(sorted(spec.nodes)))
     if spec.autoscaling is not None:
@@ -65,7 +65,7 @@ def _size(spec: NodePoolSpec) -> PoolSize:
     return PoolSize(count=spec.count)
 
 
-def _allocation(item: Item[NodePoolSpec], program: Program) -> PoolAllocation:
+def _build_allocation(item: Item[NodePoolSpec], program: Program) -> PoolAllocation:
     """Return the allocation of GPUs and RDMA NICs in the pool."""
     spec = item.spec
     if spec.allocation == "dra":
@@ -78,15 +78,15 @@ def _allocation(item: Item[NodePoolSpec], program: Program) -> PoolAllocation:
     return PoolAllocation(method=spec.allocation, resource=spec.resource_name, rdma_resource=spec.rdma_resource)
 
 
-def _topology(item: Item[NodePoolSpec], program: Program) -> Manifest:
+def _build_topology(item: Item[NodePoolSpec], program: Program) -> Manifest:
     """Return the facts of the pool's machines, for the scheduler and the topology daemon."""
     cluster, spec = program.cluster_spec(item.cluster), item.spec
     facts = PoolFacts(
         version=1,
         pool=item.name,
         machine_type=spec.machine_type,
-        size=_size(spec),
-        allocation=_allocation(item, program),
+        size=_build_size(spec),
+        allocation=_build_allocation(item, program),
         levels=tuple(cluster.placement.levels),
         node_labels=node_labels(item, program),
         node_taints=tuple(

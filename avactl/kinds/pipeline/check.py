@@ -6,17 +6,17 @@ from collections.abc import Iterator
 
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import did_you_mean
-from avactl.kinds.cluster.delivery import FORGE_HINT, place
+from avactl.kinds.cluster.delivery import FORGE_HINT, commit_place
 from avactl.kinds.pipeline.service import service_problems
 from avactl.kinds.pipeline.spec import Pipeline, PipelineSpec
-from avactl.kinds.pipeline.steps import STEPS, directory, step_name
+from avactl.kinds.pipeline.steps import STEPS, step_name, versions_directory
 from avactl.kinds.pipeline.training import (
     PREFIX,
     RUN,
-    checkpoints,
+    checkpoint_directory,
     job_names,
     job_owners,
-    running,
+    training_job,
     training_names,
     training_problems,
 )
@@ -30,34 +30,34 @@ from avactl.program.checks.words import word_problems
 from avactl.program.dataset_access import mount_problems, read_problems
 from avactl.program.images import require_image
 from avactl.program.program import Item, Program
-from avactl.program.unique_entries import duplicates
+from avactl.program.unique_entries import check_duplicates
 from avactl.spec.schema.compute import DatasetMount
-from avactl.spec.schema.values import seconds
+from avactl.spec.schema.values import duration_seconds
 
-_DEPLOY = ("spec", "deploy")
-_SHORTEST = 60
+_DEPLOY_PATH = ("spec", "deploy")
+_MIN_INTERVAL_S = 60
 """Seconds between two runs by `checkpoint`, at least."""
-_LONGEST = 52
+_MAX_NAME_LENGTH = 52
 """Characters of the name of a CronJob. Source: pkg/apis/batch/validation of Kubernetes."""
 
 
 def check(item: Item[PipelineSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield the problems of one pipeline."""
-    yield from _daemon(item, program)
-    yield from _trigger(item, program)
-    yield from _job(item, program)
+    yield from _check_daemon(item, program)
+    yield from _check_trigger(item, program)
+    yield from _check_job(item, program)
     yield from training_problems(item, program)
-    yield from _source(item)
-    yield from _validation(item, program)
-    yield from _publish(item, program)
+    yield from _check_source(item)
+    yield from _check_validation(item, program)
+    yield from _check_publish(item, program)
     yield from service_problems(item, program)
     longest = max([*(step_name(item, step) for step in STEPS), *training_names(item)], key=len)
-    if len(longest) > _LONGEST:
+    if len(longest) > _MAX_NAME_LENGTH:
         yield Diagnostic(
             "name-too-long",
-            f"the CronJob `{longest}` would have {len(longest)} characters; the limit is {_LONGEST}",
+            f"the CronJob `{longest}` would have {len(longest)} characters; the limit is {_MAX_NAME_LENGTH}",
             item.span("metadata", "name"),
-            hint=f"shorten the pipeline's name by {len(longest) - _LONGEST}",
+            hint=f"shorten the pipeline's name by {len(longest) - _MAX_NAME_LENGTH}",
         )
 
 
@@ -66,7 +66,7 @@ def check_all(program: Program) -> Iterator[Diagnostic]:
     pipelines = sorted(program.of_kind(Pipeline), key=lambda item: item.origin)
     for index, item in enumerate(pipelines):
         for other in pipelines[:index]:
-            own, its = f"{directory(item)}/", f"{directory(other)}/"
+            own, its = f"{versions_directory(item)}/", f"{versions_directory(other)}/"
             if own.startswith(its) or its.startswith(own):
                 yield Diagnostic(
                     "published-twice",
@@ -96,7 +96,7 @@ def check_all(program: Program) -> Iterator[Diagnostic]:
                 break
 
 
-def _daemon(item: Item[PipelineSpec], program: Program) -> Iterator[Diagnostic]:
+def _check_daemon(item: Item[PipelineSpec], program: Program) -> Iterator[Diagnostic]:
     cluster = program.cluster(item.cluster)
     note = (Note(cluster.span("spec", key=True), f"Cluster {cluster.name}"),)
     if not cluster.spec.daemons.delivery:
@@ -108,14 +108,14 @@ def _daemon(item: Item[PipelineSpec], program: Program) -> Iterator[Diagnostic]:
             notes=note,
         )
         return
-    found = place(cluster)
+    found = commit_place(cluster)
     if found is None or item.spec.deploy is None:
         return
     if not found.secret:
         yield Diagnostic(
             "missing-key",
             f"the delivery daemon of cluster {cluster.name} has no credentials to commit with",
-            item.span(*_DEPLOY, key=True),
+            item.span(*_DEPLOY_PATH, key=True),
             hint="add `delivery: {secret: NAME}` to the Cluster: a Secret in its system namespace with the keys "
             "`username` and `password`",
             notes=note,
@@ -124,19 +124,21 @@ def _daemon(item: Item[PipelineSpec], program: Program) -> Iterator[Diagnostic]:
         yield Diagnostic(
             "missing-key",
             f"the forge of {found.repository} is unknown, and {item} deploys by pull request",
-            item.span(*_DEPLOY, key=True) if item.doc.get(*_DEPLOY, "by") is None else item.span(*_DEPLOY, "by"),
+            item.span(*_DEPLOY_PATH, key=True)
+            if item.doc.get(*_DEPLOY_PATH, "by") is None
+            else item.span(*_DEPLOY_PATH, "by"),
             hint=f"add `delivery: {{forge: NAME}}` to the Cluster, {FORGE_HINT}, or write `by: commit`",
             notes=note,
         )
 
 
-def _trigger(item: Item[PipelineSpec], program: Program) -> Iterator[Diagnostic]:
+def _check_trigger(item: Item[PipelineSpec], program: Program) -> Iterator[Diagnostic]:
     trigger, path = item.spec.trigger, ("spec", "trigger")
     if trigger.dataset is not None:
         mount = DatasetMount(name=trigger.dataset.name)
         yield from read_problems(item, program, mount, (*path, "dataset"))
-        yield from _unread(item, program, trigger.dataset.name)
-    if trigger.checkpoint is not None and seconds(trigger.checkpoint.every) < _SHORTEST:
+        yield from _check_reads_newest(item, program, trigger.dataset.name)
+    if trigger.checkpoint is not None and duration_seconds(trigger.checkpoint.every) < _MIN_INTERVAL_S:
         yield Diagnostic(
             "invalid-value",
             f"trigger.checkpoint.every: {trigger.checkpoint.every} is too short to validate and deploy a model",
@@ -161,7 +163,7 @@ def _trigger(item: Item[PipelineSpec], program: Program) -> Iterator[Diagnostic]
             )
 
 
-def _unread(item: Item[PipelineSpec], program: Program, name: str) -> Iterator[Diagnostic]:
+def _check_reads_newest(item: Item[PipelineSpec], program: Program, name: str) -> Iterator[Diagnostic]:
     """Yield a warning if the training does not read the newest version of the dataset `name`, which triggers it."""
     template = item.spec.train.template
     wanted = dataset_access.find(program, item.team, name)
@@ -187,11 +189,11 @@ def _unread(item: Item[PipelineSpec], program: Program, name: str) -> Iterator[D
     )
 
 
-def _job(item: Item[PipelineSpec], program: Program) -> Iterator[Diagnostic]:
+def _check_job(item: Item[PipelineSpec], program: Program) -> Iterator[Diagnostic]:
     name = item.spec.train.job
     if name is None:
         return
-    job, span = running(item, program), item.span("spec", "train", "job")
+    job, span = training_job(item, program), item.span("spec", "train", "job")
     if job is None:
         if any(broken == name for _, broken in program.broken):
             return
@@ -217,7 +219,7 @@ def _job(item: Item[PipelineSpec], program: Program) -> Iterator[Diagnostic]:
             hint="run both in one namespace of one cluster",
             notes=note,
         )
-    if checkpoints(item, program) is None:
+    if checkpoint_directory(item, program) is None:
         yield Diagnostic(
             "missing-key",
             f"{job} has no `checkpoint.path`, so there is nothing to publish",
@@ -257,7 +259,7 @@ def _job(item: Item[PipelineSpec], program: Program) -> Iterator[Diagnostic]:
             )
 
 
-def _source(item: Item[PipelineSpec]) -> Iterator[Diagnostic]:
+def _check_source(item: Item[PipelineSpec]) -> Iterator[Diagnostic]:
     train = item.spec.train
     if train.marker is not None and train.output is None:
         yield Diagnostic(
@@ -269,7 +271,7 @@ def _source(item: Item[PipelineSpec]) -> Iterator[Diagnostic]:
         )
 
 
-def _validation(item: Item[PipelineSpec], program: Program) -> Iterator[Diagnostic]:
+def _check_validation(item: Item[PipelineSpec], program: Program) -> Iterator[Diagnostic]:
     spec, path = item.spec.validation, ("spec", "validation")
     yield from credential_problems(item, spec.env, (*path, "env"))
     for name in spec.env:
@@ -283,7 +285,7 @@ def _validation(item: Item[PipelineSpec], program: Program) -> Iterator[Diagnost
     for key in ("command", "args"):
         yield from argument_problems(item, getattr(spec, key), (*path, key))
         yield from word_problems(item, getattr(spec, key), (*path, key))
-    yield from duplicates(item, (*path, "metrics"), (metric.name for metric in spec.metrics), "metric")
+    yield from check_duplicates(item, (*path, "metrics"), (metric.name for metric in spec.metrics), "metric")
     for index, metric in enumerate(spec.metrics):
         if metric.min is not None and metric.max is not None and metric.min > metric.max:
             yield Diagnostic(
@@ -312,7 +314,7 @@ def _validation(item: Item[PipelineSpec], program: Program) -> Iterator[Diagnost
     yield from pod_problems(item, program, spec.pod, (*path, "pod"), [spec.resources])
     role = validation_role(item)
     yield from gpu_problems(item, program, role.compute, role.path, 1)
-    if not seconds(spec.timeout):
+    if not duration_seconds(spec.timeout):
         yield Diagnostic(
             "invalid-value",
             "spec.validation.timeout: the Job would fail at once",
@@ -321,8 +323,8 @@ def _validation(item: Item[PipelineSpec], program: Program) -> Iterator[Diagnost
         )
 
 
-def _publish(item: Item[PipelineSpec], program: Program) -> Iterator[Diagnostic]:
-    path, url = ("spec", "publish", "to"), directory(item)
+def _check_publish(item: Item[PipelineSpec], program: Program) -> Iterator[Diagnostic]:
+    path, url = ("spec", "publish", "to"), versions_directory(item)
     yield from require_image(item, program, "avactl", ("spec", "publish"))
     yield from bucket_problems(item, program, url, path, writes=True)
     if url.startswith("hdfs://"):
@@ -332,7 +334,7 @@ def _publish(item: Item[PipelineSpec], program: Program) -> Iterator[Diagnostic]
             item.span(*path),
             hint="use s3://, gs://, oss://, cos:// or kodo://",
         )
-    source = checkpoints(item, program)
+    source = checkpoint_directory(item, program)
     if source is None:
         return
     base = source.removesuffix(f"/{RUN}")
@@ -345,7 +347,7 @@ def _publish(item: Item[PipelineSpec], program: Program) -> Iterator[Diagnostic]
             hint="publish to a directory that nothing else writes",
             notes=(Note(item.span(*at), "where training writes"),),
         )
-    yield from _unpushed(item, program, base, at)
+    yield from _check_pushed_output(item, program, base, at)
     secrets = [team_bucket(program, item, each) for each in (base, url)]
     names = [None if bucket is None else bucket.secret for bucket in secrets]
     if names[0] != names[1] and all(bucket is not None for bucket in secrets):
@@ -359,13 +361,13 @@ def _publish(item: Item[PipelineSpec], program: Program) -> Iterator[Diagnostic]
         )
 
 
-def _unpushed(item: Item, program: Program, base: str, at: tuple[str | int, ...]) -> Iterator[Diagnostic]:
+def _check_pushed_output(item: Item, program: Program, base: str, at: tuple[str | int, ...]) -> Iterator[Diagnostic]:
     """Yield a problem if the model would be read from the object store before it is there."""
     through = written_through(program, item, base)
     if through is None:
         return
     tier, path = through
-    if not (dataset_access.pushes(tier) or dataset_access.unpersisted(tier)):
+    if not (dataset_access.has_durable_store(tier) or dataset_access.may_hold_unpersisted(tier)):
         return
     yield Diagnostic(
         "unpushed-output",

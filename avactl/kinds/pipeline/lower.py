@@ -29,19 +29,19 @@ from avactl.contracts.names import (
     PIPELINE_STATE_PREFIX,
     PIPELINE_STEP,
 )
-from avactl.kinds.pipeline.service import deployed, live_urls, service_of, value_paths
+from avactl.kinds.pipeline.service import deployed_model, live_urls, service_of, value_paths
 from avactl.kinds.pipeline.spec import Metric, PipelineSpec
-from avactl.kinds.pipeline.steps import SEAL, STAGE, VALIDATE, directory, step_name, step_objects
-from avactl.kinds.pipeline.training import running, running_jobs, training_objects
-from avactl.kinds.pipeline.workload import mounts
-from avactl.kinds.serving.rollout.lower import strategy
+from avactl.kinds.pipeline.steps import SEAL, STAGE, VALIDATE, step_name, step_objects, versions_directory
+from avactl.kinds.pipeline.training import running_jobs, training_job, training_objects
+from avactl.kinds.pipeline.workload import mount_lists
+from avactl.kinds.serving.rollout.lower import chosen_strategy
 from avactl.program import dataset_access
 from avactl.program.lowering import k8s
-from avactl.program.lowering.k8s import compact
+from avactl.program.lowering.k8s import drop_none
 from avactl.program.manifest import Body, Manifest
 from avactl.program.ownership import Owned
 from avactl.program.program import Item, Program
-from avactl.spec.schema.values import seconds
+from avactl.spec.schema.values import duration_seconds
 
 STATE = Owned("ConfigMap", ("data",), "the delivery daemon, in the ConfigMap `pipeline-state.NAMESPACE.NAME`")
 _RBAC = "rbac.authorization.k8s.io"
@@ -64,10 +64,10 @@ def lower(item: Item[PipelineSpec], program: Program) -> list[Manifest]:
     training = training_objects(item, program)
     jobs = [each.name for each in training if PIPELINE_STEP in each.body["metadata"].get("annotations", {})]
     steps = step_objects(item, program)
-    return [*training, *steps, _plan(item, program, jobs, steps), *_state(item, program)]
+    return [*training, *steps, _build_plan(item, program, jobs, steps), *_build_state(item, program)]
 
 
-def _state(item: Item[PipelineSpec], program: Program) -> list[Manifest]:
+def _build_state(item: Item[PipelineSpec], program: Program) -> list[Manifest]:
     """Return the ConfigMap that the daemon writes, and its rights: that one, and the Jobs of this namespace.
 
     Without it, numbers of versions would begin anew: it outlives the pipeline.
@@ -79,13 +79,13 @@ def _state(item: Item[PipelineSpec], program: Program) -> list[Manifest]:
         own = {"apiGroup": _RBAC, "kind": "Role", "name": role}
         fields: dict[str, Any] = {"namespace": namespace, "component": "delivery"}
         return [
-            k8s.manifest(item, item.cluster, f"{_RBAC}/v1", "Role", role, rules=rules, **fields),
-            k8s.manifest(
+            k8s.build_manifest(item, item.cluster, f"{_RBAC}/v1", "Role", role, rules=rules, **fields),
+            k8s.build_manifest(
                 item, item.cluster, f"{_RBAC}/v1", "RoleBinding", role, roleRef=own, subjects=[subject], **fields
             ),
         ]
 
-    state = k8s.manifest(
+    state = k8s.build_manifest(
         item,
         item.cluster,
         "v1",
@@ -104,30 +104,32 @@ def _state(item: Item[PipelineSpec], program: Program) -> list[Manifest]:
     ]
 
 
-def _plan(item: Item[PipelineSpec], program: Program, jobs: list[str], steps: list[Manifest]) -> Manifest:
+def _build_plan(item: Item[PipelineSpec], program: Program, jobs: list[str], steps: list[Manifest]) -> Manifest:
     """Return the ConfigMap that the delivery daemon reads."""
-    spec, job = item.spec, running(item, program)
+    spec, job = item.spec, training_job(item, program)
     validation = next(each for each in steps if each.name == step_name(item, VALIDATE) and each.kind == "CronJob")
     document = PipelinePlan(
         name=item.spec_name,
         team=str(item.team),
         namespace=str(item.ns),
-        trigger=_trigger(item, program),
+        trigger=_build_trigger(item, program),
         train=TrainPlan(jobs=tuple(jobs), running_jobs=() if job is None else tuple(running_jobs(job))),
         stage=step_name(item, STAGE),
         validation=ValidationPlan(
             job=validation.name,
-            metrics=tuple(_metric(each) for each in spec.validation.metrics),
-            digest=k8s.digest(validation.body),
+            metrics=tuple(_build_metric(each) for each in spec.validation.metrics),
+            digest=k8s.short_digest(validation.body),
         ),
         seal=step_name(item, SEAL),
-        publish=PublishPlan(to=directory(item), keep=spec.publish.keep, declared=tuple(live_urls(item, program))),
+        publish=PublishPlan(
+            to=versions_directory(item), keep=spec.publish.keep, declared=tuple(live_urls(item, program))
+        ),
         deploy=_deploy(item, program),
         concurrency=spec.concurrency,
-        timeout=None if spec.timeout is None else ceil(seconds(spec.timeout)),
+        timeout=None if spec.timeout is None else ceil(duration_seconds(spec.timeout)),
         retries=spec.retries,
         suspended=spec.suspended,
-        lineage=_lineage(item, program),
+        lineage=_build_lineage(item, program),
     )
     return k8s.config_map(
         item,
@@ -140,21 +142,21 @@ def _plan(item: Item[PipelineSpec], program: Program, jobs: list[str], steps: li
     )
 
 
-def _trigger(item: Item[PipelineSpec], program: Program) -> TriggerPlan:
+def _build_trigger(item: Item[PipelineSpec], program: Program) -> TriggerPlan:
     spec = item.spec.trigger
     if spec.schedule is not None:
         return TriggerPlan(kind="schedule", cron=spec.schedule.cron, time_zone=spec.schedule.time_zone)
     if spec.commit is not None:
         return TriggerPlan(kind="commit", paths=tuple(spec.commit.paths))
     if spec.checkpoint is not None:
-        return TriggerPlan(kind="checkpoint", every=ceil(seconds(spec.checkpoint.every)))
+        return TriggerPlan(kind="checkpoint", every=ceil(duration_seconds(spec.checkpoint.every)))
     assert spec.dataset is not None  # a trigger has exactly one key
     dataset = dataset_access.find(program, item.team, spec.dataset.name)
     assert dataset is not None
     return TriggerPlan(kind="dataset", dataset=spec.dataset.name, version=dataset.spec.versions[-1].name)
 
 
-def _metric(metric: Metric) -> MetricBound:
+def _build_metric(metric: Metric) -> MetricBound:
     live = metric.vs_live
     return MetricBound(
         name=metric.name,
@@ -167,7 +169,7 @@ def _metric(metric: Metric) -> MetricBound:
 
 def _deploy(item: Item[PipelineSpec], program: Program) -> DeployPlan | None:
     deploy, service = item.spec.deploy, service_of(item, program)
-    found = deployed(deploy, service) if deploy is not None and service is not None else None
+    found = deployed_model(deploy, service) if deploy is not None and service is not None else None
     if deploy is None or service is None or found is None:
         return None
     return DeployPlan(
@@ -179,24 +181,24 @@ def _deploy(item: Item[PipelineSpec], program: Program) -> DeployPlan | None:
         file=service.doc.file,
         document=service.spec_name,
         paths=ValuePaths(**value_paths(*found)),
-        rollout=strategy(service.spec) is not None,
+        rollout=chosen_strategy(service.spec) is not None,
     )
 
 
-def _lineage(item: Item[PipelineSpec], program: Program) -> Body:
+def _build_lineage(item: Item[PipelineSpec], program: Program) -> Body:
     """Return what the compiler knows of the origin of a version: data, image, code and parameters."""
     template = item.spec.train.template
-    job = running(item, program)
+    job = training_job(item, program)
     source = template if template is not None else job.spec if job is not None else None
     data = {}
-    for found in (*(found for _, found in mounts(item)), [] if job is None else job.spec.datasets):
+    for found in (*(found for _, found in mount_lists(item)), [] if job is None else job.spec.datasets):
         for mount in found:
             dataset = dataset_access.find(program, item.team, mount.name)
             version = None if dataset is None else dataset_access.version_of(dataset, mount.version)
             if version is not None:
                 data[mount.name] = version.name
     code = None if source is None or source.code is None or source.code.git is None else source.code.git
-    return compact(
+    return drop_none(
         job=None if job is None else job.spec_name,
         datasets=data,
         image=None if source is None else source.image,

@@ -7,17 +7,17 @@ from collections.abc import Iterator
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import did_you_mean
 from avactl.kinds.pipeline.spec import Deploy, PipelineSpec
-from avactl.kinds.pipeline.steps import directory
-from avactl.kinds.serving.llm import machines
+from avactl.kinds.pipeline.steps import versions_directory
+from avactl.kinds.serving.llm import machines_per_replica
 from avactl.kinds.serving.parts.models import ServedModel
-from avactl.kinds.serving.picker import picker
-from avactl.kinds.serving.prefill.roles import prefill
-from avactl.kinds.serving.rollout.lower import strategy
+from avactl.kinds.serving.picker import endpoint_picker
+from avactl.kinds.serving.prefill.roles import prefill_of
+from avactl.kinds.serving.rollout.lower import chosen_strategy
 from avactl.kinds.serving.spec import ServingDeployment, ServingDeploymentSpec
-from avactl.kinds.team.buckets import below
+from avactl.kinds.team.buckets import relative_path
 from avactl.program.program import Item, Program
 
-_AT = ("spec", "deploy")
+_DEPLOY_PATH = ("spec", "deploy")
 
 
 def service_of(item: Item[PipelineSpec], program: Program) -> Item[ServingDeploymentSpec] | None:
@@ -26,7 +26,7 @@ def service_of(item: Item[PipelineSpec], program: Program) -> Item[ServingDeploy
     return None if deploy is None else program.find_kind(ServingDeployment, deploy.service, item.team)
 
 
-def deployed(deploy: Deploy, service: Item[ServingDeploymentSpec]) -> tuple[int | None, ServedModel] | None:
+def deployed_model(deploy: Deploy, service: Item[ServingDeploymentSpec]) -> tuple[int | None, ServedModel] | None:
     """Return the model that gets new versions, with its index in `models`, None for `model`; None if it is unclear."""
     name, only = deploy.model, service.spec.model
     if only is not None:
@@ -46,7 +46,7 @@ def live_urls(item: Item[PipelineSpec], program: Program) -> list[str]:
     found: set[str] = set()
     for service in program.of_kind(ServingDeployment):
         for model in service.spec.served:
-            if model.url is not None and below(directory(item), model.url):
+            if model.url is not None and relative_path(versions_directory(item), model.url):
                 found.add(model.url.rstrip("/"))
     return sorted(found)
 
@@ -59,12 +59,12 @@ def service_problems(item: Item[PipelineSpec], program: Program) -> Iterator[Dia
     service = service_of(item, program)
     if service is None:
         if (ServingDeployment.KIND, deploy.service) not in program.broken:
-            yield _unknown(item, program, deploy.service)
+            yield _unknown_problem(item, program, deploy.service)
         return
     declared = Note(service.span("metadata", "name"), "the service")
-    found = deployed(deploy, service)
+    found = deployed_model(deploy, service)
     if found is None:
-        yield _unclear(item, deploy, service, declared)
+        yield _unclear_problem(item, deploy, service, declared)
         return
     index, model = found
     path: tuple[str | int, ...] = ("spec", "model") if index is None else ("spec", "models", index)
@@ -73,8 +73,8 @@ def service_problems(item: Item[PipelineSpec], program: Program) -> Iterator[Dia
             yield Diagnostic(
                 "conflicting-keys",
                 f"{service} takes model `{model.name}` from `{key}`, and the pipeline deploys by its `url`",
-                item.span(*_AT, "service"),
-                hint=f"replace `{key}` in the service by `url: {directory(item)}/VERSION`",
+                item.span(*_DEPLOY_PATH, "service"),
+                hint=f"replace `{key}` in the service by `url: {versions_directory(item)}/VERSION`",
                 notes=(Note(service.span(*path, key, key=True), f"`{key}`"),),
             )
             return
@@ -82,31 +82,34 @@ def service_problems(item: Item[PipelineSpec], program: Program) -> Iterator[Dia
         yield Diagnostic(
             "conflicting-keys",
             f"{service} serves several `versions` of model `{model.name}`, and the pipeline sets one `version`",
-            item.span(*_AT, "service"),
+            item.span(*_DEPLOY_PATH, "service"),
             hint="write `version` instead of `versions` in the service",
             notes=(Note(service.span(*path, "versions", key=True), "`versions`"),),
         )
         return
-    if model.url is not None and not below(directory(item), model.url):
+    if model.url is not None and not relative_path(versions_directory(item), model.url):
         yield Diagnostic(
             "not-published-there",
-            f"{service} serves `{model.url}`, and the pipeline publishes below `{directory(item)}`: the first run "
+            f"{service} serves `{model.url}`, and the pipeline publishes below `{versions_directory(item)}`: "
+            "the first run "
             "replaces a model that it has not published",
-            item.span(*_AT, "service"),
+            item.span(*_DEPLOY_PATH, "service"),
             severity="warning",
-            hint=f"publish to the directory of that URL, or begin with `url: {directory(item)}/1`",
+            hint=f"publish to the directory of that URL, or begin with `url: {versions_directory(item)}/1`",
             notes=(Note(service.span(*path, "url"), "the model that is served"),),
         )
     yield from _not_editable(item, service, path)
-    if strategy(service.spec) is None:
+    if chosen_strategy(service.spec) is None:
         yield Diagnostic(
             "no-rollout",
             f"{service} has no canary and no blue-green rollout: new models get all requests at once, and a bad one "
             "is not rolled back",
-            item.span(*_AT, "service"),
+            item.span(*_DEPLOY_PATH, "service"),
             severity="warning",
             hint="add `rollout: {canary: {steps: …, analysis: …}}` to the service"
-            if machines(service.spec) == 1 and picker(service.spec) is None and prefill(service.spec) is None
+            if machines_per_replica(service.spec) == 1
+            and endpoint_picker(service.spec) is None
+            and prefill_of(service.spec) is None
             else "this service can have none: bound all metrics that matter in `validation`",
             notes=(declared,),
         )
@@ -115,13 +118,13 @@ def service_problems(item: Item[PipelineSpec], program: Program) -> Iterator[Dia
             "other-cluster",
             f"{service} is on cluster {service.cluster}, and {item} on {item.cluster}: its daemon does not see the "
             "rollout",
-            item.span(*_AT, "service"),
+            item.span(*_DEPLOY_PATH, "service"),
             hint=f"write `cluster: {service.cluster}` in the pipeline",
             notes=(declared,),
         )
 
 
-def _unknown(item: Item[PipelineSpec], program: Program, name: str) -> Diagnostic:
+def _unknown_problem(item: Item[PipelineSpec], program: Program, name: str) -> Diagnostic:
     services = program.of_kind(ServingDeployment)
     own = [each.spec_name for each in services if each.team == item.team]
     owner = next((each.team for each in services if each.spec_name == name), None)
@@ -130,10 +133,10 @@ def _unknown(item: Item[PipelineSpec], program: Program, name: str) -> Diagnosti
     if owner is not None:
         message += f": it belongs to team {owner}"
         hint = "a pipeline changes services of its own team; publish, and let that team deploy"
-    return Diagnostic("missing-reference", message, item.span(*_AT, "service"), hint=hint)
+    return Diagnostic("missing-reference", message, item.span(*_DEPLOY_PATH, "service"), hint=hint)
 
 
-def _unclear(
+def _unclear_problem(
     item: Item[PipelineSpec], deploy: Deploy, service: Item[ServingDeploymentSpec], declared: Note
 ) -> Diagnostic:
     names = [model.name for model in service.spec.served]
@@ -142,14 +145,14 @@ def _unclear(
         return Diagnostic(
             "missing-key",
             f"{service} has {len(names)} models, and `deploy` does not say which one gets new versions",
-            item.span(*_AT, key=True),
+            item.span(*_DEPLOY_PATH, key=True),
             hint=f"add `model: {names[0]}`, or another of them",
             notes=(declared,),
         )
     return Diagnostic(
         "missing-reference",
         f"{service} has no model `{wanted}`",
-        item.span(*_AT, "model"),
+        item.span(*_DEPLOY_PATH, "model"),
         hint=did_you_mean(wanted, names, "models of the service"),
         notes=(declared,),
     )
@@ -164,7 +167,7 @@ def _not_editable(
         yield Diagnostic(
             "not-editable",
             f"{service} is declared by {service.doc.file}, and a pipeline deploys by a change of YAML",
-            item.span(*_AT, "service"),
+            item.span(*_DEPLOY_PATH, "service"),
             hint="declare the service in YAML, or remove `deploy`",
             notes=(Note(service.span("metadata", "name"), "the service"),),
         )
@@ -173,7 +176,7 @@ def _not_editable(
             "not-editable",
             f"the URL of the model of {service} is decided by {where.file}, so a change of {service.doc.file} has no "
             "effect",
-            item.span(*_AT, "service"),
+            item.span(*_DEPLOY_PATH, "service"),
             hint=f"write `url` and `version` in {service.doc.file}, and remove them there",
             notes=(Note(where, "decides the URL"),),
         )

@@ -12,7 +12,7 @@ from avactl.spec.schema.base import Env, Model, Resource
 from avactl.spec.schema.compute import DatasetMount, DatasetName, GpuLinkCompute
 from avactl.spec.schema.pod_settings import PodSettings
 from avactl.spec.schema.schedules import Cron, TimeZone
-from avactl.spec.schema.values import ClusterRef, Count, Duration, Image, Name, ObjectUrl, RelPath, bad
+from avactl.spec.schema.values import ClusterRef, Count, Duration, Image, Name, ObjectUrl, RelPath, value_error
 
 TRIGGERS = ("schedule", "dataset", "commit", "checkpoint")
 
@@ -34,17 +34,17 @@ class NewVersion(Model):
     name: DatasetName = Field(description="Dataset of the team or the platform; `TEAM/NAME` for a shared one.")
 
 
-def _pattern(value: str) -> str:
+def _check_pattern(value: str) -> str:
     if value.startswith("./"):
-        raise bad(f"`{value[:80]}` matches no file: paths have no `./`", f"write `{value[2:82]}`")
+        raise value_error(f"`{value[:80]}` matches no file: paths have no `./`", f"write `{value[2:82]}`")
     if value.startswith("/") or ".." in value.split("/") or not value.isprintable() or len(value) > 200:
-        raise bad(f"`{value[:80]}` is not a pattern of paths in the repository", "write e.g. `train/**`")
+        raise value_error(f"`{value[:80]}` is not a pattern of paths in the repository", "write e.g. `train/**`")
     return value
 
 
 PathPattern = Annotated[
     str,
-    AfterValidator(_pattern),
+    AfterValidator(_check_pattern),
     WithJsonSchema({"type": "string", "pattern": r"^([^./]|\.[^/]).*$", "maxLength": 200}),
 ]
 
@@ -79,24 +79,24 @@ class Trigger(Model):
     def _one(self) -> Self:
         given = [key for key in TRIGGERS if getattr(self, key) is not None]
         if len(given) > 1:
-            raise bad(f"`{given[0]}` and `{given[1]}` exclude each other", "keep one, or declare two pipelines")
+            raise value_error(f"`{given[0]}` and `{given[1]}` exclude each other", "keep one, or declare two pipelines")
         if not given:
-            raise bad("`trigger` is empty", "write `schedule`, `dataset`, `commit` or `checkpoint`")
+            raise value_error("`trigger` is empty", "write `schedule`, `dataset`, `commit` or `checkpoint`")
         return self
 
 
-def _output(value: str) -> str:
+def _check_output(value: str) -> str:
     parts = value.split("/")
     if any("*" in part for part in parts[:-1]) or parts[-1].count("*") > 1:
-        raise bad(f"`{value[:80]}` has `*` in more than its last name, or twice", "write e.g. `export/*`")
+        raise value_error(f"`{value[:80]}` has `*` in more than its last name, or twice", "write e.g. `export/*`")
     if not re.fullmatch(r"[A-Za-z0-9._*-]+(/[A-Za-z0-9._*-]+)*", value):
-        raise bad(f"`{value[:80]}` is not a path of letters, digits, `.`, `_` and `-`", "write e.g. `export`")
+        raise value_error(f"`{value[:80]}` is not a path of letters, digits, `.`, `_` and `-`", "write e.g. `export`")
     return value
 
 
 Output = Annotated[
     RelPath,
-    AfterValidator(_output),
+    AfterValidator(_check_output),
     WithJsonSchema(
         {"type": "string", "pattern": r"^([A-Za-z0-9._-]+/)*[A-Za-z0-9._-]*\*?[A-Za-z0-9._-]*$", "maxLength": 200}
     ),
@@ -129,9 +129,9 @@ class Train(Model):
     @model_validator(mode="after")
     def _one(self) -> Self:
         if self.template is not None and self.job is not None:
-            raise bad("`template` and `job` exclude each other", "keep `job` for `trigger.checkpoint`")
+            raise value_error("`template` and `job` exclude each other", "keep `job` for `trigger.checkpoint`")
         if self.template is None and self.job is None:
-            raise bad("`train` is empty", "write `template`, with the spec of a TrainingJob")
+            raise value_error("`train` is empty", "write `template`, with the spec of a TrainingJob")
         return self
 
 
@@ -150,7 +150,7 @@ class AgainstLive(Model):
     @model_validator(mode="after")
     def _one(self) -> Self:
         if (self.at_least is None) == (self.at_most is None):
-            raise bad("`vsLive` has either `atLeast` or `atMost`", "write `vsLive: {atLeast: 0.99}`")
+            raise value_error("`vsLive` has either `atLeast` or `atMost`", "write `vsLive: {atLeast: 0.99}`")
         return self
 
 
@@ -171,7 +171,7 @@ class Metric(Model):
     @model_validator(mode="after")
     def _bounded(self) -> Self:
         if self.min is None and self.max is None and self.vs_live is None:
-            raise bad(f"metric `{self.name}` has no bound", "add `min`, `max` or `vsLive`")
+            raise value_error(f"metric `{self.name}` has no bound", "add `min`, `max` or `vsLive`")
         return self
 
 

@@ -6,33 +6,33 @@ from math import ceil
 
 from avactl.contracts.pod_annotations import KEPT_VERSIONS, REJECTED_OUTPUT, VERSION_LINEAGE
 from avactl.kinds.pipeline.spec import PipelineSpec
-from avactl.kinds.pipeline.training import RUN, as_template, checkpoints, store_secrets
+from avactl.kinds.pipeline.training import RUN, as_template, checkpoint_directory, store_secrets
 from avactl.kinds.team.names import RUN_ACCOUNT
 from avactl.program.lowering import k8s, pods
 from avactl.program.lowering.gpu_request import link_annotations
-from avactl.program.lowering.k8s import compact
+from avactl.program.lowering.k8s import drop_none
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
 from avactl.spec.schema.compute import GpuLinkCompute
 from avactl.spec.schema.pod_settings import PodSettings
-from avactl.spec.schema.values import seconds
+from avactl.spec.schema.values import duration_seconds
 
 STAGE, VALIDATE, SEAL = "stage", "validate", "seal"
 STEPS = (STAGE, VALIDATE, SEAL)
 RESULT_FILE = pods.TERMINATION_LOG
 _COPY_TIMEOUT = 6 * 3600
-_VARIABLES = {VERSION_LINEAGE: "AVACTL_LINEAGE", KEPT_VERSIONS: "AVACTL_KEEP", REJECTED_OUTPUT: "AVACTL_REJECTED"}
+_STEP_VARIABLES = {VERSION_LINEAGE: "AVACTL_LINEAGE", KEPT_VERSIONS: "AVACTL_KEEP", REJECTED_OUTPUT: "AVACTL_REJECTED"}
 """Environment variables, by the pod annotation that sets them."""
 
 
-def directory(item: Item[PipelineSpec]) -> str:
+def versions_directory(item: Item[PipelineSpec]) -> str:
     """Return the directory of all versions."""
     return item.spec.publish.to.rstrip("/")
 
 
-def candidate(item: Item[PipelineSpec]) -> str:
+def candidate_directory(item: Item[PipelineSpec]) -> str:
     """Return the directory of the version that a run publishes."""
-    return f"{directory(item)}/{RUN}"
+    return f"{versions_directory(item)}/{RUN}"
 
 
 def step_name(item: Item[PipelineSpec], step: str) -> str:
@@ -42,7 +42,7 @@ def step_name(item: Item[PipelineSpec], step: str) -> str:
 
 def step_objects(item: Item[PipelineSpec], program: Program) -> list[Manifest]:
     """Return the templates of the three steps, and the GPU claim of the validation."""
-    source = checkpoints(item, program)
+    source = checkpoint_directory(item, program)
     if source is None:
         raise LookupError(f"{item} has no checkpoint path")
     train = item.spec.train
@@ -52,12 +52,14 @@ def step_objects(item: Item[PipelineSpec], program: Program) -> list[Manifest]:
     ]
     if train.job is not None:
         more += ["--rejected", "$(AVACTL_REJECTED)"]
-    stage = _copier(item, program, STAGE, ["--from", source, *more, "--to", candidate(item), "--result", RESULT_FILE])
+    stage = _build_copier(
+        item, program, STAGE, ["--from", source, *more, "--to", candidate_directory(item), "--result", RESULT_FILE]
+    )
     keep = ["--keep", str(item.spec.publish.keep), "--keep-versions", "$(AVACTL_KEEP)"]
-    seal = _copier(item, program, SEAL, ["--to", candidate(item), *keep])
+    seal = _build_copier(item, program, SEAL, ["--to", candidate_directory(item), *keep])
     gpu = validation_gpu(item, program)
     claims = gpu.claim(item.ns) if item.spec.validation.resources.gpus else []
-    return [*claims, stage, _validation(item, program, gpu), seal]
+    return [*claims, stage, _build_validation(item, program, gpu), seal]
 
 
 def validation_gpu(item: Item[PipelineSpec], program: Program) -> pods.GpuRequest:
@@ -65,43 +67,45 @@ def validation_gpu(item: Item[PipelineSpec], program: Program) -> pods.GpuReques
     return pods.GpuRequest(item, program, item.spec.validation.resources, VALIDATE, 1)
 
 
-def _copier(item: Item[PipelineSpec], program: Program, step: str, args: list[str]) -> Manifest:
+def _build_copier(item: Item[PipelineSpec], program: Program, step: str, args: list[str]) -> Manifest:
     """Return the template of a step that avactl's own image does, with the rights of the bucket's Secret only."""
     notes = {VERSION_LINEAGE.name: "{}", KEPT_VERSIONS.name: ""} if step == SEAL else {}
     if step == STAGE and item.spec.train.job is not None:
         notes = {REJECTED_OUTPUT.name: ""}
     own: list[Body] = [
         {"name": variable, "valueFrom": {"fieldRef": {"fieldPath": annotation.field_path}}}
-        for annotation, variable in _VARIABLES.items()
+        for annotation, variable in _STEP_VARIABLES.items()
         if annotation.name in notes
     ]
-    container = compact(
+    container = drop_none(
         name=step,
         image=program.cluster_spec(item.cluster).images.avactl,
         command=["avactl", "delivery", step],
         args=args,
-        env=pods.merge_env(own, store_secrets(item, program, directory(item))),
-        resources=pods.resources("1", "1Gi"),
+        env=pods.merge_env(own, store_secrets(item, program, versions_directory(item))),
+        resources=pods.build_resources("1", "1Gi"),
     )
     pod = pods.pod_spec(item, program, container, service_account=RUN_ACCOUNT, restartPolicy="Never")
-    return _template(item, step, pod, notes, _COPY_TIMEOUT)
+    return _build_template(item, step, pod, notes, _COPY_TIMEOUT)
 
 
-def _validation(item: Item[PipelineSpec], program: Program, gpu: pods.GpuRequest) -> Manifest:
+def _build_validation(item: Item[PipelineSpec], program: Program, gpu: pods.GpuRequest) -> Manifest:
     spec = item.spec.validation
     volumes = pods.Volumes(item, program)
     if spec.resources.shared_memory:
         volumes.empty("shared-memory", "/dev/shm", size=spec.resources.shared_memory, memory=True)  # noqa: S108
     volumes.datasets(spec.datasets)
-    own = {"AVACTL_CANDIDATE_URL": candidate(item), "AVACTL_METRICS": RESULT_FILE}
-    container = compact(
+    own = {"AVACTL_CANDIDATE_URL": candidate_directory(item), "AVACTL_METRICS": RESULT_FILE}
+    container = drop_none(
         name=VALIDATE,
         image=spec.image,
         command=spec.command or None,
         args=spec.args or None,
         # Its variables may use those of the run.
-        env=pods.merge_env(pods.env_list(own), store_secrets(item, program, directory(item)), pods.env_list(spec.env)),
-        resources=pods.resources(spec.resources.cpu, spec.resources.memory, gpu.resources(), gpu.claims),
+        env=pods.merge_env(
+            pods.env_list(own), store_secrets(item, program, versions_directory(item)), pods.env_list(spec.env)
+        ),
+        resources=pods.build_resources(spec.resources.cpu, spec.resources.memory, gpu.resources(), gpu.claims),
         terminationMessagePath=RESULT_FILE,
     )
     settings = spec.pod
@@ -118,10 +122,10 @@ def _validation(item: Item[PipelineSpec], program: Program, gpu: pods.GpuRequest
         restartPolicy="Never",
     )
     notes = dict(link_annotations(spec.resources)) if isinstance(spec.resources, GpuLinkCompute) else {}
-    return _template(item, VALIDATE, pod, notes, max(1, ceil(seconds(spec.timeout))), settings)
+    return _build_template(item, VALIDATE, pod, notes, max(1, ceil(duration_seconds(spec.timeout))), settings)
 
 
-def _template(
+def _build_template(
     item: Item[PipelineSpec],
     step: str,
     pod: Body,
@@ -129,10 +133,10 @@ def _template(
     timeout: int,
     settings: PodSettings | None = None,
 ) -> Manifest:
-    labels = k8s.labels(item, step)
+    labels = k8s.object_labels(item, step)
     if settings is not None:
         labels, notes = {**settings.labels, **labels}, {**settings.annotations, **notes}
-    job = k8s.manifest(
+    job = k8s.build_manifest(
         item,
         item.cluster,
         "batch/v1",
@@ -149,7 +153,7 @@ def _template(
                     {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
                 ]
             },
-            "template": {"metadata": compact(labels=labels, annotations=notes or None), "spec": pod},
+            "template": {"metadata": drop_none(labels=labels, annotations=notes or None), "spec": pod},
         },
     )
     return as_template(item, job, step)

@@ -12,7 +12,7 @@ from avactl.kinds.pipeline.spec import PipelineSpec
 from avactl.kinds.training.check import check
 from avactl.kinds.training.lower import lower
 from avactl.kinds.training.pod import store_env
-from avactl.kinds.training.roles import MASTER, has_master, job_name, parts
+from avactl.kinds.training.roles import MASTER, has_master, job_name, job_parts
 from avactl.kinds.training.spec import TrainingJob, TrainingJobSpec
 from avactl.kinds.training.workload import roles
 from avactl.program.lowering import k8s
@@ -44,10 +44,10 @@ class _Locator:
         self._outer = outer
 
     def locate(self, index: int, path: Path, key: bool) -> Span:
-        return self._outer.span(*_outside(path), key=key)
+        return self._outer.span(*_path_in_pipeline(path), key=key)
 
 
-def _outside(path: Path) -> Path:
+def _path_in_pipeline(path: Path) -> Path:
     """Return the path in the pipeline's document of a path in that of its job."""
     return (*PREFIX, *path[1:]) if path[:1] == ("spec",) else path
 
@@ -63,7 +63,7 @@ class _Inside(Document):
         self._outer = outer
 
     def removed(self, *path: str | int) -> Span | None:
-        return self._outer.removed(*_outside(path))
+        return self._outer.removed(*_path_in_pipeline(path))
 
 
 class _Job(Item[TrainingJobSpec]):
@@ -80,18 +80,18 @@ class _Job(Item[TrainingJobSpec]):
         return str(self._outer)
 
 
-def checkpoints(item: Item[PipelineSpec], program: Program) -> str | None:
+def checkpoint_directory(item: Item[PipelineSpec], program: Program) -> str | None:
     """Return the directory where the training saves, in a run of its own; None if it is unknown."""
     train = item.spec.train
     if train.template is not None:
         checkpoint = train.template.checkpoint
         return None if checkpoint is None or checkpoint.path is None else f"{checkpoint.path.rstrip('/')}/{RUN}"
-    job = running(item, program)
+    job = training_job(item, program)
     checkpoint = None if job is None else job.spec.checkpoint
     return None if checkpoint is None or checkpoint.path is None else checkpoint.path.rstrip("/")
 
 
-def running(item: Item[PipelineSpec], program: Program) -> Item[TrainingJobSpec] | None:
+def training_job(item: Item[PipelineSpec], program: Program) -> Item[TrainingJobSpec] | None:
     """Return the job that `train.job` names."""
     job = item.spec.train.job
     return None if job is None else program.find_kind(TrainingJob, job, item.team)
@@ -99,7 +99,7 @@ def running(item: Item[PipelineSpec], program: Program) -> Item[TrainingJobSpec]
 
 def running_jobs(job: Item[TrainingJobSpec]) -> list[str]:
     """Return the names of the Jobs that run the code of a running job."""
-    return [job_name(job, part.name) for part in parts(job.spec) if part.role != MASTER]
+    return [job_name(job, part.name) for part in job_parts(job.spec) if part.role != MASTER]
 
 
 def job_names(item: Item[PipelineSpec], program: Program) -> list[str]:
@@ -131,8 +131,8 @@ def training_roles(item: Item[PipelineSpec]) -> Iterator[Role]:
     """Yield the pods of one run's training, with paths in the pipeline's document."""
     job = job_of(item, run=False)
     for role in roles(job) if job is not None else ():
-        replicas = tuple(str(step) for step in _outside(role.replicas_path)) if role.replicas_path else ()
-        yield role._replace(path=_outside(role.path), replicas_path=replicas)
+        replicas = tuple(str(step) for step in _path_in_pipeline(role.replicas_path)) if role.replicas_path else ()
+        yield role._replace(path=_path_in_pipeline(role.path), replicas_path=replicas)
 
 
 def training_problems(item: Item[PipelineSpec], program: Program) -> Iterator[Diagnostic]:
@@ -217,7 +217,7 @@ def as_template(item: Item[PipelineSpec], manifest: Manifest, step: str) -> Mani
             "concurrencyPolicy": "Forbid",
             "jobTemplate": {
                 # Annotations too: followers compare the run of a Job with their own.
-                "metadata": k8s.compact(
+                "metadata": k8s.drop_none(
                     labels={**metadata["labels"], names.PIPELINE: item.name}, annotations=metadata.get("annotations")
                 ),
                 "spec": job,
@@ -240,7 +240,7 @@ def _with_run(container: Body) -> Body:
 def training_names(item: Item[PipelineSpec]) -> list[str]:
     """Return the names of the templates of the training's Jobs."""
     job = job_of(item, run=False)
-    return [] if job is None else [job_name(job, part.name) for part in parts(job.spec)]
+    return [] if job is None else [job_name(job, part.name) for part in job_parts(job.spec)]
 
 
 def store_secrets(item: Item[PipelineSpec], program: Program, url: str) -> list[Body]:

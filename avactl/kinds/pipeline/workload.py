@@ -13,7 +13,7 @@ from avactl.program.registry import Fact
 from avactl.program.workload import Lifecycle, Role, WorkloadHooks
 from avactl.spec.schema.compute import DatasetMount
 
-_VALIDATION = ("spec", "validation", "resources")
+_VALIDATION_PATH = ("spec", "validation", "resources")
 
 
 def roles(item: Item[PipelineSpec]) -> Iterator[Role]:
@@ -31,10 +31,10 @@ def roles(item: Item[PipelineSpec]) -> Iterator[Role]:
 
 def validation_role(item: Item[PipelineSpec]) -> Role:
     """Return the pod of the validation."""
-    return Role(_VALIDATION, item.spec.validation.resources, 1, 1)
+    return Role(_VALIDATION_PATH, item.spec.validation.resources, 1, 1)
 
 
-def trigger(item: Item[PipelineSpec]) -> tuple[str, str]:
+def trigger_text(item: Item[PipelineSpec]) -> tuple[str, str]:
     """Return the key of the trigger, and what it says."""
     spec = item.spec.trigger
     if spec.schedule is not None:
@@ -50,13 +50,13 @@ def trigger(item: Item[PipelineSpec]) -> tuple[str, str]:
 def summary(item: Item[PipelineSpec]) -> str:
     """Return trigger and service."""
     deploy = item.spec.deploy
-    return trigger(item)[1] + (f" · {deploy.service}" if deploy is not None else "")
+    return trigger_text(item)[1] + (f" · {deploy.service}" if deploy is not None else "")
 
 
 def facts(item: Item[PipelineSpec], program: Program) -> dict[str, Fact]:
     """Trigger, what a run requests, bounds, and where models go."""
     spec = item.spec
-    result: dict[str, Fact] = {"trigger": trigger(item)[1]}
+    result: dict[str, Fact] = {"trigger": trigger_text(item)[1]}
     sums: dict[str, Fraction] = {}
     for role in roles(item):
         model = gpu_model(program, item.cluster, role.compute)
@@ -80,7 +80,7 @@ def facts(item: Item[PipelineSpec], program: Program) -> dict[str, Fact]:
     return result
 
 
-def mounts(item: Item[PipelineSpec]) -> list[tuple[tuple[str, ...], list[DatasetMount]]]:
+def mount_lists(item: Item[PipelineSpec]) -> list[tuple[tuple[str, ...], list[DatasetMount]]]:
     """Return the lists of mounted datasets with their paths."""
     train = item.spec.train
     found: list[tuple[tuple[str, ...], list[DatasetMount]]] = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from math import ceil
 
-from avactl.base.quantity import quantity
+from avactl.base.quantity import parse_quantity
 
 Milli = int
 """An amount of GPUs, CPU cores or bytes, in thousandths: exact for every quantity, and fast to add."""
@@ -16,6 +16,6 @@ Ask = tuple[tuple[str | int, ...], int, Amounts]
 
 
 @lru_cache(maxsize=4096)
-def milli(value: str | int | float) -> Milli:
+def parse_milli(value: str | int | float) -> Milli:
     """Convert a quantity to thousandths, rounded up. Raises ValueError."""
-    return ceil(quantity(value) * 1000)
+    return ceil(parse_quantity(value) * 1000)

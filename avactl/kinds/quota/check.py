@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 
-from avactl.base.quantity import format_quantity, quantity
+from avactl.base.quantity import format_quantity, parse_quantity
 from avactl.diagnostics import Diagnostic, Note
 from avactl.kinds.quota.demand import usage_problems
 from avactl.kinds.quota.limits import entry_span, gpu_limits, in_file_order, quota_of
 from avactl.program.capacity import fit
 from avactl.program.capacity.capacity import unknown_model
 from avactl.program.program import Item, Program
-from avactl.program.unique_entries import duplicates
+from avactl.program.unique_entries import check_duplicates
 from avactl.spec.platform.quota import QuotaSpec
 
 
 def check(item: Item[QuotaSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield the problems of one quota, and of its team's demand."""
-    yield from duplicates(item, ("spec", "gpus"), (entry.gpu for entry in item.spec.gpus), "GPU", key="gpu")
-    yield from _amounts(item)
+    yield from check_duplicates(item, ("spec", "gpus"), (entry.gpu for entry in item.spec.gpus), "GPU", key="gpu")
+    yield from _check_amounts(item)
     if not fit.unknown_capacity(program):
-        yield from _models(item, program)
-        yield from _borrowing(item, program)
+        yield from _check_models(item, program)
+        yield from _check_borrowing(item, program)
         yield from usage_problems(program, item)
     first = quota_of(program, item.team, item.cluster)
     if first is not None and first is not item:
@@ -42,12 +42,12 @@ def check(item: Item[QuotaSpec], program: Program) -> Iterator[Diagnostic]:
         )
 
 
-def _amounts(item: Item[QuotaSpec]) -> Iterator[Diagnostic]:
+def _check_amounts(item: Item[QuotaSpec]) -> Iterator[Diagnostic]:
     """Yield amounts that are probably mistakes."""
     spec = item.spec
     for key, name in (("cpu", "cpu"), ("podMaxCpu", "pod_max_cpu")):
         value = getattr(spec, name)
-        if value is not None and quantity(value) == 0:
+        if value is not None and parse_quantity(value) == 0:
             yield Diagnostic(
                 "invalid-value",
                 f"spec.{key}: 0 CPU cores allow no pods",
@@ -56,10 +56,10 @@ def _amounts(item: Item[QuotaSpec]) -> Iterator[Diagnostic]:
             )
     for key, name in (("memory", "memory"), ("storage", "storage"), ("podMaxMemory", "pod_max_memory")):
         value = getattr(spec, name)
-        if value is not None and quantity(value) < 2**20:
+        if value is not None and parse_quantity(value) < 2**20:
             yield Diagnostic(
                 "invalid-value",
-                f"spec.{key}: {format_quantity(quantity(value))} bytes is too small for any pod",
+                f"spec.{key}: {format_quantity(parse_quantity(value))} bytes is too small for any pod",
                 item.span("spec", key),
                 hint=f"write `{value.rstrip('kKMGTPEim')}Gi`, or omit the key for no limit",
             )
@@ -67,7 +67,7 @@ def _amounts(item: Item[QuotaSpec]) -> Iterator[Diagnostic]:
         ("podMaxCpu", spec.pod_max_cpu, "cpu", spec.cpu, Fraction(1, 1000)),
         ("podMaxMemory", spec.pod_max_memory, "memory", spec.memory, 2**20),
     ):
-        if most is not None and limit is not None and quantity(most) > quantity(limit) >= least:
+        if most is not None and limit is not None and parse_quantity(most) > parse_quantity(limit) >= least:
             yield Diagnostic(
                 "invalid-value",
                 f"spec.{key}: the limit of {most} per container exceeds the total `{whole}: {limit}`",
@@ -77,7 +77,7 @@ def _amounts(item: Item[QuotaSpec]) -> Iterator[Diagnostic]:
             )
 
 
-def _models(item: Item[QuotaSpec], program: Program) -> Iterator[Diagnostic]:
+def _check_models(item: Item[QuotaSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield GPU models that the cluster does not have, and shapes that exceed its machines."""
     cluster = item.cluster
     known = program.gpu_models(cluster)
@@ -95,7 +95,7 @@ def _shape_problem(item: Item[QuotaSpec], program: Program, index: int) -> Diagn
     """Yield shapes with larger machines than the cluster has, or more of them."""
     shape, cluster = item.spec.shapes[index], item.cluster
     path = ("spec", "shapes", index)
-    found = fit.offers(program, cluster, shape.gpu, None)
+    found = fit.machine_offers(program, cluster, shape.gpu, None)
     largest = max(offer.topology.count for offer in found)
     if shape.gpus > largest:
         return Diagnostic(
@@ -117,7 +117,7 @@ def _shape_problem(item: Item[QuotaSpec], program: Program, index: int) -> Diagn
     return None
 
 
-def _borrowing(item: Item[QuotaSpec], program: Program) -> Iterator[Diagnostic]:
+def _check_borrowing(item: Item[QuotaSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield `borrow` beyond the cluster's GPUs, which can never be reached."""
     for index, entry in enumerate(item.spec.gpus):
         has = fit.total_gpus(program, item.cluster, entry.gpu)
@@ -141,13 +141,15 @@ def check_all(program: Program) -> Iterator[Diagnostic]:
         by_cluster.setdefault(item.cluster, []).append(item)
     for cluster, quotas in sorted(by_cluster.items()):
         for model in program.gpu_models(cluster):
-            yield from _guarantees(program, cluster, model, quotas)
+            yield from _check_guarantees(program, cluster, model, quotas)
 
 
 _MOST_NOTES = 6
 
 
-def _guarantees(program: Program, cluster: str, model: str, quotas: list[Item[QuotaSpec]]) -> Iterator[Diagnostic]:
+def _check_guarantees(
+    program: Program, cluster: str, model: str, quotas: list[Item[QuotaSpec]]
+) -> Iterator[Diagnostic]:
     """Return one diagnostic per cluster and model, at the last quota with a guarantee; the others become notes."""
     given = [(item, limit.guaranteed) for item in quotas if (limit := gpu_limits(item.spec).get(model)) is not None]
     given = [(item, count) for item, count in given if count]

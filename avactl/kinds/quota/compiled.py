@@ -7,7 +7,7 @@ from typing import Any
 
 from avactl.contracts import names
 from avactl.contracts.pod_annotations import GANG_SIZE
-from avactl.kinds.quota.amounts import Amounts, Ask, Milli, milli
+from avactl.kinds.quota.amounts import Amounts, Ask, Milli, parse_milli
 from avactl.kinds.quota.lower import DEFAULT_CPU, DEFAULT_MEMORY
 from avactl.program import registry
 from avactl.program.manifest import Body, Manifest, groups_at, templates_of
@@ -16,9 +16,9 @@ from avactl.program.refused import RefusedError
 from avactl.program.workload import Lifecycle
 from avactl.spec.schema.base import Patch
 
-_KEYS = ("cpu", "memory")
-_DEFAULTS = {"cpu": DEFAULT_CPU, "memory": DEFAULT_MEMORY}
-_PERMANENT = ("Deployment", "StatefulSet", "ReplicaSet", "DaemonSet", "LeaderWorkerSet", "DisaggregatedSet")
+_RESOURCE_KEYS = ("cpu", "memory")
+_DEFAULT_REQUESTS = {"cpu": DEFAULT_CPU, "memory": DEFAULT_MEMORY}
+_PERMANENT_KINDS = ("Deployment", "StatefulSet", "ReplicaSet", "DaemonSet", "LeaderWorkerSet", "DisaggregatedSet")
 WrittenAsk = tuple[str, int, tuple[str | int, ...], str, int, Amounts, Amounts]
 """Demand of a manifest: cluster, index among the spec's manifests, path of its requests, lifecycle, pods, and the
 amounts of each pod and of its largest container."""
@@ -33,7 +33,7 @@ def with_patches(item: Item, program: Program, asks: list[Ask], most: list[int])
     if not numbers or program.with_patches is None:
         return asks
     try:
-        before = registry.kind(item.kind).lower(item, program)
+        before = registry.get_kind(item.kind).lower(item, program)
         bodies = [manifest.body for manifest in before]
         after = program.with_patches(item, program, before)
     except RefusedError:
@@ -62,7 +62,7 @@ def _count(item: Item, numbers: list[int], old: Body, manifest: Manifest, asks: 
     for path, was in templates_of(old):
         if path in becomes:
             had, has = requests_of(was.get("spec") or {}), requests_of(becomes[path].get("spec") or {})
-            _count_pods(item, numbers, had, has, _pods(manifest.body, path), asks, most)
+            _count_pods(item, numbers, had, has, _template_pods(manifest.body, path), asks, most)
 
 
 def _count_pods(
@@ -74,11 +74,11 @@ def _count_pods(
     asks: list[Ask],
     most: list[int],
 ) -> None:
-    for key in _KEYS:
+    for key in _RESOURCE_KEYS:
         if had[key] == has[key]:
             continue
-        path = next((at for number in numbers if (at := _place(item, number, key))), ("patches", numbers[0]))
-        index = _role(asks, most, pods, key, had[key])
+        path = next((at for number in numbers if (at := _request_path(item, number, key))), ("patches", numbers[0]))
+        index = _matching_role(asks, most, pods, key, had[key])
         if index is None:
             asks.append((path, pods, ((key, "", has[key] - had[key]),)))
             continue
@@ -88,7 +88,7 @@ def _count_pods(
         asks.append((path, count, ((key, "", own + has[key] - had[key]),)))
 
 
-def _role(asks: list[Ask], most: list[int], pods: int, key: str, amount: Milli) -> int | None:
+def _matching_role(asks: list[Ask], most: list[int], pods: int, key: str, amount: Milli) -> int | None:
     """Return the index of the role whose pods an object has."""
     found = [
         index
@@ -99,7 +99,7 @@ def _role(asks: list[Ask], most: list[int], pods: int, key: str, amount: Milli) 
     return next(iter((*equal, *found)), None)
 
 
-def _place(item: Item, number: int, key: str) -> tuple[str | int, ...]:
+def _request_path(item: Item, number: int, key: str) -> tuple[str | int, ...]:
     """Return the path of the requests in a patch that change a resource; empty if there are none."""
     pending: list[tuple[tuple[str | int, ...], Any]] = [(("patches", number), item.doc.get("patches", number))]
     while pending:
@@ -120,21 +120,21 @@ def _place(item: Item, number: int, key: str) -> tuple[str | int, ...]:
 
 def written_asks(item: Item, program: Program) -> list[WrittenAsk]:
     """Return the demand of the pods of a spec's manifests, on each of its clusters."""
-    written = list(registry.kind(item.kind).written(item, program))
+    written = list(registry.get_kind(item.kind).written(item, program))
     bodies = {cluster: [each.body for each in written] for cluster in item.clusters}
     if item.resource.patches and program.with_patches is not None:
         try:
-            made = program.with_patches(item, program, registry.kind(item.kind).lower(item, program))
+            made = program.with_patches(item, program, registry.get_kind(item.kind).lower(item, program))
         except RefusedError:
             made = []  # the lower pass reports it
         for cluster in item.clusters:
             patched = [manifest.body for manifest in made if manifest.cluster == cluster]
             if len(patched) == len(written):
                 bodies[cluster] = patched
-    return [ask for cluster in bodies for ask in _written(program, cluster, bodies[cluster])]
+    return [ask for cluster in bodies for ask in _written_asks(program, cluster, bodies[cluster])]
 
 
-def _written(program: Program, cluster: str, bodies: list[Body]) -> Iterator[WrittenAsk]:
+def _written_asks(program: Program, cluster: str, bodies: list[Body]) -> Iterator[WrittenAsk]:
     templates = (
         (index, body, *each)
         for index, body in enumerate(bodies)
@@ -149,14 +149,16 @@ def _written(program: Program, cluster: str, bodies: list[Body]) -> Iterator[Wri
         if isinstance(spec, dict) and spec.get("suspend") is True and body["kind"] == "Job":
             continue
         try:
-            requests, gpus = requests_of(pod), _gpus(program, cluster, pod)
-            largest = max(range(len(containers)), key=lambda at: _request(containers[at], "cpu"))
-            each = tuple((key, "", max(_most(container, key) for container in containers)) for key in _KEYS)
+            requests, gpus = requests_of(pod), _pod_gpus(program, cluster, pod)
+            largest = max(range(len(containers)), key=lambda at: _container_request(containers[at], "cpu"))
+            each = tuple(
+                (key, "", max(_container_limit(container, key) for container in containers)) for key in _RESOURCE_KEYS
+            )
         except (ValueError, TypeError, AttributeError):
             continue  # not a pod of Kubernetes, which the kind's own check reports
-        amounts = (*gpus, *((key, "", requests[key]) for key in _KEYS))
+        amounts = (*gpus, *((key, "", requests[key]) for key in _RESOURCE_KEYS))
         lifecycle = Lifecycle.SERVICE if _is_permanent(body, pod) else Lifecycle.JOB
-        least = _least(body, path, template, lifecycle)
+        least = _pods_together(body, path, template, lifecycle)
         if least > 0:
             place: tuple[str | int, ...] = (*path, "spec", "containers", largest, "resources", "requests")
             yield cluster, index, place, lifecycle.value, least, amounts, each
@@ -165,19 +167,19 @@ def _written(program: Program, cluster: str, bodies: list[Body]) -> Iterator[Wri
 def _is_permanent(body: Body, pod: Body) -> bool:
     if body["kind"] == "Pod":
         return bool(pod.get("restartPolicy", "Always") == "Always")
-    return str(body["kind"]) in _PERMANENT
+    return str(body["kind"]) in _PERMANENT_KINDS
 
 
-def _least(body: Body, path: tuple[str, ...], template: Body, lifecycle: Lifecycle) -> int:
+def _pods_together(body: Body, path: tuple[str, ...], template: Body, lifecycle: Lifecycle) -> int:
     """Return the pods that run together: all of a service, those of a job's gang."""
     if lifecycle is Lifecycle.SERVICE:
-        return _pods(body, path)
+        return _template_pods(body, path)
     metadata = template.get("metadata") or {}
     given = {**(metadata.get("labels") or {}), **(metadata.get("annotations") or {})}.get(GANG_SIZE.name, "1")
     return min(int(given), 1_000_000) if str(given).isdecimal() else 1
 
 
-def _gpus(program: Program, cluster: str, pod: Body) -> Amounts:
+def _pod_gpus(program: Program, cluster: str, pod: Body) -> Amounts:
     """Return the GPUs of a pod by model; none if the model is not known before the pod is placed."""
     pools = program.pools(cluster)
     selected = pod.get("nodeSelector") or {}
@@ -193,7 +195,7 @@ def _gpus(program: Program, cluster: str, pod: Body) -> Amounts:
     }
     found = []
     for resource, model in models.items():
-        count = sum(_device(each, resource) for each in pod.get("containers") or ())
+        count = sum(_container_devices(each, resource) for each in pod.get("containers") or ())
         if count and len(model) == 1:
             found.append(("gpus", str(*model), count))
     return tuple(found)
@@ -209,33 +211,33 @@ def requests_of(pod: Body) -> dict[str, Milli]:
     Source: https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/#resource-sharing-within-containers
     """
     found = {}
-    for key in _KEYS:
+    for key in _RESOURCE_KEYS:
         beside = before = 0
         for each in pod.get("initContainers") or ():
             if each.get("restartPolicy") == "Always":
-                beside += _request(each, key)
+                beside += _container_request(each, key)
             else:
-                before = max(before, beside + _request(each, key))
-        found[key] = max(before, beside + sum(_request(each, key) for each in pod.get("containers") or ()))
+                before = max(before, beside + _container_request(each, key))
+        found[key] = max(before, beside + sum(_container_request(each, key) for each in pod.get("containers") or ()))
     return found
 
 
-def _request(container: Body, key: str) -> Milli:
+def _container_request(container: Body, key: str) -> Milli:
     resources = container.get("resources") or {}
-    value = (resources.get("requests") or {}).get(key, (resources.get("limits") or {}).get(key, _DEFAULTS[key]))
-    return milli(value)
+    value = (resources.get("requests") or {}).get(key, (resources.get("limits") or {}).get(key, _DEFAULT_REQUESTS[key]))
+    return parse_milli(value)
 
 
-def _most(container: Body, key: str) -> Milli:
+def _container_limit(container: Body, key: str) -> Milli:
     limits = (container.get("resources") or {}).get("limits") or {}
-    return max(_request(container, key), milli(limits.get(key, 0)))
+    return max(_container_request(container, key), parse_milli(limits.get(key, 0)))
 
 
-def _device(container: Body, resource: str) -> Milli:
-    return milli(((container.get("resources") or {}).get("limits") or {}).get(resource, 0))
+def _container_devices(container: Body, resource: str) -> Milli:
+    return parse_milli(((container.get("resources") or {}).get("limits") or {}).get(resource, 0))
 
 
-def _pods(body: Body, path: tuple[str, ...] = ()) -> int:
+def _template_pods(body: Body, path: tuple[str, ...] = ()) -> int:
     """Return the number of pods of an object's template at a path that run together."""
     spec = groups_at(body, path)
     if body["kind"] == "CronJob":

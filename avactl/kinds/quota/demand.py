@@ -12,17 +12,17 @@ from typing import NamedTuple
 
 from avactl.base.quantity import format_quantity
 from avactl.diagnostics import Diagnostic, Note, Span
-from avactl.kinds.quota.amounts import Ask, Milli, milli
+from avactl.kinds.quota.amounts import Ask, Milli, parse_milli
 from avactl.kinds.quota.compiled import with_patches, written_asks
 from avactl.kinds.quota.limits import Limit, entry_span, gpu_limits, in_file_order, quota_of
 from avactl.program import registry
 from avactl.program.capacity import fit
-from avactl.program.capacity.capacity import gpu_model, roles
+from avactl.program.capacity.capacity import gpu_model, running_roles
 from avactl.program.program import Item, Program
 from avactl.program.workload import Lifecycle, Role
 from avactl.spec.platform.quota import QuotaSpec
 
-_DEVICES = "devices"
+_DEVICES_KEY = "devices"
 """No key of requests: the location is that of the requests."""
 
 
@@ -58,8 +58,8 @@ class Use(NamedTuple):
         part = self.main
         if part.written < 0:
             return self.item.span(*part.path, key)
-        each = list(registry.kind(self.item.kind).written(self.item, program))[part.written]
-        return each.doc.span(*each.path, *part.path, _DEVICES if key == "gpus" else key)
+        each = list(registry.get_kind(self.item.kind).written(self.item, program))[part.written]
+        return each.doc.span(*each.path, *part.path, _DEVICES_KEY if key == "gpus" else key)
 
 
 class Resource(NamedTuple):
@@ -94,16 +94,16 @@ def usage_problems(program: Program, quota: Item[QuotaSpec]) -> Iterator[Diagnos
 
     if quota_of(program, quota.team, quota.cluster) is quota:
         running: dict[tuple[str | None, str], list[Item]] = program.memo("running specs", by_team)
-        yield from _team(program, quota, in_file_order(running.get((quota.team, quota.cluster), [])))
+        yield from _check_team(program, quota, in_file_order(running.get((quota.team, quota.cluster), [])))
 
 
-def _team(program: Program, quota: Item[QuotaSpec], items: list[Item]) -> Iterator[Diagnostic]:
+def _check_team(program: Program, quota: Item[QuotaSpec], items: list[Item]) -> Iterator[Diagnostic]:
     uses: dict[Resource, list[Use]] = {}
     for item in items:
-        refused = list(_containers(item, program, quota))
+        refused = list(_check_containers(item, program, quota))
         yield from refused
-        yield from _growth(item, program, quota)
-        for resource, use in _uses(item, program, quota.cluster):
+        yield from _check_growth(item, program, quota)
+        for resource, use in _resource_uses(item, program, quota.cluster):
             if not refused or resource.model:  # smaller pods may fit together
                 uses.setdefault(resource, []).append(_with_pods(use))
     limits = gpu_limits(quota.spec)
@@ -116,14 +116,14 @@ def _team(program: Program, quota: Item[QuotaSpec], items: list[Item]) -> Iterat
             told.update(use.item for use in uses[resource] if use.total > 1000 * has)
             limit = limits.get(resource.model, Limit(0, 0))
             yield from _resource(program, quota, resource, 1000 * limit.total, str(limit), uses[resource], told)
-        elif most := milli(getattr(quota.spec, resource.key) or 0):
+        elif most := parse_milli(getattr(quota.spec, resource.key) or 0):
             yield from _resource(program, quota, resource, most, resource.show(most), uses[resource], told)
 
 
-def _growth(item: Item, program: Program, quota: Item[QuotaSpec]) -> Iterator[Diagnostic]:
+def _check_growth(item: Item, program: Program, quota: Item[QuotaSpec]) -> Iterator[Diagnostic]:
     """Yield maxima of elastic jobs and services that the quota's GPUs can never reach."""
     limits = gpu_limits(quota.spec)
-    for path, model, least, most, gpus in program.derive(item, _growing):
+    for path, model, least, most, gpus in program.derive(item, _growing_roles):
         limit = limits.get(model, Limit(0, 0)).total
         if max(1, least) * gpus <= limit < most * gpus:
             yield Diagnostic(
@@ -132,15 +132,16 @@ def _growth(item: Item, program: Program, quota: Item[QuotaSpec]) -> Iterator[Di
                 f"{limit}",
                 item.span(*path),
                 severity="warning",
-                hint=f"write `max: {int(limit // gpus)}`, or raise `borrow` in {_place(quota.span('spec', 'gpus'))}",
+                hint=f"write `max: {int(limit // gpus)}`, or raise `borrow` in "
+                f"{_format_place(quota.span('spec', 'gpus'))}",
                 notes=(Note(quota.span("spec", "gpus", key=True), "the quota"),),
             )
 
 
-def _growing(item: Item, program: Program) -> list[tuple[tuple[str | int, ...], str, int, int, float]]:
+def _growing_roles(item: Item, program: Program) -> list[tuple[tuple[str | int, ...], str, int, int, float]]:
     """Return the roles with GPUs whose number of pods has bounds: path of the maximum, model, bounds, GPUs of a pod."""
     found = []
-    for role in roles(item) if item.kind not in registry.written_kinds() else ():
+    for role in running_roles(item) if item.kind not in registry.written_kinds() else ():
         if role.compute.gpus and role.least < role.most:
             path: tuple[str | int, ...] = (*(role.replicas_path[:-1] or role.path), "max")
             if item.doc.get(*path) is None:
@@ -150,7 +151,7 @@ def _growing(item: Item, program: Program) -> list[tuple[tuple[str | int, ...], 
     return found
 
 
-def _uses(item: Item, program: Program, cluster: str) -> Iterator[tuple[Resource, Use]]:
+def _resource_uses(item: Item, program: Program, cluster: str) -> Iterator[tuple[Resource, Use]]:
     if item.kind in registry.written_kinds():
         for on, index, path, lifecycle, pods, amounts, _ in program.derive(item, written_asks):
             for key, model, each in amounts if on == cluster else ():
@@ -158,35 +159,35 @@ def _uses(item: Item, program: Program, cluster: str) -> Iterator[tuple[Resource
                 yield Resource(key, model), Use(item, (part,), part.total, Lifecycle(lifecycle))
         return
     parts: dict[Resource, list[Part]] = {}
-    for path, pods, amounts in program.derive(item, asks):
+    for path, pods, amounts in program.derive(item, spec_asks):
         for key, model, each in amounts:
             parts.setdefault(Resource(key, model), []).append(Part(path, pods, each))
-    runs = registry.lifecycle(item.kind)
+    runs = registry.get_lifecycle(item.kind)
     for resource, found in parts.items():
         yield resource, Use(item, tuple(found), sum(part.pods * part.each for part in found), runs)
 
 
-def asks(item: Item, program: Program) -> list[Ask]:
+def spec_asks(item: Item, program: Program) -> list[Ask]:
     """Return the demand of a spec's roles, after its patches."""
     found: list[Ask] = []
     most: list[int] = []
-    for role in roles(item):
-        amounts = [(key, "", _amount(item, program, role, key)) for key in ("cpu", "memory")]
+    for role in running_roles(item):
+        amounts = [(key, "", _role_amount(item, program, role, key)) for key in ("cpu", "memory")]
         model = gpu_model(program, item.cluster, role.compute)
         if model is not None and model in program.gpu_models(item.cluster):
-            amounts.insert(0, ("gpus", model, milli(role.compute.gpus)))
+            amounts.insert(0, ("gpus", model, parse_milli(role.compute.gpus)))
         found.append((role.path, role.least, tuple(amounts)))
         most.append(role.most)
     return with_patches(item, program, found, most) if item.resource.patches and found else found
 
 
-def _amount(item: Item, program: Program, role: Role, key: str) -> Milli:
+def _role_amount(item: Item, program: Program, role: Role, key: str) -> Milli:
     value = getattr(role.compute, key)
     if value is None:
-        workload = registry.kind(item.kind).workload
+        workload = registry.get_kind(item.kind).workload
         if workload is not None and workload.default_requests is not None:
             value = getattr(workload.default_requests(item, program), key)
-    return milli(value or 0)
+    return parse_milli(value or 0)
 
 
 def _resource(
@@ -201,22 +202,22 @@ def _resource(
     """Compare the demand for one resource with its limit, in file order."""
     uses = [use for use in uses if use.item not in told]
     services = [use for use in uses if use.lifecycle is Lifecycle.SERVICE]
-    always = _sum(services)
+    always = _sum_uses(services)
     if always > limit:
         before: list[Use] = []
         for use in services:
-            if _sum(before) + use.total > limit:
+            if _sum_uses(before) + use.total > limit:
                 told.update(each.item for each in uses)
-                yield _exceeded(program, quota, resource, limit, allowed, use, before)
+                yield _exceeded_problem(program, quota, resource, limit, allowed, use, before)
                 return
             before.append(use)
     never = [use for use in uses if use.lifecycle is not Lifecycle.SERVICE and use.total + always > limit]
     for use in never:
         told.add(use.item)
-        yield _exceeded(program, quota, resource, limit, allowed, use, services if use.total <= limit else [])
+        yield _exceeded_problem(program, quota, resource, limit, allowed, use, services if use.total <= limit else [])
     sessions = [use for use in uses if use.lifecycle is Lifecycle.SESSION]
-    if sessions and not never and _sum(sessions) + always > limit:
-        yield _waits(program, quota, resource, allowed, sessions, services)
+    if sessions and not never and _sum_uses(sessions) + always > limit:
+        yield _waiting_problem(program, quota, resource, allowed, sessions, services)
 
 
 def _with_pods(use: Use) -> Use:
@@ -227,25 +228,27 @@ def _with_pods(use: Use) -> Use:
     return use._replace(parts=parts, total=sum(part.total for part in parts), lifecycle=None)
 
 
-def _sum(uses: Iterable[Use]) -> Milli:
+def _sum_uses(uses: Iterable[Use]) -> Milli:
     return sum(use.total for use in uses)
 
 
-def _place(span: Span) -> str:
+def _format_place(span: Span) -> str:
     return f"{span.file}:{span.line}"
 
 
-def _raise(quota: Item[QuotaSpec], resource: Resource) -> str:
+def _raise_hint(quota: Item[QuotaSpec], resource: Resource) -> str:
     """Return the remedy in the quota."""
     if not resource.model:
-        return f"raise `{resource.key}` in {_place(quota.span('spec', resource.key))}"
+        return f"raise `{resource.key}` in {_format_place(quota.span('spec', resource.key))}"
     limit = gpu_limits(quota.spec).get(resource.model)
     if limit is None:
-        return f"add `{{gpu: {resource.model}, guaranteed: …}}` to `gpus` in {_place(quota.span('spec', key=True))}"
-    return f"raise `borrow` in {_place(entry_span(quota, resource.model, 'borrow', 'guaranteed'))}"
+        return (
+            f"add `{{gpu: {resource.model}, guaranteed: …}}` to `gpus` in {_format_place(quota.span('spec', key=True))}"
+        )
+    return f"raise `borrow` in {_format_place(entry_span(quota, resource.model, 'borrow', 'guaranteed'))}"
 
 
-def _exceeded(
+def _exceeded_problem(
     program: Program,
     quota: Item[QuotaSpec],
     resource: Resource,
@@ -260,15 +263,15 @@ def _exceeded(
         label = f"{label or number(main.total)}, {number(use.total)} with its other roles"
     if beside:
         who = f"{beside[0].item.team}/{beside[0].item.name}" if len(beside) == 1 else f"{len(beside)} services"
-        label = f"{label or number(main.total)}, with {number(_sum(beside))} for {who}"
-    left = limit - _sum(beside) - (use.total - main.total)
+        label = f"{label or number(main.total)}, with {number(_sum_uses(beside))} for {who}"
+    left = limit - _sum_uses(beside) - (use.total - main.total)
     fits = left // main.each
-    hint = _raise(quota, resource)
+    hint = _raise_hint(quota, resource)
     if main.pods > 1 and fits > 0:
         hint = f"at most {fits} replica{'s fit' if fits > 1 else ' fits'}; or {hint}"
     return Diagnostic(
         "quota-exceeded",
-        f"team {quota.team} requests {resource.show(use.total + _sum(beside))}; its quota allows {allowed}",
+        f"team {quota.team} requests {resource.show(use.total + _sum_uses(beside))}; its quota allows {allowed}",
         use.span(program, resource.key),
         label=label,
         hint=hint,
@@ -279,51 +282,51 @@ def _exceeded(
     )
 
 
-def _nouns(uses: Iterable[Use]) -> str:
+def _kind_nouns(uses: Iterable[Use]) -> str:
     """Return the plural nouns of the specs' kinds: `services and workspaces`."""
-    hooks = [registry.kind(use.item.kind).workload for use in uses]
+    hooks = [registry.get_kind(use.item.kind).workload for use in uses]
     found = dict.fromkeys("manifests" if each is None else f"{each.noun}s" for each in hooks)
     *most, last = found
     return f"{', '.join(most)} and {last}" if most else last
 
 
-def _waits(
+def _waiting_problem(
     program: Program, quota: Item[QuotaSpec], resource: Resource, allowed: str, sessions: list[Use], services: list[Use]
 ) -> Diagnostic:
     last = sessions[-1]
-    workload = registry.kind(last.item.kind).workload
+    workload = registry.get_kind(last.item.kind).workload
     stop = "remove unused ones" if workload is None else workload.stop
-    what = _nouns([*services, *sessions])
-    total = _sum(sessions) + _sum(services)
+    what = _kind_nouns([*services, *sessions])
+    total = _sum_uses(sessions) + _sum_uses(services)
     return Diagnostic(
         "quota-waits",
         f"the {what} of team {quota.team} request {resource.show(total)}; its quota allows {allowed}, so some wait",
         last.span(program, resource.key),
         severity="warning",
-        label=f"{len(sessions)} {_nouns(sessions)}" if len(sessions) > 1 else "",
-        hint=f"{stop}; or {_raise(quota, resource)}",
+        label=f"{len(sessions)} {_kind_nouns(sessions)}" if len(sessions) > 1 else "",
+        hint=f"{stop}; or {_raise_hint(quota, resource)}",
     )
 
 
-def _containers(item: Item, program: Program, quota: Item[QuotaSpec]) -> Iterator[Diagnostic]:
+def _check_containers(item: Item, program: Program, quota: Item[QuotaSpec]) -> Iterator[Diagnostic]:
     """Yield containers that the LimitRange would reject."""
     for key, limit_key in (("cpu", "podMaxCpu"), ("memory", "podMaxMemory")):
         most = quota.spec.pod_max_cpu if key == "cpu" else quota.spec.pod_max_memory
-        if most is None or not milli(most):
+        if most is None or not parse_milli(most):
             continue
         resource = Resource(key)
-        for use in _largest(item, program, quota.cluster, key):
-            if use.total > milli(most):
+        for use in _largest_pods(item, program, quota.cluster, key):
+            if use.total > parse_milli(most):
                 yield Diagnostic(
                     "quota-exceeded",
                     f"a pod requests {resource.show(use.total)}; the limit for pods of team {quota.team} is {most}",
                     use.span(program, key),
                     hint=f"write `{key}: {most}` or less; or raise `{limit_key}` in "
-                    f"{_place(quota.span('spec', limit_key))}",
+                    f"{_format_place(quota.span('spec', limit_key))}",
                 )
 
 
-def _largest(item: Item, program: Program, cluster: str, key: str) -> Iterator[Use]:
+def _largest_pods(item: Item, program: Program, cluster: str, key: str) -> Iterator[Use]:
     """Yield what one pod of each role, and one container of each manifest, requests of a resource."""
     if item.kind in registry.written_kinds():
         for on, index, path, _, _, _, amounts in program.derive(item, written_asks):
@@ -331,7 +334,7 @@ def _largest(item: Item, program: Program, cluster: str, key: str) -> Iterator[U
             if on == cluster:
                 yield Use(item, (Part(path, 1, each, index),), each, None)
         return
-    for path, _, amounts in program.derive(item, asks):
+    for path, _, amounts in program.derive(item, spec_asks):
         for name, _, each in amounts:
             if name == key:
                 yield Use(item, (Part(path, 1, each),), each, None)

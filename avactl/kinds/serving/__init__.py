@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 from avactl.kinds.serving import groups
 from avactl.kinds.serving.check import check
-from avactl.kinds.serving.llm import machines
-from avactl.kinds.serving.lower import REPLICAS, bounds, lower, resource_class
+from avactl.kinds.serving.llm import machines_per_replica
+from avactl.kinds.serving.lower import REPLICAS, lower, replica_bounds, resource_class
 from avactl.kinds.serving.parts.models import Adapter, Files, ModelDataset, ServedModel
 from avactl.kinds.serving.parts.prefill import PREFILL
 from avactl.kinds.serving.prefill.impact import impact
-from avactl.kinds.serving.prefill.roles import of_role, prefill
+from avactl.kinds.serving.prefill.roles import of_role, prefill_of
 from avactl.kinds.serving.rollout.lower import OWNED
 from avactl.kinds.serving.spec import (
     Batching,
@@ -49,18 +49,18 @@ __all__ = [
 def facts(item: Item[ServingDeploymentSpec], program: Program) -> Mapping[str, Fact]:
     """Model, runtime and size of the service."""
     spec = item.spec
-    least, most = bounds(spec)
+    least, most = replica_bounds(spec)
     result: dict[str, Fact] = {
         "model": ", ".join(f"{model.name} {'+'.join(model.live)}" for model in spec.served),
         "runtime": spec.runtime.name,
         "replicas": least if least == most else f"{least} to {most}",
     }
-    if machines(spec) > 1:
-        result["machines"] = f"{machines(spec)} a replica"
-    separate = prefill(spec) is not None
+    if machines_per_replica(spec) > 1:
+        result["machines"] = f"{machines_per_replica(spec)} a replica"
+    separate = prefill_of(spec) is not None
     if separate:
-        result["prefill"] = bounds(of_role(item, PREFILL).spec)[0]
-    counts = [_gpus(each, program) for each in ((item, of_role(item, PREFILL)) if separate else (item,))]
+        result["prefill"] = replica_bounds(of_role(item, PREFILL).spec)[0]
+    counts = [_format_gpus(each, program) for each in ((item, of_role(item, PREFILL)) if separate else (item,))]
     if any(counts):
         result["GPUs"] = " + ".join(filter(None, counts))
     if spec.spot != "never":
@@ -70,13 +70,13 @@ def facts(item: Item[ServingDeploymentSpec], program: Program) -> Mapping[str, F
     return result
 
 
-def _gpus(item: Item[ServingDeploymentSpec], program: Program) -> str:
+def _format_gpus(item: Item[ServingDeploymentSpec], program: Program) -> str:
     """Return the GPUs of one role and their model; "" if it has none."""
     spec = item.spec
     if not spec.resources.gpus:
         return ""
-    each, model = spec.resources.gpus * machines(spec), gpu_model(program, item.cluster, spec.resources)
-    least, most = bounds(spec)
+    each, model = spec.resources.gpus * machines_per_replica(spec), gpu_model(program, item.cluster, spec.resources)
+    least, most = replica_bounds(spec)
     return f"{each * least} {model}" if least == most else f"{each * least} to {each * most} {model}"
 
 

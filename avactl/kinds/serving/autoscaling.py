@@ -13,8 +13,8 @@ from math import ceil
 
 from avactl.diagnostics import Diagnostic, Note
 from avactl.kinds.serving.groups import scale_target
-from avactl.kinds.serving.picker import picker
-from avactl.kinds.serving.probes import checks
+from avactl.kinds.serving.picker import endpoint_picker
+from avactl.kinds.serving.probes import declared_checks
 from avactl.kinds.serving.runtime import runtime_of, server
 from avactl.kinds.serving.spec import Replicas, ServingDeploymentSpec
 from avactl.program.ineffective_keys import without_effect
@@ -23,7 +23,7 @@ from avactl.program.lowering.exposure import fill_in
 from avactl.program.lowering.monitoring import is_monitored
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
-from avactl.spec.schema.values import seconds
+from avactl.spec.schema.values import duration_seconds
 
 IDLE = "15m"
 POLL = 10
@@ -34,10 +34,10 @@ LONGEST_WAIT = 300
 """Seconds for which clients are assumed to retry a request that no pod answers."""
 
 
-_KEYS = {"first_token": "firstToken", "per_token": "perToken"}
+_LATENCY_KEYS = {"first_token": "firstToken", "per_token": "perToken"}
 
 
-def targets(spec: ServingDeploymentSpec) -> dict[str, float]:
+def metric_targets(spec: ServingDeploymentSpec) -> dict[str, float]:
     """Return the targets of the metrics of a spec, in requests, tokens a second, or seconds."""
     if isinstance(spec.replicas, int) or spec.replicas.metrics is None:
         return {}
@@ -45,28 +45,28 @@ def targets(spec: ServingDeploymentSpec) -> dict[str, float]:
     for name in type(spec.replicas.metrics).model_fields:
         value = getattr(spec.replicas.metrics, name)
         if value is not None:
-            found[name] = float(seconds(value)) if isinstance(value, str) else float(value)
+            found[name] = float(duration_seconds(value)) if isinstance(value, str) else float(value)
     return found
 
 
-def sleeps(spec: ServingDeploymentSpec) -> bool:
+def can_scale_to_zero(spec: ServingDeploymentSpec) -> bool:
     """Return True if a service may have no pods."""
     return not isinstance(spec.replicas, int) and spec.replicas.min == 0
 
 
-def autoscaler(item: Item[ServingDeploymentSpec], program: Program, component: str) -> list[Manifest]:
+def build_autoscaler(item: Item[ServingDeploymentSpec], program: Program, component: str) -> list[Manifest]:
     """Return the autoscaler of a service; none for a fixed number of replicas."""
     replicas = item.spec.replicas
     if isinstance(replicas, int):
         return []
     target = scale_target(item.spec, item.name)
-    if targets(item.spec) or sleeps(item.spec):
+    if metric_targets(item.spec) or can_scale_to_zero(item.spec):
         spec: Body = {
             "scaleTargetRef": target,
-            **(_idle(replicas) if sleeps(item.spec) else {}),
+            **(_build_idle_scaling(replicas) if can_scale_to_zero(item.spec) else {}),
             "minReplicaCount": replicas.min,
             "maxReplicaCount": replicas.max,
-            "triggers": list(_triggers(item, program, replicas)),
+            "triggers": list(_build_triggers(item, program, replicas)),
         }
         version, kind = "keda.sh/v1alpha1", "ScaledObject"
     else:
@@ -79,40 +79,44 @@ def autoscaler(item: Item[ServingDeploymentSpec], program: Program, component: s
         }
         version, kind = "autoscaling/v2", "HorizontalPodAutoscaler"
     return [
-        k8s.manifest(item, item.cluster, version, kind, item.name, namespace=item.ns, component=component, spec=spec)
+        k8s.build_manifest(
+            item, item.cluster, version, kind, item.name, namespace=item.ns, component=component, spec=spec
+        )
     ]
 
 
-def _idle(replicas: Replicas) -> Body:
-    idle = ceil(seconds(replicas.idle or IDLE))
+def _build_idle_scaling(replicas: Replicas) -> Body:
+    idle = ceil(duration_seconds(replicas.idle or IDLE))
     # A new service keeps its first pod as long, so that its model is loaded before the first request.
     return {"pollingInterval": POLL, "cooldownPeriod": idle, "initialCooldownPeriod": idle}
 
 
-def _wakes(item: Item[ServingDeploymentSpec], program: Program) -> dict[str, str]:
+def _wake_queries(item: Item[ServingDeploymentSpec], program: Program) -> dict[str, str]:
     """Return the queries for requests that are counted without pods, by key of the Cluster."""
     exposure = program.cluster_spec(item.cluster).exposure
     if item.spec.expose is None or exposure is None:
         return {}
-    queued = exposure.gateway.queued if exposure.gateway is not None and picker(item.spec) is not None else None
+    queued = (
+        exposure.gateway.queued if exposure.gateway is not None and endpoint_picker(item.spec) is not None else None
+    )
     found = {"requests": exposure.requests, "queued": queued}
     return {key: fill_in(query, item.ns, item.name) for key, query in found.items() if query is not None}
 
 
-def _triggers(item: Item[ServingDeploymentSpec], program: Program, replicas: Replicas) -> Iterator[Body]:
-    zero, monitoring = sleeps(item.spec), program.cluster_spec(item.cluster).monitoring
+def _build_triggers(item: Item[ServingDeploymentSpec], program: Program, replicas: Replicas) -> Iterator[Body]:
+    zero, monitoring = can_scale_to_zero(item.spec), program.cluster_spec(item.cluster).monitoring
     prometheus = monitoring.prometheus if monitoring is not None else None
-    for name, query in _wakes(item, program).items() if zero else ():
+    for name, query in _wake_queries(item, program).items() if zero else ():
         # A series that does not exist is one without requests so far.
         metadata = {"serverAddress": prometheus, "query": query, "threshold": WAKE_ONLY}
         yield {"type": "prometheus", "name": name, "metricType": "AverageValue", "metadata": metadata}
     # As PodMonitors label the series: by namespace, and by the label of the pods that names the service.
     selector = f'{{namespace="{item.ns}",app_kubernetes_io_instance="{item.name}"}}'
-    for name, target in targets(item.spec).items():
+    for name, target in metric_targets(item.spec).items():
         metric = runtime_of(item.spec).metrics[name]
         yield {
             "type": "prometheus",
-            "name": _KEYS.get(name, name),
+            "name": _LATENCY_KEYS.get(name, name),
             "metricType": "AverageValue" if metric.average else "Value",
             "metadata": {
                 "serverAddress": prometheus,
@@ -120,7 +124,7 @@ def _triggers(item: Item[ServingDeploymentSpec], program: Program, replicas: Rep
                 "threshold": f"{target:g}",
             },
         }
-    by_cpu = zero and not targets(item.spec) and replicas.max > 1
+    by_cpu = zero and not metric_targets(item.spec) and replicas.max > 1
     if by_cpu or "cpu_utilization" in replicas.model_fields_set:
         yield {"type": "cpu", "metricType": "Utilization", "metadata": {"value": str(replicas.cpu_utilization)}}
 
@@ -129,10 +133,10 @@ def metric_problems(item: Item[ServingDeploymentSpec], program: Program) -> Iter
     """Yield metrics that the server does not have, and a cluster without the Prometheus that has them."""
     spec, path = item.spec, ("spec", "replicas", "metrics")
     known = runtime_of(spec).metrics
-    for name in targets(spec):
+    for name in metric_targets(spec):
         if name in known:
             continue
-        key, others = _KEYS.get(name, name), [_KEYS.get(each, each) for each in known]
+        key, others = _LATENCY_KEYS.get(name, name), [_LATENCY_KEYS.get(each, each) for each in known]
         yield Diagnostic(
             "runtime-cannot",
             f"{runtime_of(spec).title} has no metric for `{key}`",
@@ -140,7 +144,7 @@ def metric_problems(item: Item[ServingDeploymentSpec], program: Program) -> Iter
             hint=f"write {' or '.join(f'`{each}`' for each in others)}" if others else "write `cpuUtilization: 70`",
             notes=(Note(item.span("spec", "runtime", "name"), "the runtime"),),
         )
-    if not targets(spec):
+    if not metric_targets(spec):
         return
     monitoring = program.cluster_spec(item.cluster).monitoring
     if not is_monitored(program, item.cluster) or monitoring is None or monitoring.prometheus is None:
@@ -158,7 +162,7 @@ def metric_problems(item: Item[ServingDeploymentSpec], program: Program) -> Iter
 def zero_problems(item: Item[ServingDeploymentSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield reasons why a service with `min: 0` would never start its first pod, or start it too late for clients."""
     spec, path = item.spec, ("spec", "replicas", "min")
-    if not sleeps(spec):
+    if not can_scale_to_zero(spec):
         if not isinstance(spec.replicas, int) and spec.replicas.idle is not None:
             yield without_effect(item, ("spec", "replicas", "idle"), f"`min` is {spec.replicas.min}")
         return
@@ -181,9 +185,9 @@ def zero_problems(item: Item[ServingDeploymentSpec], program: Program) -> Iterat
     cluster, offered = program.cluster(item.cluster), program.cluster_spec(item.cluster)
     if offered.exposure is None:
         return  # reported with `expose`
-    found = _wakes(item, program)
+    found = _wake_queries(item, program)
     if not found:
-        held = picker(spec) is not None
+        held = endpoint_picker(spec) is not None
         yield Diagnostic(
             "missing-monitoring",
             f"{item} may have no pods, and cluster {cluster.name} declares no query for the requests that start the "
@@ -193,7 +197,7 @@ def zero_problems(item: Item[ServingDeploymentSpec], program: Program) -> Iterat
             f"{cluster.name}, or write `min: 1`",
             notes=(Note(cluster.span("spec", "exposure", key=True), "the cluster's exposure"),),
         )
-    if not targets(spec) and (offered.monitoring is None or offered.monitoring.prometheus is None):
+    if not metric_targets(spec) and (offered.monitoring is None or offered.monitoring.prometheus is None):
         yield Diagnostic(
             "missing-monitoring",
             f"{item} is scaled by the gateway's metrics, but cluster {cluster.name} declares no Prometheus that has "
@@ -203,18 +207,19 @@ def zero_problems(item: Item[ServingDeploymentSpec], program: Program) -> Iterat
             f"to Cluster {cluster.name}, or write `min: 1`",
             notes=(Note(cluster.span("metadata", "name"), "the cluster"),),
         )
-    limit = _startup(spec)
+    limit = _startup_seconds(spec)
     if limit > LONGEST_WAIT and "queued" not in found:
         yield Diagnostic(
             "slow-start",
             f"without pods, the gateway refuses requests until one is ready, which may take {ceil(limit / 60)}m",
             item.span(*path),
             severity="warning",
-            hint=f"if it is ready within {LONGEST_WAIT // 60}m, lower the limit: {_sooner(spec)}; else write `min: 1`",
+            hint=f"if it is ready within {LONGEST_WAIT // 60}m, lower the limit: {_slow_start_reason(spec)}; "
+            "else write `min: 1`",
         )
 
 
-def _sooner(spec: ServingDeploymentSpec) -> str:
+def _slow_start_reason(spec: ServingDeploymentSpec) -> str:
     """Return what says that the server starts within LONGEST_WAIT, with the path that is asked anyway."""
     if spec.probes is not None:
         return "fewer `failures` of `probes.startup`"
@@ -223,11 +228,11 @@ def _sooner(spec: ServingDeploymentSpec) -> str:
     return f"`probe: {{path: {path}, startup: {LONGEST_WAIT // 60}m}}`"
 
 
-def _startup(spec: ServingDeploymentSpec) -> int:
+def _startup_seconds(spec: ServingDeploymentSpec) -> int:
     """Seconds that the server may take to start; also of a spec that cannot be lowered."""
     if spec.probe is not None:
-        return ceil(seconds(spec.probe.startup))
-    own = dict(checks(spec)).get("startup")
+        return ceil(duration_seconds(spec.probe.startup))
+    own = dict(declared_checks(spec)).get("startup")
     if own is not None and own.failures is not None:
-        return max(1, ceil(seconds(own.period))) * own.failures
+        return max(1, ceil(duration_seconds(own.period))) * own.failures
     return runtime_of(spec).startup

@@ -10,13 +10,13 @@ from avactl.diagnostics.suggest import one_of
 from avactl.kinds.serving.autoscaling import metric_problems, zero_problems
 from avactl.kinds.serving.check_models import model_problems
 from avactl.kinds.serving.groups import group_problems
-from avactl.kinds.serving.llm import machines
-from avactl.kinds.serving.lower import KILL_AFTER, bounds
+from avactl.kinds.serving.llm import machines_per_replica
+from avactl.kinds.serving.lower import KILL_AFTER, replica_bounds
 from avactl.kinds.serving.parts.prefill import DECODE, PREFILL
 from avactl.kinds.serving.picker import picker_problems
 from avactl.kinds.serving.prefill.check import compute_of, prefill_problems
-from avactl.kinds.serving.prefill.roles import prefill
-from avactl.kinds.serving.probes import checks
+from avactl.kinds.serving.prefill.roles import prefill_of
+from avactl.kinds.serving.probes import declared_checks
 from avactl.kinds.serving.rollout.check import rollout_problems
 from avactl.kinds.serving.runtime import ports, runtime_of
 from avactl.kinds.serving.spec import Batching, ServingDeploymentSpec
@@ -31,15 +31,15 @@ from avactl.program.ineffective_keys import unused_model, without_effect
 from avactl.program.lowering.notifications import SERVICE_EVENTS, notify_problems
 from avactl.program.lowering.pods import LONGEST_GRACE
 from avactl.program.program import Item, Program
-from avactl.spec.schema.values import seconds
+from avactl.spec.schema.values import duration_seconds
 
 
 def check(item: Item[ServingDeploymentSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield the problems of one service."""
     spec = item.spec
-    yield from _runtime(item)
-    yield from _ports(item)
-    yield from _probes(item)
+    yield from _check_runtime(item)
+    yield from _check_ports(item)
+    yield from _check_probes(item)
     if spec.balance == "gateway" and spec.expose is None:
         yield Diagnostic(
             "missing-key",
@@ -49,7 +49,7 @@ def check(item: Item[ServingDeploymentSpec], program: Program) -> Iterator[Diagn
         )
     yield from _resource_class(item)
     if spec.batching is not None:
-        yield from _batching(item, spec.batching)
+        yield from _check_batching(item, spec.batching)
     if not isinstance(spec.replicas, int) and spec.replicas.min > spec.replicas.max:
         yield Diagnostic(
             "invalid-value",
@@ -69,34 +69,34 @@ def check(item: Item[ServingDeploymentSpec], program: Program) -> Iterator[Diagn
     yield from argument_problems(item, spec.runtime.args, ("spec", "runtime", "args"))
     yield from word_problems(item, spec.runtime.command, ("spec", "runtime", "command"))
     yield from word_problems(item, spec.runtime.args, ("spec", "runtime", "args"))
-    if seconds(spec.drain) + KILL_AFTER > LONGEST_GRACE:
+    if duration_seconds(spec.drain) + KILL_AFTER > LONGEST_GRACE:
         yield Diagnostic(
             "invalid-value",
             f"spec.drain: a pod has {LONGEST_GRACE // 60}m to terminate, of which {KILL_AFTER}s follow `drain`",
             item.span("spec", "drain"),
             hint="write `drain: 59m30s` or less",
         )
-    yield from _pods(item, program)
-    yield from _exposed(item, program)
-    yield from _grpc(item)
+    yield from _check_pods(item, program)
+    yield from _check_exposure(item, program)
+    yield from _check_grpc(item)
     yield from expose_problems(item, program)
     yield from notify_problems(item, program, SERVICE_EVENTS)
-    yield from rollout_problems(item, program, max(1, bounds(spec)[0]))
+    yield from rollout_problems(item, program, max(1, replica_bounds(spec)[0]))
     yield from group_problems(item, program)
     yield from picker_problems(item, program)
     yield from prefill_problems(item, program)
-    yield from _capacity(item, program)
+    yield from _check_capacity(item, program)
 
 
-def _pods(item: Item[ServingDeploymentSpec], program: Program) -> Iterator[Diagnostic]:
+def _check_pods(item: Item[ServingDeploymentSpec], program: Program) -> Iterator[Diagnostic]:
     spec, path = item.spec, ("spec", "pod")
     yield from root_problem(item, program)
     compute = compute_of(item, DECODE)
-    every = [compute, compute_of(item, PREFILL)] if prefill(spec) is not None else [compute]
+    every = [compute, compute_of(item, PREFILL)] if prefill_of(spec) is not None else [compute]
     yield from pod_problems(item, program, spec.pod, path, every)
     yield from spot_problems(item, program, spec.spot, every)
-    yield from notice_problem(item, program, spec.spot, ceil(seconds(spec.drain)), ("spec", "drain"), compute)
-    if spec.spot != "never" and bounds(spec)[0] == 1:
+    yield from notice_problem(item, program, spec.spot, ceil(duration_seconds(spec.drain)), ("spec", "drain"), compute)
+    if spec.spot != "never" and replica_bounds(spec)[0] == 1:
         yield Diagnostic(
             "spot-not-restartable",
             f"{item} has one pod: it is down until the next one has started when the provider takes its machine back",
@@ -113,7 +113,7 @@ def _pods(item: Item[ServingDeploymentSpec], program: Program) -> Iterator[Diagn
         )
 
 
-def _runtime(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
+def _check_runtime(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
     runtime = item.spec.runtime
     if runtime_of(item.spec).is_generic:
         if runtime.port is None:
@@ -133,7 +133,7 @@ def _runtime(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
             )
 
 
-def _probes(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
+def _check_probes(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
     """Yield conflicts of the probes, and ports that the server does not open."""
     spec = item.spec
     if spec.probe is not None and spec.probes is not None:
@@ -144,8 +144,8 @@ def _probes(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
             hint="remove one of them",
             notes=(Note(item.span("spec", "probe", key=True), "the short form"),),
         )
-    for kind, check in checks(spec):
-        if seconds(check.timeout) > seconds(check.period):
+    for kind, check in declared_checks(spec):
+        if duration_seconds(check.timeout) > duration_seconds(check.period):
             yield Diagnostic(
                 "invalid-value",
                 f"spec.probes.{kind}: a check may take {check.timeout}, and the next one begins after {check.period}",
@@ -154,7 +154,7 @@ def _probes(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
             )
 
 
-def _exposed(item: Item[ServingDeploymentSpec], program: Program) -> Iterator[Diagnostic]:
+def _check_exposure(item: Item[ServingDeploymentSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield teams in `exposeTo` that have no pods on the service's cluster."""
     for index, name in enumerate(item.spec.expose_to):
         team = program.team(name)
@@ -176,7 +176,7 @@ def _exposed(item: Item[ServingDeploymentSpec], program: Program) -> Iterator[Di
             )
 
 
-def _grpc(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
+def _check_grpc(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
     """Yield an exposed gRPC port that the server does not have."""
     spec = item.spec
     if spec.expose is None or spec.expose.grpc is None or "grpc" in ports(spec):
@@ -191,7 +191,7 @@ def _grpc(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
     )
 
 
-def _ports(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
+def _check_ports(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
     """Yield port conflicts: two ports of the spec, or a port of the spec and one of the runtime's own."""
     runtime = item.spec.runtime
     keys = {"http": ("port", runtime.port), "grpc": ("grpcPort", runtime.grpc_port)}
@@ -228,7 +228,7 @@ def _resource_class(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
         )
 
 
-def _batching(item: Item[ServingDeploymentSpec], batching: Batching) -> Iterator[Diagnostic]:
+def _check_batching(item: Item[ServingDeploymentSpec], batching: Batching) -> Iterator[Diagnostic]:
     support = runtime_of(item.spec).batching
     if not support.fields:
         span = item.span("spec", "batching", key=True)
@@ -239,19 +239,19 @@ def _batching(item: Item[ServingDeploymentSpec], batching: Batching) -> Iterator
             yield without_effect(item, ("spec", "batching", key), support.why)
 
 
-def _capacity(item: Item[ServingDeploymentSpec], program: Program) -> Iterator[Diagnostic]:
+def _check_capacity(item: Item[ServingDeploymentSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield replicas that exceed the cluster's GPUs, and rollouts that can never finish."""
-    spec, each = item.spec, machines(item.spec)
+    spec, each = item.spec, machines_per_replica(item.spec)
     # A service that may have no pods must be able to have one.
-    least, most = (max(1, count) * each for count in bounds(spec))
+    least, most = (max(1, count) * each for count in replica_bounds(spec))
     surge = spec.max_surge * each
     yield from unused_model(item, spec.resources, ("spec", "resources"))
     path, compute = ("spec", "resources"), compute_of(item, DECODE)
     found = gpu_problems(item, program, compute, path, least)
     yield from found
-    if not spec.resources.gpus or _never(found):
+    if not spec.resources.gpus or _never_fits(found):
         return
-    if _never(gpu_problems(item, program, compute, path, most)):
+    if _never_fits(gpu_problems(item, program, compute, path, most)):
         yield Diagnostic(
             "replicas-do-not-fit",
             f"spec.replicas: the GPUs of cluster {item.cluster} cannot hold {most} pods with {spec.resources.gpus} "
@@ -260,7 +260,7 @@ def _capacity(item: Item[ServingDeploymentSpec], program: Program) -> Iterator[D
             severity="warning",
             hint="lower `max`: the remaining pods would stay pending",
         )
-    elif spec.max_surge and _never(gpu_problems(item, program, compute, path, least + surge)):
+    elif spec.max_surge and _never_fits(gpu_problems(item, program, compute, path, least + surge)):
         yield Diagnostic(
             "replicas-do-not-fit",
             f"a rollout needs {least + surge} pods at once, but the GPUs of cluster {item.cluster} cannot "
@@ -272,5 +272,5 @@ def _capacity(item: Item[ServingDeploymentSpec], program: Program) -> Iterator[D
         )
 
 
-def _never(problems: list[Diagnostic]) -> bool:
+def _never_fits(problems: list[Diagnostic]) -> bool:
     return any(problem.severity == "error" for problem in problems)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import one_of
-from avactl.kinds.serving.llm import machines, parallelism
+from avactl.kinds.serving.llm import machines_per_replica, split_model
 from avactl.kinds.serving.parts.models import Adapter, ServedModel
 from avactl.kinds.serving.runtime import LanguageModelSupport, names_with, runtime_of, runtimes, titles_with
 from avactl.kinds.serving.spec import LanguageModel, ServingDeploymentSpec
@@ -16,7 +16,7 @@ from avactl.program.dataset_access import read_problems
 from avactl.program.images import require_image
 from avactl.program.ineffective_keys import without_effect
 from avactl.program.program import Item, Program
-from avactl.program.unique_entries import duplicates
+from avactl.program.unique_entries import check_duplicates
 from avactl.spec.schema.compute import DatasetMount
 
 
@@ -25,7 +25,7 @@ def model_problems(item: Item[ServingDeploymentSpec], program: Program) -> Itera
     spec, runtime = item.spec, runtime_of(item.spec)
     if spec.models is not None and runtime.dynamic is None:
         adapters = "; LoRA adapters are `llm.adapters`" if runtime.llm is not None and runtime.llm.adapters else ""
-        yield _cannot(
+        yield _unsupported_problem(
             item,
             ("spec", "models"),
             f"{runtime.title} serves one model",
@@ -33,18 +33,18 @@ def model_problems(item: Item[ServingDeploymentSpec], program: Program) -> Itera
         )
         return
     if spec.models is not None:
-        yield from duplicates(item, ("spec", "models"), (model.name for model in spec.models), "model")
+        yield from check_duplicates(item, ("spec", "models"), (model.name for model in spec.models), "model")
         yield from require_image(item, program, "fetch", ("spec", "models"))
     elif "models_size" in spec.model_fields_set:
         yield without_effect(item, ("spec", "modelsSize"), "the volume of `model` has the model's `size`")
     for path, model in spec.places:
         if isinstance(model, ServedModel):
-            yield from _versions(item, path, model)
-        yield from _files(item, program, path, model)
+            yield from _check_versions(item, path, model)
+        yield from _check_files(item, program, path, model)
     yield from start_problems(item, program)
     yield from _language_model(item)
     if runtime.max_gpus is not None and spec.resources.gpus > runtime.max_gpus:
-        yield _cannot(
+        yield _unsupported_problem(
             item,
             ("spec", "resources", "gpus"),
             f"{runtime.title} uses {_gpus(runtime.max_gpus)}, and a pod requests {spec.resources.gpus}",
@@ -56,12 +56,14 @@ def _gpus(count: int) -> str:
     return "one GPU" if count == 1 else f"{count} GPUs"
 
 
-def _cannot(item: Item[ServingDeploymentSpec], path: tuple[str | int, ...], why: str, hint: str) -> Diagnostic:
+def _unsupported_problem(
+    item: Item[ServingDeploymentSpec], path: tuple[str | int, ...], why: str, hint: str
+) -> Diagnostic:
     note = Note(item.span("spec", "runtime", "name"), "the runtime")
     return Diagnostic("runtime-cannot", why, item.span(*path, key=True), hint=hint, notes=(note,))
 
 
-def _versions(
+def _check_versions(
     item: Item[ServingDeploymentSpec], path: tuple[str | int, ...], model: ServedModel
 ) -> Iterator[Diagnostic]:
     runtime, found = runtime_of(item.spec), model.versions
@@ -80,13 +82,13 @@ def _versions(
                 hint=f'write `"{digits}"`' if digits else "versions are numbered directories: 1, 2, …",
             )
     if found is not None:
-        yield from duplicates(item, (*path, "versions"), listed, "version", key=None)
+        yield from check_duplicates(item, (*path, "versions"), listed, "version", key=None)
         if path == ("spec", "model"):
             why = "`model` has one version, whose change starts new pods"
-            yield _cannot(item, (*path, "versions"), why, "write `models: [{…}]`")
+            yield _unsupported_problem(item, (*path, "versions"), why, "write `models: [{…}]`")
     if model.labels and (not runtime.labels or path == ("spec", "model")):
         why = f"labels of versions are those of `models` in {titles_with(lambda each: each.labels)}"
-        yield _cannot(item, (*path, "labels"), why, "remove `labels`")
+        yield _unsupported_problem(item, (*path, "labels"), why, "remove `labels`")
         return
     for label, version in model.labels.items():
         if version not in listed:
@@ -98,14 +100,14 @@ def _versions(
             )
 
 
-def _files(
+def _check_files(
     item: Item[ServingDeploymentSpec], program: Program, path: tuple[str | int, ...], model: ServedModel | Adapter
 ) -> Iterator[Diagnostic]:
     spec = item.spec
     url, dataset, directory = model.url, model.dataset, model.path
     runtime = runtime_of(spec)
     if directory is not None and not runtime.takes_path:
-        yield _cannot(
+        yield _unsupported_problem(
             item,
             (*path, "path"),
             f"{runtime.title} finds its models by name",
@@ -139,10 +141,10 @@ def _files(
         yield from read_problems(item, program, mount, (*path, "dataset"))
 
 
-def _has(spec: ServingDeploymentSpec) -> str:
-    if machines(spec) == 1:
+def _declared_models(spec: ServingDeploymentSpec) -> str:
+    if machines_per_replica(spec) == 1:
         return f"a pod has {spec.resources.gpus}"
-    return f"{machines(spec)} machines of a replica have {spec.resources.gpus} each"
+    return f"{machines_per_replica(spec)} machines of a replica have {spec.resources.gpus} each"
 
 
 def _language_model(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
@@ -151,7 +153,7 @@ def _language_model(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
     if runtime.llm is None:
         if spec.llm is not None:
             titles, names = titles_with(lambda each: each.llm), names_with(lambda each: each.llm)
-            yield _cannot(
+            yield _unsupported_problem(
                 item,
                 ("spec", "llm"),
                 f"`llm` has options of {titles}, and {runtime.title} has none of them",
@@ -160,24 +162,30 @@ def _language_model(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
         return
     if spec.llm is not None:
         yield from _language_model_features(item, spec.llm, runtime.llm)
-    found, gpus = parallelism(spec), max(1, spec.resources.gpus) * machines(spec)
-    counted = machines(spec) == 1 or spec.resources.gpus  # else it is refused as a whole
+    found, gpus = split_model(spec), max(1, spec.resources.gpus) * machines_per_replica(spec)
+    counted = machines_per_replica(spec) == 1 or spec.resources.gpus  # else it is refused as a whole
     if spec.llm is not None and counted and found.tensor * found.pipeline != gpus:
         key = "tensorParallel" if spec.llm.tensor_parallel is not None else "pipelineParallel"
         yield Diagnostic(
             "parallelism-mismatch",
             f"tensor parallelism {found.tensor} × pipeline parallelism {found.pipeline} needs "
-            f"{found.tensor * found.pipeline} GPUs, and {_has(spec)}",
+            f"{found.tensor * found.pipeline} GPUs, and {_declared_models(spec)}",
             item.span("spec", "llm", key),
             hint=f"write keys whose product is {gpus}"
-            + (f", or `gpus: {found.tensor * found.pipeline}` in `resources`" if machines(spec) == 1 else ""),
+            + (
+                f", or `gpus: {found.tensor * found.pipeline}` in `resources`"
+                if machines_per_replica(spec) == 1
+                else ""
+            ),
             notes=(Note(item.span("spec", "resources", "gpus"), "the GPUs of a pod"),) if spec.resources.gpus else (),
         )
     if spec.llm is None:
         return
     if spec.llm.adapters:
         served = [spec.model.name] if spec.model is not None else []
-        yield from duplicates(item, ("spec", "llm", "adapters"), (each.name for each in spec.llm.adapters), "adapter")
+        yield from check_duplicates(
+            item, ("spec", "llm", "adapters"), (each.name for each in spec.llm.adapters), "adapter"
+        )
         for index, adapter in enumerate(spec.llm.adapters):
             if adapter.name in served:
                 yield Diagnostic(
@@ -204,7 +212,7 @@ def _language_model_features(
     for key, wanted, has in features:
         if wanted and not has(supported):
             names = [name for name, each in runtimes().items() if each.llm is not None and has(each.llm)]
-            yield _cannot(
+            yield _unsupported_problem(
                 item,
                 ("spec", "llm", key),
                 f"{runtime_of(item.spec).title} has no options for `{key}`",

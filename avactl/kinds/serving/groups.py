@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from avactl.diagnostics import Diagnostic, Note
-from avactl.kinds.serving.llm import machines, parallelism
-from avactl.kinds.serving.rollout.lower import key_of, strategy
+from avactl.kinds.serving.llm import machines_per_replica, split_model
+from avactl.kinds.serving.rollout.lower import chosen_strategy, key_of
 from avactl.kinds.serving.runtime import runtime_of
 from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.program.lowering import k8s
-from avactl.program.lowering.k8s import compact
+from avactl.program.lowering.k8s import drop_none
 from avactl.program.manifest import Body, Manifest
 from avactl.program.ownership import Owned
 from avactl.program.program import Item, Program
@@ -23,13 +23,13 @@ API, KIND = "leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"
 WORKER = "worker"
 """Component of the pods that answer no requests."""
 REPLICAS = Owned(KIND, ("spec", "replicas"), "the autoscaler, if `replicas` has bounds")
-_PATH = ("spec", "llm", "machines")
+_MACHINES_PATH = ("spec", "llm", "machines")
 
 
 def leader_worker_set(item: Item[ServingDeploymentSpec], leader: Body, worker: Body, component: str) -> Manifest:
     """Return the LeaderWorkerSet of a service, from the templates of leaders and workers."""
     fixed = isinstance(item.spec.replicas, int)
-    return k8s.manifest(
+    return k8s.build_manifest(
         item,
         item.cluster,
         API,
@@ -48,7 +48,7 @@ def groups_of(spec: ServingDeploymentSpec, leader: Body, worker: Body | None) ->
     If a pod stops, its group starts again: the processes of the others wait for it in a collective operation.
     """
     templates = {"workerTemplate": leader} if worker is None else {"leaderTemplate": leader, "workerTemplate": worker}
-    return compact(
+    return drop_none(
         replicas=spec.replicas if isinstance(spec.replicas, int) else None,
         # The workers of a leader that waits for them must exist: all pods of a group start together.
         startupPolicy="LeaderCreated",
@@ -63,7 +63,7 @@ def groups_of(spec: ServingDeploymentSpec, leader: Body, worker: Body | None) ->
             },
         },
         leaderWorkerTemplate={
-            "size": machines(spec),
+            "size": machines_per_replica(spec),
             "restartPolicy": "RecreateGroupOnPodRestart",
             **templates,
         },
@@ -73,48 +73,52 @@ def groups_of(spec: ServingDeploymentSpec, leader: Body, worker: Body | None) ->
 def group_problems(item: Item[ServingDeploymentSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield what a service cannot have if a replica has several machines."""
     spec, runtime = item.spec, runtime_of(item.spec)
-    if machines(spec) == 1 or runtime.llm is None or not runtime.llm.machines:
+    if machines_per_replica(spec) == 1 or runtime.llm is None or not runtime.llm.machines:
         return  # reported with `llm`
     if not spec.resources.gpus:
-        yield _conflict(
+        yield _conflict_problem(
             item,
-            f"`machines: {machines(spec)}` splits a model over GPUs, and the pods request none",
+            f"`machines: {machines_per_replica(spec)}` splits a model over GPUs, and the pods request none",
             "add `gpus: …` to `resources`, those of each machine, or remove `machines`",
         )
-    rollout = strategy(spec)
+    rollout = chosen_strategy(spec)
     if rollout is not None:
         chosen = key_of(rollout)
-        yield _conflict(
+        yield _conflict_problem(
             item,
             f"`{chosen}` moves the pods of Deployments, and a replica of several machines is a group of pods",
             "remove `rollout`, or have the model on one machine",
             Note(item.span("spec", "rollout", chosen, key=True), "the rollout"),
         )
-    split = parallelism(spec)
-    if runtime.llm.even_stages and machines(spec) % split.pipeline and split.pipeline % machines(spec):
+    split = split_model(spec)
+    if (
+        runtime.llm.even_stages
+        and machines_per_replica(spec) % split.pipeline
+        and split.pipeline % machines_per_replica(spec)
+    ):
         yield Diagnostic(
             "parallelism-mismatch",
-            f"{runtime.title} cannot divide {split.pipeline} stages among {machines(spec)} machines",
+            f"{runtime.title} cannot divide {split.pipeline} stages among {machines_per_replica(spec)} machines",
             item.span("spec", "llm", "pipelineParallel"),
-            hint=f"write `pipelineParallel: {machines(spec)}`, or a multiple or divisor of it",
+            hint=f"write `pipelineParallel: {machines_per_replica(spec)}`, or a multiple or divisor of it",
         )
     cluster = program.cluster(item.cluster)
     if cluster.spec.leader_worker_set is None:
         yield Diagnostic(
             "missing-controller",
             f"a replica of several machines needs LeaderWorkerSet, which cluster {cluster.name} does not declare",
-            item.span(*_PATH, key=True),
+            item.span(*_MACHINES_PATH, key=True),
             hint=f"install LeaderWorkerSet, and write `leaderWorkerSet: {{}}` in Cluster {cluster.name}",
             notes=(Note(cluster.span("metadata", "name"), "the cluster"),),
         )
 
 
-def _conflict(item: Item[ServingDeploymentSpec], why: str, hint: str, *notes: Note) -> Diagnostic:
-    return Diagnostic("conflicting-keys", why, item.span(*_PATH, key=True), hint=hint, notes=notes)
+def _conflict_problem(item: Item[ServingDeploymentSpec], why: str, hint: str, *notes: Note) -> Diagnostic:
+    return Diagnostic("conflicting-keys", why, item.span(*_MACHINES_PATH, key=True), hint=hint, notes=notes)
 
 
 def scale_target(spec: ServingDeploymentSpec, name: str) -> Body:
     """Return the reference of an autoscaler to the object whose replicas it sets."""
-    if machines(spec) > 1:
+    if machines_per_replica(spec) > 1:
         return {"apiVersion": API, "kind": KIND, "name": name}
     return {"apiVersion": "apps/v1", "kind": "Deployment", "name": name}

@@ -19,12 +19,12 @@ class Parallelism(NamedTuple):
     pipeline: int
 
 
-def machines(spec: ServingDeploymentSpec) -> int:
+def machines_per_replica(spec: ServingDeploymentSpec) -> int:
     """Return the pods of one replica, each on a machine of its own."""
     return 1 if spec.llm is None else spec.llm.machines
 
 
-def parallelism(spec: ServingDeploymentSpec) -> Parallelism:
+def split_model(spec: ServingDeploymentSpec) -> Parallelism:
     """Return the split of a spec. Without keys: each layer over the GPUs of a pod, and a stage on each machine.
 
     Links between machines are slower than those inside: stages send less than split layers. With `prefill` there is one
@@ -32,9 +32,9 @@ def parallelism(spec: ServingDeploymentSpec) -> Parallelism:
     """
     tensor = spec.llm.tensor_parallel if spec.llm is not None else None
     pipeline = spec.llm.pipeline_parallel if spec.llm is not None else None
-    total = max(1, spec.resources.gpus) * machines(spec)
+    total = max(1, spec.resources.gpus) * machines_per_replica(spec)
     if pipeline is None:
-        stages = machines(spec) if spec.llm is None or spec.llm.prefill is None else 1
+        stages = machines_per_replica(spec) if spec.llm is None or spec.llm.prefill is None else 1
         pipeline = max(1, total // tensor) if tensor is not None else stages
     return Parallelism(tensor if tensor is not None else max(1, total // pipeline), pipeline)
 

@@ -13,39 +13,39 @@ from avactl.contracts.pod_annotations import (
     PROMETHEUS_PORT,
     PROMETHEUS_SCRAPE,
 )
-from avactl.kinds.serving.autoscaling import autoscaler
+from avactl.kinds.serving.autoscaling import build_autoscaler
 from avactl.kinds.serving.groups import WORKER, leader_worker_set
-from avactl.kinds.serving.llm import machines
+from avactl.kinds.serving.llm import machines_per_replica
 from avactl.kinds.serving.model_files import add_files, model_list
 from avactl.kinds.serving.parts.prefill import DECODE, ROLES
-from avactl.kinds.serving.picker import backend, pool
+from avactl.kinds.serving.picker import build_inference_pool, route_backend
 from avactl.kinds.serving.prefill.lower import (
     ROUTER,
     ROUTER_METRICS,
+    build_router,
+    build_sidecar,
     disaggregated_set,
     role_annotations,
-    router,
-    sidecar,
 )
-from avactl.kinds.serving.prefill.roles import ROLE_LABEL, of_role, prefill, server_of
-from avactl.kinds.serving.probes import add_scripts, probes, startup_limit
+from avactl.kinds.serving.prefill.roles import ROLE_LABEL, of_role, prefill_of, server_of
+from avactl.kinds.serving.probes import add_scripts, build_probes, startup_limit
 from avactl.kinds.serving.rollout.lower import with_rollout
 from avactl.kinds.serving.runtime import CONFIG, ModelServer, server
 from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.kinds.serving.weights import with_weights
-from avactl.kinds.team.names import RUN_ACCOUNT, namespaces
+from avactl.kinds.team.names import RUN_ACCOUNT, team_namespaces
 from avactl.program.checks.dataset_start import start_when_warm
 from avactl.program.lowering import k8s, pods
-from avactl.program.lowering.exposure import exposed_ports, ingress_rules, routes
-from avactl.program.lowering.k8s import compact
-from avactl.program.lowering.monitoring import is_monitored, pod_monitor, readers
-from avactl.program.lowering.notifications import notifications
+from avactl.program.lowering.exposure import build_routes, exposed_ports, ingress_rules
+from avactl.program.lowering.k8s import drop_none
+from avactl.program.lowering.monitoring import is_monitored, metrics_reader_rules, pod_monitor
+from avactl.program.lowering.notifications import build_notifications
 from avactl.program.manifest import Body, Manifest
 from avactl.program.ownership import Owned
 from avactl.program.program import Item, Program
 from avactl.spec.schema.base import GROUP
 from avactl.spec.schema.pod_requests import on_spot, with_pod
-from avactl.spec.schema.values import seconds
+from avactl.spec.schema.values import duration_seconds
 
 CLASS_LABEL = f"{GROUP}/resource-class"
 """Label with a service's resource class. Pods of one class repel each other; different classes attract."""
@@ -62,7 +62,7 @@ def resource_class(spec: ServingDeploymentSpec) -> str:
     return spec.resource_class or ("gpu" if spec.resources.gpus else "cpu")
 
 
-def bounds(spec: ServingDeploymentSpec) -> tuple[int, int]:
+def replica_bounds(spec: ServingDeploymentSpec) -> tuple[int, int]:
     """Minimum and maximum number of replicas outside a rollout; each has a pod on `machines`."""
     replicas = spec.replicas
     return (replicas, replicas) if isinstance(replicas, int) else (replicas.min, replicas.max)
@@ -72,7 +72,7 @@ def lower(item: Item[ServingDeploymentSpec], program: Program) -> list[Manifest]
     """Return the objects of one service."""
     spec, cluster, ns = item.spec, item.cluster, item.ns
     run = server(spec)
-    select = k8s.selector(item, COMPONENT)
+    select = k8s.component_selector(item, COMPONENT)
     gpu = pods.GpuRequest(item, program, on_spot(with_pod(spec.resources, spec.pod), spec.spot), COMPONENT)
     objects: list[Manifest] = []
     config_name = f"{item.name}-{COMPONENT}"
@@ -80,50 +80,52 @@ def lower(item: Item[ServingDeploymentSpec], program: Program) -> list[Manifest]
         objects.append(k8s.config_map(item, cluster, config_name, ns, run.files, component=COMPONENT))
     objects += model_list(item, program, COMPONENT)
     objects += gpu.claim(ns)
-    separate, startup = prefill(spec), startup_limit(spec, run)
-    entrance = select if separate is None else k8s.selector(item, ROUTER)
+    separate, startup = prefill_of(spec), startup_limit(spec, run)
+    entrance = select if separate is None else k8s.component_selector(item, ROUTER)
     if separate is not None:
-        objects += _roles(item, program, gpu, config_name)
-        drain = ceil(seconds(spec.drain))
-        objects += router(item, program, COMPONENT, drain, drain + KILL_AFTER, _deadline(startup))
-    elif machines(spec) > 1:
-        leader, worker = (_template(item, program, run, gpu, config_name, each) for each in (COMPONENT, WORKER))
+        objects += _build_roles(item, program, gpu, config_name)
+        drain = ceil(duration_seconds(spec.drain))
+        objects += build_router(item, program, COMPONENT, drain, drain + KILL_AFTER, _progress_deadline(startup))
+    elif machines_per_replica(spec) > 1:
+        leader, worker = (_build_template(item, program, run, gpu, config_name, each) for each in (COMPONENT, WORKER))
         objects.append(leader_worker_set(item, leader, worker, COMPONENT))
     else:
-        template = _template(item, program, run, gpu, config_name, COMPONENT)
-        objects.append(_deployment(item, select, template, startup))
+        template = _build_template(item, program, run, gpu, config_name, COMPONENT)
+        objects.append(_build_deployment(item, select, template, startup))
     ports: dict[str, int] = {name: run.ports[name] for name in ("http", "grpc") if name in run.ports}
     if separate is None or separate.router is not None:
         if spec.balance != "headless" or spec.expose is not None:
-            objects.append(k8s.service(item, cluster, item.name, ns, entrance, ports, component=COMPONENT))
+            objects.append(k8s.build_service(item, cluster, item.name, ns, entrance, ports, component=COMPONENT))
         if spec.balance in (None, "headless") and separate is None:
             # Client-side balancing avoids a proxy hop and can weight machines by capacity.
             name = f"{item.name}-headless"
-            objects.append(k8s.service(item, cluster, name, ns, select, ports, headless=True, component=COMPONENT))
+            objects.append(
+                k8s.build_service(item, cluster, name, ns, select, ports, headless=True, component=COMPONENT)
+            )
     if spec.balance == "headless":
         objects = with_weights(item, program, objects, COMPONENT)
     # Also of the pods that only compute: without one of them, its group answers no requests.
     everyone = {key: value for key, value in select.items() if key != "app.kubernetes.io/component"}
-    protected = everyone if machines(spec) > 1 or separate is not None else select
+    protected = everyone if machines_per_replica(spec) > 1 or separate is not None else select
     objects.append(
         k8s.disruption_budget(item, cluster, item.name, ns, protected, component=COMPONENT, maxUnavailable=1)
     )
     objects += _network_policies(item, program, run, select)
-    objects += autoscaler(item, program, COMPONENT)
+    objects += build_autoscaler(item, program, COMPONENT)
     if run.metrics is not None and is_monitored(program, cluster):
         port, path = next(name for name, number in run.ports.items() if number == run.metrics[0]), run.metrics[1]
         objects.append(pod_monitor(item, program, cluster, item.name, ns, select, path, port, COMPONENT))
     # The leaders of groups are the pods of a StatefulSet with the name of the LeaderWorkerSet.
-    told = {"stateful_set" if machines(spec) > 1 else "deployment": item.name}
+    told = {"stateful_set" if machines_per_replica(spec) > 1 else "deployment": item.name}
     if separate is not None:
         told = {"stateful_sets": f"{item.name}-[0-9a-f]+-({'|'.join(ROLES)})"}
-    objects += notifications(item, program, **told)
-    objects += pool(item, program, select, run.ports["http"], COMPONENT)
-    objects += routes(item, program, item.name, run.ports, component=COMPONENT, backend=backend(item))
+    objects += build_notifications(item, program, **told)
+    objects += build_inference_pool(item, program, select, run.ports["http"], COMPONENT)
+    objects += build_routes(item, program, item.name, run.ports, component=COMPONENT, backend=route_backend(item))
     return with_rollout(item, program, objects, run.ports)
 
 
-def _roles(
+def _build_roles(
     item: Item[ServingDeploymentSpec], program: Program, gpu: pods.GpuRequest, config_name: str
 ) -> list[Manifest]:
     """Return the DisaggregatedSet and the GPU claim of the prefill pods; `gpu` is the request of the decode pods."""
@@ -137,14 +139,14 @@ def _roles(
             found += gpu_of_role.claim(item.ns)
         else:
             gpu_of_role = gpu
-        run, several = server_of(own, role), machines(own.spec) > 1
-        leader = _template(own, program, run, gpu_of_role, config_name, COMPONENT, role)
-        worker = _template(own, program, run, gpu_of_role, config_name, WORKER, role) if several else None
+        run, several = server_of(own, role), machines_per_replica(own.spec) > 1
+        leader = _build_template(own, program, run, gpu_of_role, config_name, COMPONENT, role)
+        worker = _build_template(own, program, run, gpu_of_role, config_name, WORKER, role) if several else None
         templates[role] = leader, worker
     return [*found, disaggregated_set(item, templates, COMPONENT)]
 
 
-def _template(
+def _build_template(
     item: Item[ServingDeploymentSpec],
     program: Program,
     run: ModelServer,
@@ -158,29 +160,31 @@ def _template(
     notes: dict[str, str] = {}
     if run.files:
         # Servers read their options at startup: a changed digest starts new pods.
-        notes[CONFIG_DIGEST.name] = k8s.digest(run.files)
+        notes[CONFIG_DIGEST.name] = k8s.short_digest(run.files)
     if run.metrics is not None and component == COMPONENT:
         port, path = run.metrics
         notes[PROMETHEUS_SCRAPE.name] = "true"
         notes[PROMETHEUS_PORT.name] = str(port)
         notes[PROMETHEUS_PATH.name] = path
-    if machines(spec) > 1:
-        notes[GANG_SIZE.name] = str(machines(spec))
-    labels = {**k8s.labels(item, component), CLASS_LABEL: resource_class(spec)}
+    if machines_per_replica(spec) > 1:
+        notes[GANG_SIZE.name] = str(machines_per_replica(spec))
+    labels = {**k8s.object_labels(item, component), CLASS_LABEL: resource_class(spec)}
     if role:
         labels[ROLE_LABEL] = role
         notes |= role_annotations(spec, role) if component == COMPONENT else {}
     notes |= start_when_warm(item, program)
     if spec.pod is not None:
         labels, notes = {**spec.pod.labels, **labels}, {**spec.pod.annotations, **notes}
-    metadata = compact(labels=labels, annotations=notes or None)
-    return {"metadata": metadata, "spec": _pod(item, program, run, gpu, config_name, component, role)}
+    metadata = drop_none(labels=labels, annotations=notes or None)
+    return {"metadata": metadata, "spec": _build_pod(item, program, run, gpu, config_name, component, role)}
 
 
-def _deployment(item: Item[ServingDeploymentSpec], select: dict[str, str], template: Body, startup: int) -> Manifest:
+def _build_deployment(
+    item: Item[ServingDeploymentSpec], select: dict[str, str], template: Body, startup: int
+) -> Manifest:
     spec = item.spec
     fixed = spec.replicas if isinstance(spec.replicas, int) else None
-    body = compact(
+    body = drop_none(
         replicas=fixed,
         selector={"matchLabels": select},
         # Without a spare pod, one must stop before the next can start.
@@ -188,10 +192,10 @@ def _deployment(item: Item[ServingDeploymentSpec], select: dict[str, str], templ
             "type": "RollingUpdate",
             "rollingUpdate": {"maxSurge": spec.max_surge, "maxUnavailable": 0 if spec.max_surge else 1},
         },
-        progressDeadlineSeconds=_deadline(startup),
+        progressDeadlineSeconds=_progress_deadline(startup),
         template=template,
     )
-    return k8s.manifest(
+    return k8s.build_manifest(
         item,
         item.cluster,
         "apps/v1",
@@ -204,12 +208,12 @@ def _deployment(item: Item[ServingDeploymentSpec], select: dict[str, str], templ
     )
 
 
-def _deadline(startup: int) -> int:
+def _progress_deadline(startup: int) -> int:
     """Return the seconds after which a rollout counts as stalled."""
     return max(600, startup + 300)
 
 
-def _pod(
+def _build_pod(
     item: Item[ServingDeploymentSpec],
     program: Program,
     run: ModelServer,
@@ -219,14 +223,14 @@ def _pod(
     role: str,
 ) -> Body:
     spec = item.spec
-    drain = ceil(seconds(spec.drain))
+    drain = ceil(duration_seconds(spec.drain))
     serves = component == COMPONENT
-    revision = names.LWS_REVISION if machines(spec) > 1 or role else "pod-template-hash"
-    volumes = _volumes(item, program, run, config_name, serves)
-    beside = sidecar(spec, role) if serves else None
+    revision = names.LWS_REVISION if machines_per_replica(spec) > 1 or role else "pod-template-hash"
+    volumes = _make_volumes(item, program, run, config_name, serves)
+    beside = build_sidecar(spec, role) if serves else None
     if beside is not None:
         volumes.init.insert(0, beside)
-    container = compact(
+    container = drop_none(
         name=component,
         image=spec.runtime.image,
         command=spec.runtime.command or run.command or None,
@@ -237,11 +241,11 @@ def _pod(
         ]
         if serves
         else None,
-        resources=pods.resources(spec.resources.cpu, spec.resources.memory, gpu.resources(), gpu.claims),
+        resources=pods.build_resources(spec.resources.cpu, spec.resources.memory, gpu.resources(), gpu.claims),
         # Clients learn of a removed endpoint with a delay, and not every server finishes its requests on SIGTERM. The
         # pods of a group are stopped together, and all of them are needed for an answer.
         lifecycle={"preStop": {"sleep": {"seconds": drain}}} if drain else None,
-        **(probes(spec, run) if serves else {}),
+        **(build_probes(spec, run) if serves else {}),
     )
     return pods.pod_spec(
         item,
@@ -253,13 +257,13 @@ def _pod(
         priority=PRIORITY,
         settings=spec.pod,
         terminationGracePeriodSeconds=drain + KILL_AFTER,
-        affinity=_affinity(resource_class(spec)),
+        affinity=_build_affinity(resource_class(spec)),
         topologySpreadConstraints=[
             {
                 "maxSkew": 1,
                 "topologyKey": "kubernetes.io/hostname",
                 "whenUnsatisfiable": "ScheduleAnyway",
-                "labelSelector": {"matchLabels": k8s.selector(item, component)},
+                "labelSelector": {"matchLabels": k8s.component_selector(item, component)},
                 # Ignore old pods of a rollout, so that they do not affect the placement of new ones.
                 "matchLabelKeys": [revision],
             }
@@ -267,7 +271,7 @@ def _pod(
     )
 
 
-def _volumes(
+def _make_volumes(
     item: Item[ServingDeploymentSpec], program: Program, run: ModelServer, config_name: str, serves: bool
 ) -> pods.Volumes:
     resources = item.spec.resources
@@ -282,7 +286,7 @@ def _volumes(
     return volumes
 
 
-def _affinity(own: str) -> Body:
+def _build_affinity(own: str) -> Body:
     """Return affinities that spread services of one resource class and co-locate different ones. Preferences only."""
 
     def term(weight: int, classes: list[str]) -> Body:
@@ -306,7 +310,7 @@ def _network_policies(
     item: Item[ServingDeploymentSpec], program: Program, run: ModelServer, select: dict[str, str]
 ) -> list[Manifest]:
     """Return the NetworkPolicies of the service's pods and of its router."""
-    separate, metrics = prefill(item.spec), run.metrics[0] if run.metrics is not None else None
+    separate, metrics = prefill_of(item.spec), run.metrics[0] if run.metrics is not None else None
     if separate is None:
         return [_network_policy(item, program, item.name, select, run.ports, metrics, COMPONENT)]
     # Other policies let pods of the team's namespaces reach each other on all ports, for transfers of the KV cache.
@@ -326,7 +330,9 @@ def _network_policies(
     if separate.router is not None:
         ports = {"http": run.ports["http"], "metrics": ROUTER_METRICS}
         name = f"{item.name}-{ROUTER}"
-        found.append(_network_policy(item, program, name, k8s.selector(item, ROUTER), ports, ROUTER_METRICS, ROUTER))
+        found.append(
+            _network_policy(item, program, name, k8s.component_selector(item, ROUTER), ports, ROUTER_METRICS, ROUTER)
+        )
     return found
 
 
@@ -348,15 +354,15 @@ def _network_policy(
     platform = [namespace.name for namespace in program.cluster_spec(cluster).namespaces]
     sidecars = [port.container_port for each in (spec.pod.sidecars if spec.pod else ()) for port in each.ports]
     open_ports = [*ports.values(), *(sidecars if component == COMPONENT else ())]
-    rules = [_from([*_of_teams(program, [str(item.team)]), *platform], open_ports)]
+    rules = [_build_ingress_rule([*_of_teams(program, [str(item.team)]), *platform], open_ports)]
     if spec.expose_to and teams:
         served = [port for name, port in ports.items() if name != "metrics"]
-        rules.append(_from(_of_teams(program, spec.expose_to), served))
+        rules.append(_build_ingress_rule(_of_teams(program, spec.expose_to), served))
     if gateway:
         rules += ingress_rules(item, program, *exposed_ports(item, ports))
     if metrics is not None:
-        rules += readers(program, cluster, metrics)
-    return k8s.manifest(
+        rules += metrics_reader_rules(program, cluster, metrics)
+    return k8s.build_manifest(
         item,
         cluster,
         "networking.k8s.io/v1",
@@ -369,10 +375,10 @@ def _network_policy(
 
 
 def _of_teams(program: Program, teams: list[str]) -> list[str]:
-    return [name for team in teams for name in namespaces(program.team(team))]
+    return [name for team in teams for name in team_namespaces(program.team(team))]
 
 
-def _from(names: list[str], ports: list[int]) -> Body:
+def _build_ingress_rule(names: list[str], ports: list[int]) -> Body:
     """Return an ingress rule for pods of namespaces, by namespace names, which cannot be spoofed."""
     match = [{"key": "kubernetes.io/metadata.name", "operator": "In", "values": sorted(set(names))}]
     return {

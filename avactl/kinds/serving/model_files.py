@@ -17,7 +17,7 @@ FOLLOWER = "models"
 """Containers that copy the files of `spec.models`: once before the server starts, and while it runs."""
 
 
-def dynamic(spec: ServingDeploymentSpec) -> DynamicModels | None:
+def dynamic_models(spec: ServingDeploymentSpec) -> DynamicModels | None:
     """Return the models that the server of a spec loads while it runs; None for `spec.model`."""
     load = runtime_of(spec).dynamic
     return load(spec) if spec.models is not None and load is not None else None
@@ -42,11 +42,11 @@ def secret_of(item: Item[ServingDeploymentSpec], program: Program, model: Files,
 def add_files(item: Item[ServingDeploymentSpec], program: Program, volumes: pods.Volumes, run: ModelServer) -> None:
     """Add the files of all models and adapters, and the containers that bring them."""
     spec = item.spec
-    loading = dynamic(spec)
+    loading = dynamic_models(spec)
     if loading is not None:
         volumes.empty("models", MODELS, size=spec.models_size)
         volumes.volumes.append({"name": "model-list", "configMap": {"name": list_name(item)}})
-        volumes.init += followers(item, program, loading, run.ports["http"])
+        volumes.init += build_followers(item, program, loading, run.ports["http"])
     for index, (path, model) in enumerate(spec.places):
         name = (
             f"adapter-{path[-1]}"
@@ -72,9 +72,11 @@ def add_files(item: Item[ServingDeploymentSpec], program: Program, volumes: pods
         volumes.init.append(made)
 
 
-def followers(item: Item[ServingDeploymentSpec], program: Program, loading: DynamicModels, port: int) -> list[Body]:
+def build_followers(
+    item: Item[ServingDeploymentSpec], program: Program, loading: DynamicModels, port: int
+) -> list[Body]:
     """Build the init container that copies all models, and the sidecar that follows their list."""
-    remotes = {_remote(item, program, source) for source in loading.sources}
+    remotes = {_rclone_remote(item, program, source) for source in loading.sources}
     env = pods.env_list(
         {
             "LIST": LIST,
@@ -92,14 +94,16 @@ def followers(item: Item[ServingDeploymentSpec], program: Program, loading: Dyna
         {"name": "models", "mountPath": MODELS},
         {"name": "model-list", "mountPath": LIST, "readOnly": True},
     ]
-    compute = pods.resources("500m", "1Gi")
-    first = pods.helper("fetch-models", image, FOLLOW_SCRIPT, [*env, {"name": "ONCE", "value": "1"}], compute, mounts)
-    follow = pods.helper(
+    compute = pods.build_resources("500m", "1Gi")
+    first = pods.build_helper(
+        "fetch-models", image, FOLLOW_SCRIPT, [*env, {"name": "ONCE", "value": "1"}], compute, mounts
+    )
+    follow = pods.build_helper(
         FOLLOWER,
         image,
         FOLLOW_SCRIPT,
         env,
-        pods.resources("50m", "256Mi"),
+        pods.build_resources("50m", "256Mi"),
         mounts,
         restartPolicy="Always",
         # The server's own probes do not name models. This one fails until those of the start are loaded, and while one
@@ -109,13 +113,13 @@ def followers(item: Item[ServingDeploymentSpec], program: Program, loading: Dyna
     return [first, follow]
 
 
-def _remote(item: Item[ServingDeploymentSpec], program: Program, source: ModelSource) -> tuple[str, str, str]:
+def _rclone_remote(item: Item[ServingDeploymentSpec], program: Program, source: ModelSource) -> tuple[str, str, str]:
     """Return name, URL and Secret of the rclone remote for a source. The name follows from what distinguishes remotes,
     so that a model of a known store needs no new pods."""
     scheme, _, rest = source.url.partition("://")
     secret = secret_of(item, program, source.model, source.url) or ""
     host = rest.partition("/")[0] if scheme == "hdfs" else ""
-    words = [scheme, secret.replace("-", "_"), k8s.digest(host, 6) if host else ""]
+    words = [scheme, secret.replace("-", "_"), k8s.short_digest(host, 6) if host else ""]
     return "_".join(word for word in words if word), f"{scheme}://{host}", secret
 
 
@@ -141,7 +145,7 @@ def _remote_env(remote: str, url: str, secret: str) -> list[Body]:
 def model_list(item: Item[ServingDeploymentSpec], program: Program, component: str) -> list[Manifest]:
     """Return the ConfigMap that the sidecar follows: sources, configuration and health of each model."""
     spec = item.spec
-    loading = dynamic(spec)
+    loading = dynamic_models(spec)
     if loading is None:
         return []
     data: dict[str, str] = {}
@@ -149,7 +153,7 @@ def model_list(item: Item[ServingDeploymentSpec], program: Program, component: s
         lines = []
         for source in loading.sources:
             if source.model is model:
-                remote = _remote(item, program, source)[0]
+                remote = _rclone_remote(item, program, source)[0]
                 place = source.url.partition("://")[2].rstrip("/")
                 if source.url.startswith("hdfs://"):
                     place = f"/{place.partition('/')[2]}"

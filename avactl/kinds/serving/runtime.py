@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import NamedTuple
 
-from avactl.base.quantity import quantity
+from avactl.base.quantity import parse_quantity
 from avactl.kinds.serving.parts.models import ServedModel
 from avactl.kinds.serving.runtime_facts import RuntimeFacts, runtime_module, runtime_names
 from avactl.kinds.serving.spec import Batching, ServingDeploymentSpec
@@ -187,7 +187,7 @@ def disaggregation_of(spec: ServingDeploymentSpec) -> Disaggregation:
 
 def cores(spec: ServingDeploymentSpec) -> int:
     """Return the whole CPU cores of a pod, at least 1: a server that counts the machine's starts too many threads."""
-    return max(1, int(quantity(spec.resources.cpu)))
+    return max(1, int(parse_quantity(spec.resources.cpu)))
 
 
 def model_directory(spec: ServingDeploymentSpec) -> str:

@@ -28,7 +28,7 @@ from avactl.spec.schema.values import (
     Percent,
     Port,
     TeamRef,
-    bad,
+    value_error,
 )
 
 ResourceClass = Literal["gpu", "cpu", "io"]
@@ -97,11 +97,11 @@ class Runtime(Model):
         word = value.casefold()
         for name, retired in RETIRED.items():
             if word == name.casefold():
-                raise bad(f"{retired.title} is no longer supported: {retired.why}", retired.instead)
+                raise value_error(f"{retired.title} is no longer supported: {retired.why}", retired.instead)
         meant = next((name for name in runtime_names() if word in facts_of(name).aliases), None)
         if meant is not None:
             expected = f"expected {one_of(runtime_names())}, got string `{value}`"
-            raise bad(expected, f"did you mean `{meant}`?", meant)
+            raise value_error(expected, f"did you mean `{meant}`?", meant)
         return value
 
 
@@ -142,7 +142,7 @@ class Replicas(Model):
 def _http_path(value: str) -> str:
     if not re.fullmatch(r"/\S*", value):
         path = re.sub(r"^https?://[^/]*", "", value)
-        raise bad(f"`{value[:80]}` is not the path of a URL", f"write `/{path.strip().lstrip('/')[:80]}`")
+        raise value_error(f"`{value[:80]}` is not the path of a URL", f"write `/{path.strip().lstrip('/')[:80]}`")
     return value
 
 
@@ -174,9 +174,9 @@ class Script(Model):
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         if (self.config_map is None) == (self.image is None):
-            raise bad("a script has either `configMap` or `image`", "write `configMap: {name: …, key: …}`")
+            raise value_error("a script has either `configMap` or `image`", "write `configMap: {name: …, key: …}`")
         if (self.image is None) != (self.path is None):
-            raise bad("`image` and `path` belong together", "write `image: …, path: /check`")
+            raise value_error("`image` and `path` belong together", "write `image: …, path: /check`")
         return self
 
 
@@ -199,9 +199,9 @@ class Check(Model):
     @model_validator(mode="after")
     def _one_action(self) -> Self:
         if (self.path is None) == (self.script is None):
-            raise bad("a check has either `path` or `script`", "write `path: /health`")
+            raise value_error("a check has either `path` or `script`", "write `path: /health`")
         if self.script is not None and self.port is not None:
-            raise bad("`port` is that of `path`, and a script has none", "remove `port`")
+            raise value_error("`port` is that of `path`, and a script has none", "remove `port`")
         return self
 
 
@@ -281,13 +281,15 @@ class ServingDeploymentSpec(PodUser):
     @classmethod
     def _some(cls, value: Any) -> Any:
         if type(value) is int and value == 0:
-            raise bad("`0` is below 1", "write `replicas: {min: 0, max: 4}` for no pods while there are no requests")
+            raise value_error(
+                "`0` is below 1", "write `replicas: {min: 0, max: 4}` for no pods while there are no requests"
+            )
         return value
 
     @model_validator(mode="after")
     def _one_form(self) -> Self:
         if (self.model is None) == (self.models is None):
-            raise bad("a service has either `model` or `models`", "write `model: {name: …, version: …}`")
+            raise value_error("a service has either `model` or `models`", "write `model: {name: …, version: …}`")
         return self
 
     @property

@@ -14,7 +14,7 @@ from avactl.program.ownership import Owned
 from avactl.program.program import Item, Program
 
 DATA = Owned("ConfigMap", ("data",), "the serving daemon, in the ConfigMap `NAME-weights` of `balance: headless`")
-_RBAC = "rbac.authorization.k8s.io"
+_RBAC_GROUP = "rbac.authorization.k8s.io"
 
 
 def with_weights(
@@ -34,7 +34,7 @@ def with_weights(
             manifest.body["metadata"].setdefault("annotations", {})[names.WEIGHTS] = dump(PoolSpeeds(speeds))
 
     def make(api: str, kind: str, owned: tuple[str, ...] = (), **fields: Any) -> Manifest:
-        return k8s.manifest(
+        return k8s.build_manifest(
             item, item.cluster, api, kind, name, namespace=item.ns, component=component, owned=owned, **fields
         )
 
@@ -42,11 +42,13 @@ def with_weights(
     return [
         *objects,
         make("v1", "ConfigMap", owned=(DATA.field,)),
-        make(f"{_RBAC}/v1", "Role", rules=[k8s.policy_rule([""], ["configmaps"], ["patch"], resourceNames=[name])]),
         make(
-            f"{_RBAC}/v1",
+            f"{_RBAC_GROUP}/v1", "Role", rules=[k8s.policy_rule([""], ["configmaps"], ["patch"], resourceNames=[name])]
+        ),
+        make(
+            f"{_RBAC_GROUP}/v1",
             "RoleBinding",
-            roleRef={"apiGroup": _RBAC, "kind": "Role", "name": name},
+            roleRef={"apiGroup": _RBAC_GROUP, "kind": "Role", "name": name},
             subjects=[daemon],
         ),
     ]

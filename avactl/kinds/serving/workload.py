@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from avactl.kinds.serving.llm import machines
-from avactl.kinds.serving.lower import bounds
+from avactl.kinds.serving.llm import machines_per_replica
+from avactl.kinds.serving.lower import replica_bounds
 from avactl.kinds.serving.parts.models import ServedModel
 from avactl.kinds.serving.parts.prefill import DECODE, PREFILL
 from avactl.kinds.serving.prefill.check import PATH, compute_of
-from avactl.kinds.serving.prefill.roles import of_role, path_of, prefill
+from avactl.kinds.serving.prefill.roles import of_role, path_of, prefill_of
 from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.program.program import Item
 from avactl.program.workload import Lifecycle, Role, Unpinned, WorkloadHooks
@@ -19,14 +19,14 @@ from avactl.spec.schema.compute import Compute
 def roles(item: Item[ServingDeploymentSpec]) -> Iterator[Role]:
     """Return the pods of a service outside a rollout; with `prefill`, those of both roles and of the router."""
     spec = item.spec
-    least, most = bounds(spec)
+    least, most = replica_bounds(spec)
     path = ("spec", "replicas") if isinstance(spec.replicas, int) else ("spec", "replicas", "min")
-    each = machines(spec)
+    each = machines_per_replica(spec)
     yield Role(("spec", "resources"), compute_of(item, DECODE), least * each, max(least, most) * each, path)
-    own = prefill(spec)
+    own = prefill_of(spec)
     if own is None:
         return
-    count = _reading(item)
+    count = _count_prefill_pods(item)
     yield Role(path_of(item, PREFILL), compute_of(item, PREFILL), count, count, (*PATH, "replicas"))
     if own.router is not None:
         compute = Compute(cpu=own.router.cpu, memory=own.router.memory)
@@ -34,19 +34,19 @@ def roles(item: Item[ServingDeploymentSpec]) -> Iterator[Role]:
         yield Role(where, compute, own.router.replicas, own.router.replicas, (*where, "replicas"))
 
 
-def _reading(item: Item[ServingDeploymentSpec]) -> int:
+def _count_prefill_pods(item: Item[ServingDeploymentSpec]) -> int:
     """Return the number of prefill pods."""
-    if prefill(item.spec) is None:
+    if prefill_of(item.spec) is None:
         return 0
     spec = of_role(item, PREFILL).spec
-    return bounds(spec)[0] * machines(spec)
+    return replica_bounds(spec)[0] * machines_per_replica(spec)
 
 
 def summary(item: Item[ServingDeploymentSpec]) -> str:
     """Return runtime, model and size."""
     spec = item.spec
-    (least, most), each = bounds(spec), machines(spec)
-    least, most = (count * each + _reading(item) for count in (least, most))
+    (least, most), each = replica_bounds(spec), machines_per_replica(spec)
+    least, most = (count * each + _count_prefill_pods(item) for count in (least, most))
     pods = str(least) if isinstance(spec.replicas, int) else f"{least}–{most}"
     served = spec.served
     first = f"{served[0].name}:{'+'.join(served[0].live)}"

@@ -5,14 +5,16 @@ from __future__ import annotations
 from avactl.contracts import names
 from avactl.spec.platform.team import TeamSpec
 
-_LEVELS = ("low", "normal", "high")
+_PRIORITY_LEVELS = ("low", "normal", "high")
 DEFAULT_PRIORITIES = ("avactl-low", "avactl-normal")
 DEFAULT_SERVICE_TYPES = ("ClusterIP",)
 
 
-def allowances(spec: TeamSpec) -> dict[str, str] | None:
+def allowance_annotations(spec: TeamSpec) -> dict[str, str] | None:
     """Return the annotations of a Team's namespaces; None for the defaults."""
-    priorities = tuple(f"avactl-{level}" for level in _LEVELS[: _LEVELS.index(spec.member_priority) + 1])
+    priorities = tuple(
+        f"avactl-{level}" for level in _PRIORITY_LEVELS[: _PRIORITY_LEVELS.index(spec.member_priority) + 1]
+    )
     types = tuple(spec.service_types)
     declared = (
         (names.MEMBER_PRIORITIES, priorities, DEFAULT_PRIORITIES),

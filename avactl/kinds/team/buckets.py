@@ -11,7 +11,7 @@ from avactl.spec.platform.cache_tier import CacheTierSpec
 from avactl.spec.platform.team import Bucket
 
 
-def below(base: str, url: str) -> str | None:
+def relative_path(base: str, url: str) -> str | None:
     """Return the path of an object-store URL relative to another; None if it is not below it."""
     base = base.rstrip("/")
     if url.rstrip("/") == base:
@@ -22,7 +22,7 @@ def below(base: str, url: str) -> str | None:
 def team_bucket(program: Program, item: Item, url: str) -> Bucket | None:
     """Return the bucket of the item's team that contains a URL; None if there is none."""
     for bucket in program.team(str(item.team)).spec.buckets:
-        if below(bucket.url, url) is not None:
+        if relative_path(bucket.url, url) is not None:
             return bucket
     return None
 
@@ -30,8 +30,8 @@ def team_bucket(program: Program, item: Item, url: str) -> Bucket | None:
 def written_through(program: Program, item: Item, url: str) -> tuple[Item[CacheTierSpec], str] | None:
     """Return the cache tier and the directory by which the pods of an item write to a location, if any."""
     found = None
-    for bucket in dataset_access.buckets(program, item):
-        rest = below(bucket.url, url)
+    for bucket in dataset_access.mounted_buckets(program, item):
+        rest = relative_path(bucket.url, url)
         if rest is not None and bucket.access == "readWrite" and bucket.tier:
             found = program.tier(bucket.tier), f"/buckets/{bucket.name}/{rest}".rstrip("/")
     return found
@@ -49,7 +49,7 @@ def bucket_problems(
         return
     bucket = team_bucket(program, item, url)
     if bucket is None:
-        shared = [known.name for known in team.spec.buckets if below(_root(known.url), url) is not None]
+        shared = [known.name for known in team.spec.buckets if relative_path(_bucket_root(known.url), url) is not None]
         yield Diagnostic(
             "unbound-bucket",
             f"`{url}` is not in a bucket of team {team.name}: pods get no credentials for it",
@@ -70,6 +70,6 @@ def bucket_problems(
         )
 
 
-def _root(url: str) -> str:
+def _bucket_root(url: str) -> str:
     scheme, _, rest = url.partition("://")
     return f"{scheme}://{rest.partition('/')[0]}"

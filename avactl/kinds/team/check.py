@@ -11,7 +11,7 @@ from avactl.program.checks.tier_urls import url_in_tier
 from avactl.program.lowering import namespaces
 from avactl.program.lowering.notifications import JOB_EVENTS, SERVICE_EVENTS, notify_problems
 from avactl.program.program import Item, Program
-from avactl.program.unique_entries import duplicates
+from avactl.program.unique_entries import check_duplicates
 from avactl.spec.platform.cache_tier import CacheTierSpec
 from avactl.spec.platform.team import Bucket, TeamSpec
 
@@ -19,23 +19,23 @@ from avactl.spec.platform.team import Bucket, TeamSpec
 def check(item: Item[TeamSpec], program: Program) -> Iterable[Diagnostic]:
     """Yield the problems of one team."""
     spec = item.spec
-    yield from duplicates(item, ("spec", "clusters"), spec.clusters or (), "cluster", key=None)
-    yield from namespaces.problems(namespaces.of_team(item), item.clusters, program)
+    yield from check_duplicates(item, ("spec", "clusters"), spec.clusters or (), "cluster", key=None)
+    yield from namespaces.check_claims(namespaces.of_team(item), item.clusters, program)
     yield from _talks_to(item, program)
     yield from notify_problems(item, program, (*JOB_EVENTS, *SERVICE_EVENTS))
-    yield from duplicates(item, ("spec", "buckets"), (bucket.name for bucket in spec.buckets), "bucket")
-    yield from duplicates(
+    yield from check_duplicates(item, ("spec", "buckets"), (bucket.name for bucket in spec.buckets), "bucket")
+    yield from check_duplicates(
         item, ("spec", "serviceAccounts"), (account.name for account in spec.service_accounts), "service account"
     )
     for index, bucket in enumerate(spec.buckets):
-        yield from _bucket(item, program, index, bucket)
+        yield from _check_bucket(item, program, index, bucket)
 
 
 def check_all(program: Program) -> Iterator[Diagnostic]:
     """Yield buckets of different teams that overlap."""
-    from avactl.kinds.dataset.overlaps import overlaps  # its package imports that of teams
+    from avactl.kinds.dataset.overlaps import find_overlaps  # its package imports that of teams
 
-    yield from overlaps(program, "Team")
+    yield from find_overlaps(program, "Team")
 
 
 def _talks_to(item: Item[TeamSpec], program: Program) -> Iterator[Diagnostic]:
@@ -55,7 +55,7 @@ def _talks_to(item: Item[TeamSpec], program: Program) -> Iterator[Diagnostic]:
             )
 
 
-def _bucket(item: Item[TeamSpec], program: Program, index: int, bucket: Bucket) -> Iterator[Diagnostic]:
+def _check_bucket(item: Item[TeamSpec], program: Program, index: int, bucket: Bucket) -> Iterator[Diagnostic]:
     path = ("spec", "buckets", index)
     if bucket.tier is None:
         if bucket.secret is None:

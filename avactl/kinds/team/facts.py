@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from avactl.kinds.team.names import namespaces
+from avactl.kinds.team.names import team_namespaces
 from avactl.program.program import Item, Program
 from avactl.program.registry import Fact
 from avactl.spec.platform.team import TeamSpec
@@ -22,7 +22,7 @@ def facts(item: Item[TeamSpec], program: Program) -> Mapping[str, Fact]:
     named = [f"{count} {what}{'' if count == 1 else 's'}" for what, count in people.items() if count]
     return {
         "clusters": ", ".join(item.clusters),
-        "namespaces": ", ".join(namespaces(item)),
+        "namespaces": ", ".join(team_namespaces(item)),
         "members": ", ".join(named) or "nobody",
         "buckets": ", ".join(bucket.name for bucket in spec.buckets) or None,
         "talks to": ", ".join(spec.talks_to) or None,

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from avactl.contracts import names
-from avactl.kinds.team.allowances import allowances
+from avactl.kinds.team.allowances import allowance_annotations
 from avactl.kinds.team.names import RUN_ACCOUNT
-from avactl.kinds.team.network import policies
-from avactl.kinds.team.rbac import daemon_roles, roles
-from avactl.kinds.team.storage import buckets, prefixes
+from avactl.kinds.team.network import network_policies
+from avactl.kinds.team.rbac import build_roles, daemon_roles
+from avactl.kinds.team.storage import build_buckets, build_prefix_jobs
 from avactl.program.lowering import k8s, namespaces
-from avactl.program.lowering.notifications import TEAM, offers, receivers
-from avactl.program.lowering.quota_leaf import borrower
+from avactl.program.lowering.notifications import TEAM, build_receivers, sends_notifications
+from avactl.program.lowering.quota_leaf import build_borrower
 from avactl.program.manifest import Manifest
 from avactl.program.program import Item, Program
 from avactl.spec.platform.team import TeamNamespace, TeamSpec
@@ -24,9 +24,9 @@ def lower(item: Item[TeamSpec], program: Program) -> list[Manifest]:
     result: list[Manifest] = []
     for cluster in item.clusters:
         for namespace in declared:
-            result += _namespace(item, program, cluster, namespace)
-        result += prefixes(item, program, cluster)
-        result += borrower(item, program, cluster, [namespace.name for namespace in declared])
+            result += _build_namespace(item, program, cluster, namespace)
+        result += build_prefix_jobs(item, program, cluster)
+        result += build_borrower(item, program, cluster, [namespace.name for namespace in declared])
     return result
 
 
@@ -37,7 +37,7 @@ def _no_foreign_affinity(item: Item[TeamSpec], cluster: str, namespace: str) -> 
         {"scopeName": "CrossNamespacePodAffinity", "operator": "Exists"},
         {"scopeName": "PriorityClass", "operator": "NotIn", "values": [names.SERVING_PRIORITY]},
     ]
-    return k8s.manifest(
+    return k8s.build_manifest(
         item,
         cluster,
         "v1",
@@ -48,7 +48,9 @@ def _no_foreign_affinity(item: Item[TeamSpec], cluster: str, namespace: str) -> 
     )
 
 
-def _namespace(item: Item[TeamSpec], program: Program, cluster: str, namespace: TeamNamespace) -> Iterator[Manifest]:
+def _build_namespace(
+    item: Item[TeamSpec], program: Program, cluster: str, namespace: TeamNamespace
+) -> Iterator[Manifest]:
     name = namespace.name
     labels = {**namespace.labels, names.TEAM_LABEL: item.name}
     level: str = namespace.pod_security
@@ -58,15 +60,15 @@ def _namespace(item: Item[TeamSpec], program: Program, cluster: str, namespace: 
         level = "privileged"
     # Deleting a namespace deletes everything in it: homes, checkpoints, Secrets.
     keep = item.spec.deletion_policy != "delete"
-    yield namespaces.manifest(
-        item, program, cluster, name, level, labels, holds_data=keep, annotations=allowances(item.spec)
+    yield namespaces.build_namespace(
+        item, program, cluster, name, level, labels, holds_data=keep, annotations=allowance_annotations(item.spec)
     )
     yield _no_foreign_affinity(item, cluster, name)
-    yield k8s.manifest(
+    yield k8s.build_manifest(
         item, cluster, "v1", "ServiceAccount", RUN_ACCOUNT, namespace=name, automountServiceAccountToken=False
     )
     for account in item.spec.service_accounts:
-        yield k8s.manifest(
+        yield k8s.build_manifest(
             item,
             cluster,
             "v1",
@@ -76,9 +78,9 @@ def _namespace(item: Item[TeamSpec], program: Program, cluster: str, namespace: 
             annotations=account.annotations,
             automountServiceAccountToken=False,
         )
-    yield from roles(item, program, cluster, name)
+    yield from build_roles(item, program, cluster, name)
     yield from daemon_roles(item, program, cluster, name)
-    yield from policies(item, program, cluster, name)
-    yield from buckets(item, program, cluster, name)
-    if item.spec.notify is not None and offers(program, cluster):
-        yield receivers(item, program, item.spec.notify, cluster, name, TEAM)
+    yield from network_policies(item, program, cluster, name)
+    yield from build_buckets(item, program, cluster, name)
+    if item.spec.notify is not None and sends_notifications(program, cluster):
+        yield build_receivers(item, program, item.spec.notify, cluster, name, TEAM)

@@ -10,6 +10,6 @@ RUN_ACCOUNT = "avactl-run"
 mounted. It exists in every namespace of every team."""
 
 
-def namespaces(team: Item[TeamSpec]) -> list[str]:
+def team_namespaces(team: Item[TeamSpec]) -> list[str]:
     """Namespaces of a team, the default one first."""
     return [namespace.name for namespace in team.spec.namespaces or []] or [team.name]

@@ -19,49 +19,52 @@ NODE_LOCAL_DNS = "169.254.20.10/32"
 """Address of NodeLocal DNSCache. Source: kubernetes.io/docs/tasks/administer-cluster/nodelocaldns"""
 
 
-def policies(item: Item[TeamSpec], program: Program, cluster: str, namespace: str) -> list[Manifest]:
+def network_policies(item: Item[TeamSpec], program: Program, cluster: str, namespace: str) -> list[Manifest]:
     """Return the policies of one namespace.
 
     Pods cannot reach cache tiers over the network: Alluxio trusts any user name that a client sends. Pods access a
     tier through FUSE on their machine, and only the directories of their volumes.
     """
-    services = sorted({item.name, *_reachable(program, cluster).get(item.name, ())})
+    services = sorted({item.name, *_reachable_teams(program, cluster).get(item.name, ())})
     egress: list[Body] = [
         {
-            "to": [_namespace("kube-system"), {"ipBlock": {"cidr": NODE_LOCAL_DNS}}],
+            "to": [_build_namespace("kube-system"), {"ipBlock": {"cidr": NODE_LOCAL_DNS}}],
             "ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}],
         },
-        {"to": [_teams(services)]},
+        {"to": [_build_teams(services)]},
     ]
-    if blocks := _outside(program, cluster):
+    if blocks := _egress_blocks(program, cluster):
         egress.append({"to": [{"ipBlock": dict(block)} for block in blocks]})
     wanted: list[tuple[str, Body]] = [
         ("default-deny", {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}),
-        ("allow-own", {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{"from": [_teams([item.name])]}]}),
+        (
+            "allow-own",
+            {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{"from": [_build_teams([item.name])]}]},
+        ),
         ("allow-egress", {"podSelector": {}, "policyTypes": ["Egress"], "egress": egress}),
     ]
     if item.spec.talks_to:
-        callers = [{"from": [_teams(sorted(set(item.spec.talks_to)))]}]
+        callers = [{"from": [_build_teams(sorted(set(item.spec.talks_to)))]}]
         # A session (a workspace) is one user's editor, not a team service.
         sessions = sorted(name_label(kind) for kind in registry.workload_kinds(Lifecycle.SESSION))
         guests = {"matchExpressions": [{"key": "app.kubernetes.io/name", "operator": "NotIn", "values": sessions}]}
         wanted.append(("allow-teams", {"podSelector": guests, "policyTypes": ["Ingress"], "ingress": callers}))
     return [
-        k8s.manifest(item, cluster, "networking.k8s.io/v1", "NetworkPolicy", name, namespace=namespace, spec=spec)
+        k8s.build_manifest(item, cluster, "networking.k8s.io/v1", "NetworkPolicy", name, namespace=namespace, spec=spec)
         for name, spec in wanted
     ]
 
 
-def _namespace(name: str) -> Body:
+def _build_namespace(name: str) -> Body:
     # The API server sets this label, so that a namespace cannot impersonate another.
     return {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}}}
 
 
-def _teams(names: list[str]) -> Body:
+def _build_teams(names: list[str]) -> Body:
     return {"namespaceSelector": {"matchExpressions": [{"key": TEAM_LABEL, "operator": "In", "values": names}]}}
 
 
-def _reachable(program: Program, cluster: str) -> dict[str, list[str]]:
+def _reachable_teams(program: Program, cluster: str) -> dict[str, list[str]]:
     """Map each team to the other teams on a cluster that accept its traffic, by `talksTo` or a service's `exposeTo`.
 
     Both ends must allow a connection: ingress at the target, and egress at the source if `egressAllowed` excludes the
@@ -85,11 +88,11 @@ def _reachable(program: Program, cluster: str) -> dict[str, list[str]]:
 
 
 def _exposed_to(service: Item) -> Sequence[str]:
-    workload = registry.kind(service.kind).workload
+    workload = registry.get_kind(service.kind).workload
     return () if workload is None else workload.exposed_to(service)
 
 
-def _outside(program: Program, cluster: str) -> list[Body]:
+def _egress_blocks(program: Program, cluster: str) -> list[Body]:
     """Return the blocks of `egressAllowed` without the metadata services that they include."""
 
     def make() -> list[Body]:
@@ -100,7 +103,7 @@ def _outside(program: Program, cluster: str) -> list[Body]:
             network = ip_network(cidr)
             inside = [str(ip_network(address)) for address in METADATA_SERVICES if ip_address(address) in network]
             # An explicitly allowed metadata service is intended.
-            blocks.append(k8s.compact(cidr=cidr, **{"except": inside if inside and inside != [cidr] else None}))
+            blocks.append(k8s.drop_none(cidr=cidr, **{"except": inside if inside and inside != [cidr] else None}))
         return blocks
 
     outside: list[Body] = program.memo(("egress", cluster), make)

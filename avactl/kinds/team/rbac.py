@@ -65,14 +65,16 @@ def admin_rules() -> list[Body]:
     return [rule([""], ["secrets"], (*READ, *WRITE))]
 
 
-def roles(item: Item[TeamSpec], program: Program, cluster: str, namespace: str) -> list[Manifest]:
+def build_roles(item: Item[TeamSpec], program: Program, cluster: str, namespace: str) -> list[Manifest]:
     """Return roles and bindings in one namespace; no binding without subjects."""
     members = item.spec.members
     oidc = program.cluster_spec(cluster).oidc
-    admins = [_subject("User", oidc.username_prefix + name) for name in members.admins]
-    users = [_subject("User", oidc.username_prefix + name) for name in members.users if name not in members.admins]
-    groups = [_subject("Group", oidc.groups_prefix + name) for name in members.groups]
-    viewers = [_subject("Group", oidc.groups_prefix + name) for name in members.viewers]
+    admins = [_build_subject("User", oidc.username_prefix + name) for name in members.admins]
+    users = [
+        _build_subject("User", oidc.username_prefix + name) for name in members.users if name not in members.admins
+    ]
+    groups = [_build_subject("Group", oidc.groups_prefix + name) for name in members.groups]
+    viewers = [_build_subject("Group", oidc.groups_prefix + name) for name in members.viewers]
     result: list[Manifest] = []
     for name, rules, subjects in (
         (MEMBER, member_rules, [*admins, *users, *groups]),
@@ -81,9 +83,9 @@ def roles(item: Item[TeamSpec], program: Program, cluster: str, namespace: str) 
     ):
         if subjects:
             reference = {"apiGroup": _RBAC, "kind": "Role", "name": name}
-            result.append(_object(item, cluster, namespace, "Role", name, rules=rules()))
+            result.append(_build_object(item, cluster, namespace, "Role", name, rules=rules()))
             result.append(
-                _object(
+                _build_object(
                     item,
                     cluster,
                     namespace,
@@ -131,14 +133,14 @@ def daemon_roles(item: Item[TeamSpec], program: Program, cluster: str, namespace
     reference = {"apiGroup": _RBAC, "kind": "Role", "name": name}
     subject = {"kind": "ServiceAccount", "name": name, "namespace": spec.system_namespace}
     return [
-        _object(item, cluster, namespace, "Role", name, rules=serving_rules()),
-        _object(item, cluster, namespace, "RoleBinding", name, roleRef=reference, subjects=[subject]),
+        _build_object(item, cluster, namespace, "Role", name, rules=serving_rules()),
+        _build_object(item, cluster, namespace, "RoleBinding", name, roleRef=reference, subjects=[subject]),
     ]
 
 
-def _subject(kind: str, name: str) -> Body:
+def _build_subject(kind: str, name: str) -> Body:
     return {"apiGroup": _RBAC, "kind": kind, "name": name}
 
 
-def _object(item: Item[TeamSpec], cluster: str, namespace: str, kind: str, name: str, **fields: Any) -> Manifest:
-    return k8s.manifest(item, cluster, f"{_RBAC}/v1", kind, name, namespace=namespace, **fields)
+def _build_object(item: Item[TeamSpec], cluster: str, namespace: str, kind: str, name: str, **fields: Any) -> Manifest:
+    return k8s.build_manifest(item, cluster, f"{_RBAC}/v1", kind, name, namespace=namespace, **fields)

@@ -14,7 +14,7 @@ from avactl.spec.platform.cache_tier import CacheTierSpec
 from avactl.spec.platform.team import Bucket, TeamSpec
 
 
-def buckets(item: Item[TeamSpec], program: Program, cluster: str, namespace: str) -> list[Manifest]:
+def build_buckets(item: Item[TeamSpec], program: Program, cluster: str, namespace: str) -> list[Manifest]:
     """Return the objects of a team's buckets in one namespace."""
     declared = item.spec.buckets
     if not declared:
@@ -26,15 +26,17 @@ def buckets(item: Item[TeamSpec], program: Program, cluster: str, namespace: str
         if tier is not None and tier.spec.cluster == cluster:
             claim = dataset_access.bucket_claim(bucket.name)
             read = bucket.access == "read"
-            result += _volume(item, program, tier, _path(tier, bucket), claim, cluster, namespace, read_only=read)
+            result += _build_volume(
+                item, program, tier, _tier_path(tier, bucket), claim, cluster, namespace, read_only=read
+            )
             pushed = dataset_access.pushed_path(tier, bucket.url)
             if pushed is not None:
                 claim = dataset_access.pushed_claim(bucket.name)
-                result += _volume(item, program, tier, pushed, claim, cluster, namespace, read_only=True)
+                result += _build_volume(item, program, tier, pushed, claim, cluster, namespace, read_only=True)
     return result
 
 
-def prefixes(item: Item[TeamSpec], program: Program, cluster: str) -> list[Manifest]:
+def build_prefix_jobs(item: Item[TeamSpec], program: Program, cluster: str) -> list[Manifest]:
     """Return a Job for each cache tier that creates the writable buckets' directories in the store.
 
     A volume on a directory that does not exist keeps its pods in ContainerCreating, and a new team's bucket is empty.
@@ -43,7 +45,7 @@ def prefixes(item: Item[TeamSpec], program: Program, cluster: str) -> list[Manif
     for bucket in item.spec.buckets:
         if bucket.tier and bucket.access == "readWrite" and program.tier(bucket.tier).spec.cluster == cluster:
             tier = program.tier(bucket.tier)
-            created = {_path(tier, bucket), dataset_access.pushed_path(tier, bucket.url)} - {None}
+            created = {_tier_path(tier, bucket), dataset_access.pushed_path(tier, bucket.url)} - {None}
             paths.setdefault(bucket.tier, set()).update(path for path in created if path)
     found = []
     for name, wanted in sorted(paths.items()):
@@ -55,14 +57,14 @@ def prefixes(item: Item[TeamSpec], program: Program, cluster: str) -> list[Manif
     return found
 
 
-def _path(tier: Item[CacheTierSpec], bucket: Bucket) -> str:
+def _tier_path(tier: Item[CacheTierSpec], bucket: Bucket) -> str:
     path = dataset_access.tier_path(tier, bucket.url)
     if path is None:
         raise LookupError(f"no under-store of {tier} holds {bucket.url}")
     return path
 
 
-def _volume(
+def _build_volume(
     item: Item[TeamSpec],
     program: Program,
     tier: Item[CacheTierSpec],

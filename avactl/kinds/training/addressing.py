@@ -16,12 +16,12 @@ from avactl.contracts.pod_annotations import JOB_INDEX
 from avactl.kinds.training.roles import (
     MASTER,
     Part,
-    bounds,
-    counts,
     has_master,
-    host,
-    hosts,
+    pod_host,
+    pod_hosts,
+    pods_by_role,
     rendezvous_name,
+    worker_bounds,
 )
 from avactl.kinds.training.spec import TrainingJobSpec
 from avactl.program.lowering.host_network import host_port
@@ -42,7 +42,7 @@ PS_LITE_PORT = 9091
 _TF_ROLES = {"chief": "chief", "worker": "worker", "server": "ps", "evaluator": "evaluator"}
 
 
-def port(item: Item[TrainingJobSpec]) -> int:
+def rendezvous_port(item: Item[TrainingJobSpec]) -> int:
     """Rendezvous port of a job's pods: the framework's own, or an allocated one in the network of the machines."""
     spec = item.spec
     if spec.host_network is not None:
@@ -54,17 +54,17 @@ def port(item: Item[TrainingJobSpec]) -> int:
 
 def master_port(item: Item[TrainingJobSpec]) -> int:
     """Port of the job master. In the network of the machines, its pod declares the rendezvous port, and no other."""
-    return _MASTER_PORT if item.spec.host_network is None else port(item)
+    return _MASTER_PORT if item.spec.host_network is None else rendezvous_port(item)
 
 
-def listens(spec: TrainingJobSpec, part: Part) -> bool:
+def listens_on_rendezvous(spec: TrainingJobSpec, part: Part) -> bool:
     """Return True if pods of a part listen on the rendezvous port. mpirun's daemons let the kernel choose ports."""
     if spec.strategy == "parameterServer" and spec.framework == "mxnet":
         return part.role == "scheduler"
     return spec.strategy in ("parameterServer", "allReduce") and part.role != "evaluator"
 
 
-def field(name: str, path: str) -> Body:
+def field_variable(name: str, path: str) -> Body:
     """Environment variable from a field of the pod."""
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
@@ -74,14 +74,14 @@ def config_value(item: Item[TrainingJobSpec], name: str, key: str) -> Body:
     return {"name": name, "valueFrom": {"configMapKeyRef": {"name": rendezvous_name(item), "key": key}}}
 
 
-def processes(part: Part) -> int:
+def processes_per_pod(part: Part) -> int:
     """Number of processes per pod: one per GPU."""
     return part.compute.gpus or 1
 
 
 def starts_with_torchrun(spec: TrainingJobSpec, part: Part) -> bool:
     """Return True if torchrun starts the processes of a worker. Elastic ones meet at the job master instead."""
-    several = spec.strategy == "elastic" and processes(part) > 1
+    several = spec.strategy == "elastic" and processes_per_pod(part) > 1
     return spec.framework == "pytorch" and (several or spec.strategy == "allReduce")
 
 
@@ -90,42 +90,44 @@ def slots_per_worker(spec: TrainingJobSpec, part: Part) -> int:
     return spec.slots_per_worker or part.compute.gpus or 1
 
 
-def implementation(spec: TrainingJobSpec) -> str:
+def mpi_implementation(spec: TrainingJobSpec) -> str:
     """The MPI library of a job."""
     return spec.mpi.implementation if spec.mpi is not None else "openmpi"
 
 
-def hostfile(spec: TrainingJobSpec, slots: Sequence[tuple[str, int]]) -> dict[str, str]:
+def build_hostfile(spec: TrainingJobSpec, slots: Sequence[tuple[str, int]]) -> dict[str, str]:
     """Return the file with hosts and their numbers of ranks, in the form of the job's MPI library.
 
     Intel MPI reads only hosts from the file that a variable names, and the number of ranks from I_MPI_PERHOST.
     """
-    form = {"openmpi": "{} slots={}\n", "mpich": "{}:{}\n", "intel": "{}\n"}[implementation(spec)]
+    form = {"openmpi": "{} slots={}\n", "mpich": "{}:{}\n", "intel": "{}\n"}[mpi_implementation(spec)]
     data = {"hostfile": "".join(form.format(name, count) for name, count in slots)}
-    return {**data, "slots": str(slots[0][1])} if implementation(spec) == "intel" else data
+    return {**data, "slots": str(slots[0][1])} if mpi_implementation(spec) == "intel" else data
 
 
-def rendezvous(item: Item[TrainingJobSpec], parts: list[Part]) -> dict[str, str]:
+def rendezvous_data(item: Item[TrainingJobSpec], parts: list[Part]) -> dict[str, str]:
     """Data of the rendezvous ConfigMap; empty for a job with one pod."""
     spec = item.spec
-    count = counts(parts)
-    least, most = bounds(spec)
+    count = pods_by_role(parts)
+    least, most = worker_bounds(spec)
     if spec.strategy == "single":
         return {}
     if spec.strategy == "elastic":
         return {"workers": f"{least}:{most}"}
     if spec.strategy == "mpi":
-        slots = [(name, slots_per_worker(spec, part)) for part in parts for name in hosts(item, [part], "worker")]
-        return hostfile(spec, slots)
+        slots = [(name, slots_per_worker(spec, part)) for part in parts for name in pod_hosts(item, [part], "worker")]
+        return build_hostfile(spec, slots)
     if spec.framework == "tensorflow":
         return {"cluster": _tf_cluster(item, parts)}
     data = {"nnodes": str(count["worker"])}
     if spec.strategy == "parameterServer":
         data["servers"] = str(count["server"])
     if spec.framework == "custom" or (spec.framework, spec.strategy) == ("pytorch", "parameterServer"):
-        data |= {f"{role}-hosts": ",".join(hosts(item, parts, role)) for role in count if role != "evaluator"}
+        data |= {f"{role}-hosts": ",".join(pod_hosts(item, parts, role)) for role in count if role != "evaluator"}
     elif spec.strategy == "allReduce":
-        data["world-size"] = str(sum(part.replicas * processes(part) for part in parts if part.role == "worker"))
+        data["world-size"] = str(
+            sum(part.replicas * processes_per_pod(part) for part in parts if part.role == "worker")
+        )
     return data
 
 
@@ -135,8 +137,8 @@ def _tf_cluster(item: Item[TrainingJobSpec], parts: Sequence[Part]) -> str:
     Source: https://www.tensorflow.org/guide/distributed_training#setting_up_the_tf_config_environment_variable
     """
     cluster = {
-        _TF_ROLES[role]: [f"{name}:{port(item)}" for name in hosts(item, parts, role)]
-        for role in counts(parts)
+        _TF_ROLES[role]: [f"{name}:{rendezvous_port(item)}" for name in pod_hosts(item, parts, role)]
+        for role in pods_by_role(parts)
         if role != "evaluator"
     }
     return orjson.dumps(cluster, option=orjson.OPT_SORT_KEYS).decode()
@@ -167,36 +169,36 @@ def with_index(item: Item[TrainingJobSpec], part: Part, command: list[str]) -> l
     return ["sh", "-c", INDEX_SCRIPT, "sh", *command] if command and adds_index(item, part) else command
 
 
-def environment(item: Item[TrainingJobSpec], part: Part) -> list[Body]:
+def pod_environment(item: Item[TrainingJobSpec], part: Part) -> list[Body]:
     """Environment variables with a pod's identity and rendezvous settings."""
     spec = item.spec
     result = [
-        field(INDEX, JOB_INDEX.field_path),
+        field_variable(INDEX, JOB_INDEX.field_path),
         *env_list({"AVACTL_JOB": item.name, "AVACTL_ROLE": part.role}),
         *env_list({FIRST_INDEX: str(part.first)} if adds_index(item, part) else {"AVACTL_INDEX": f"$({INDEX})"}),
     ]
     match spec.strategy:
         case "allReduce":
-            result += _tensorflow(item, part) if spec.framework == "tensorflow" else _all_reduce(item, part)
+            result += _tensorflow_environment(item, part) if spec.framework == "tensorflow" else _all_reduce(item, part)
         case "parameterServer":
-            result += _consistency(spec)
+            result += _consistency_environment(spec)
             if spec.framework == "tensorflow":
-                result += _tensorflow(item, part)
+                result += _tensorflow_environment(item, part)
             elif spec.framework == "mxnet":
                 result += _ps_lite(item, part)
             else:
-                result += _generic(item, ("worker", "server"))
+                result += _generic_environment(item, ("worker", "server"))
             if has_master(spec) and part.role == "worker":
-                result += _master(item, part)
+                result += _master_environment(item, part)
         case "elastic":
-            result += _elastic(item, part)
+            result += _elastic_environment(item, part)
         case "single" if spec.framework == "pytorch":
             # For a command that is torchrun itself: one process per GPU of the machine.
-            result += env_list({"PET_NPROC_PER_NODE": str(processes(part))})
+            result += env_list({"PET_NPROC_PER_NODE": str(processes_per_pod(part))})
     return result
 
 
-def _tensorflow(item: Item[TrainingJobSpec], part: Part) -> list[Body]:
+def _tensorflow_environment(item: Item[TrainingJobSpec], part: Part) -> list[Body]:
     index = _OWN_INDEX if adds_index(item, part) else f"$({INDEX})"
     task = f'{{"index":{index},"type":"{_TF_ROLES[part.role]}"}}'
     return [
@@ -210,9 +212,9 @@ def _all_reduce(item: Item[TrainingJobSpec], part: Part) -> list[Body]:
 
     Every torchrun option has a variable PET_OPTION. Source: torch/distributed/argparse_util.py, elastic/run.
     """
-    master = {"MASTER_ADDR": host(item, "worker", 0), "MASTER_PORT": str(port(item))}
+    master = {"MASTER_ADDR": pod_host(item, "worker", 0), "MASTER_PORT": str(rendezvous_port(item))}
     if item.spec.framework != "pytorch":
-        return [*env_list(master), *_generic(item, ("worker",))]
+        return [*env_list(master), *_generic_environment(item, ("worker",))]
     return [
         *env_list(master),
         config_value(item, "WORLD_SIZE", "world-size"),
@@ -220,7 +222,7 @@ def _all_reduce(item: Item[TrainingJobSpec], part: Part) -> list[Body]:
         config_value(item, "PET_NNODES", "nnodes"),
         *env_list(
             {
-                "PET_NPROC_PER_NODE": str(processes(part)),
+                "PET_NPROC_PER_NODE": str(processes_per_pod(part)),
                 "PET_NODE_RANK": f"$({INDEX})",
                 "PET_MASTER_ADDR": master["MASTER_ADDR"],
                 "PET_MASTER_PORT": master["MASTER_PORT"],
@@ -229,28 +231,28 @@ def _all_reduce(item: Item[TrainingJobSpec], part: Part) -> list[Body]:
     ]
 
 
-def _elastic(item: Item[TrainingJobSpec], part: Part) -> list[Body]:
+def _elastic_environment(item: Item[TrainingJobSpec], part: Part) -> list[Body]:
     """Environment with the job master, which holds the rendezvous; torchrun only starts the processes of a pod.
 
     With a standalone rendezvous, it restarts them together. Source: torch/distributed/run.py.
     """
     result = [
-        *_master(item, part),
+        *_master_environment(item, part),
         config_value(item, "AVACTL_WORKER_RANGE", "workers"),
     ]
-    if item.spec.framework == "pytorch" and processes(part) > 1:
+    if item.spec.framework == "pytorch" and processes_per_pod(part) > 1:
         torchrun = {
             "PET_STANDALONE": "1",
-            "PET_NPROC_PER_NODE": str(processes(part)),
+            "PET_NPROC_PER_NODE": str(processes_per_pod(part)),
             "PET_MAX_RESTARTS": str(item.spec.retries),
         }
         result += env_list(torchrun)
     return result
 
 
-def _master(item: Item[TrainingJobSpec], part: Part) -> list[Body]:
+def _master_environment(item: Item[TrainingJobSpec], part: Part) -> list[Body]:
     """Address of the job master. A pod that is made anew takes the place of the one before there at once."""
-    address = f"{host(item, MASTER, 0)}:{master_port(item)}"
+    address = f"{pod_host(item, MASTER, 0)}:{master_port(item)}"
     return env_list({"AVACTL_MASTER": address, "AVACTL_WORKER": f"{part.role}-$({INDEX})"})
 
 
@@ -261,14 +263,14 @@ def _ps_lite(item: Item[TrainingJobSpec], part: Part) -> list[Body]:
     restarted worker replaces the lost one.
     """
     return [
-        field("DMLC_NODE_HOST", "status.podIP"),
+        field_variable("DMLC_NODE_HOST", "status.podIP"),
         config_value(item, "DMLC_NUM_WORKER", "nnodes"),
         config_value(item, "DMLC_NUM_SERVER", "servers"),
         *env_list(
             {
                 "DMLC_ROLE": part.role,
-                "DMLC_PS_ROOT_URI": host(item, "scheduler", 0),
-                "DMLC_PS_ROOT_PORT": str(port(item)),
+                "DMLC_PS_ROOT_URI": pod_host(item, "scheduler", 0),
+                "DMLC_PS_ROOT_PORT": str(rendezvous_port(item)),
                 "DMLC_USE_KUBERNETES": "1",
                 "PS_HEARTBEAT_INTERVAL": "5",
                 "PS_HEARTBEAT_TIMEOUT": "60",
@@ -277,16 +279,16 @@ def _ps_lite(item: Item[TrainingJobSpec], part: Part) -> list[Body]:
     ]
 
 
-def _generic(item: Item[TrainingJobSpec], roles: tuple[str, ...]) -> list[Body]:
+def _generic_environment(item: Item[TrainingJobSpec], roles: tuple[str, ...]) -> list[Body]:
     """Addresses of all pods, for code that connects them itself."""
     result = [config_value(item, "AVACTL_WORKERS", "nnodes")]
     if "server" in roles:
         result.append(config_value(item, "AVACTL_SERVERS", "servers"))
     result += [config_value(item, f"AVACTL_{role.upper()}_HOSTS", f"{role}-hosts") for role in roles]
-    return [*result, *env_list({"AVACTL_PORT": str(port(item))})]
+    return [*result, *env_list({"AVACTL_PORT": str(rendezvous_port(item))})]
 
 
-def _consistency(spec: TrainingJobSpec) -> list[Body]:
+def _consistency_environment(spec: TrainingJobSpec) -> list[Body]:
     """Allowed divergence between workers; MXNet expresses it as the type of its KVStore."""
     env: dict[str, str] = {"AVACTL_CONSISTENCY": spec.consistency}
     if spec.staleness is not None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from avactl.base.quantity import format_quantity, quantity
+from avactl.base.quantity import format_quantity, parse_quantity
 from avactl.diagnostics import Diagnostic, Note
-from avactl.diagnostics.suggest import closest, one_of
+from avactl.diagnostics.suggest import closest_word, one_of
 from avactl.kinds.team.buckets import bucket_problems
-from avactl.kinds.training.addressing import implementation, listens, slots_per_worker
+from avactl.kinds.training.addressing import listens_on_rendezvous, mpi_implementation, slots_per_worker
 from avactl.kinds.training.commands import mpirun_ranks, torchrun_options
 from avactl.kinds.training.init_containers.health_check import health_problems
 from avactl.kinds.training.init_containers.workspace_code import code_problems
@@ -17,23 +17,23 @@ from avactl.kinds.training.pod import log_path
 from avactl.kinds.training.roles import (
     CHECKPOINT_ROLES,
     Part,
-    bounds,
-    declared,
+    declared_roles,
     has_master,
     job_name,
-    leaders,
-    parts,
+    job_parts,
+    leading_jobs,
     pods_with,
     rendezvous_name,
     settings_of,
     spot_from,
-    whole,
+    whole_compute,
+    worker_bounds,
 )
 from avactl.kinds.training.spec import TrainingJobSpec
 from avactl.kinds.training.starts.dependencies import order_problems
 from avactl.kinds.training.starts.schedule import schedule_problems
 from avactl.kinds.training.strategies import strategy_problems
-from avactl.program.capacity.capacity import gpu_problems, roles
+from avactl.program.capacity.capacity import gpu_problems, running_roles
 from avactl.program.capacity.together import together_problem
 from avactl.program.checks.credentials import argument_problems, credential_problems
 from avactl.program.checks.dataset_start import start_problems
@@ -52,10 +52,10 @@ from avactl.program.workload import Role
 from avactl.spec.schema.pod_requests import with_pod
 from avactl.spec.schema.pod_settings import PodSettings
 from avactl.spec.schema.reconcile_modes import STARTS_JOBS_AGAIN
-from avactl.spec.schema.values import seconds
+from avactl.spec.schema.values import duration_seconds
 
-_YEAR = 366 * 24 * 3600
-_LONG = 24 * 3600
+_MAX_TIMEOUT_S = 366 * 24 * 3600
+_LONG_RUN_S = 24 * 3600
 """Minimum run time, in seconds, for the warning about a missing checkpoint."""
 _SUCCESS_POLICY = 31
 """First Kubernetes minor version (1.31) with `successPolicy` of Jobs on by default."""
@@ -67,40 +67,42 @@ def check(item: Item[TrainingJobSpec], program: Program) -> Iterator[Diagnostic]
     yield from wrong
     yield from credential_problems(item, item.spec.env, ("spec", "env"))
     yield from _reserved_env(item)
-    for path, words in _commands(item.spec):
+    for path, words in _role_commands(item.spec):
         yield from argument_problems(item, words, path)
         yield from word_problems(item, words, path)
     yield from mount_problems(item, program, item.spec.datasets, ("spec", "datasets"))
     yield from start_problems(item, program)
     if item.spec.code is None or (item.spec.code.git is None) != (item.spec.code.workspace is None):
         yield from place_problems(item, program)
-    yield from _checkpoint(item, program)
-    yield from _tensorboard(item, program)
-    yield from _times(item, program)
+    yield from _check_checkpoint(item, program)
+    yield from _check_tensorboard(item, program)
+    yield from _check_times(item, program)
     unknown = any(problem.severity == "error" for problem in wrong)  # the number of pods per role is unknown
-    jobs = [] if unknown or item.spec.schedule is None else [(part.name, part.replicas) for part in parts(item.spec)]
+    jobs = (
+        [] if unknown or item.spec.schedule is None else [(part.name, part.replicas) for part in job_parts(item.spec)]
+    )
     yield from schedule_problems(item, job_name(item, "worker"), jobs)
     yield from order_problems(item, program)
     yield from notify_problems(item, program, JOB_EVENTS)
     yield from code_problems(item, program)
     if unknown:
         return
-    made = parts(item.spec)
-    yield from _names(item, made)
-    yield from _pods(item, program, made)
-    yield from _torchrun(item, made)
-    yield from _mpirun(item, made)
-    yield from _compute(item, program)
-    yield from _spot(item, program)
-    yield from _within(item, program)
+    made = job_parts(item.spec)
+    yield from _check_names(item, made)
+    yield from _check_pods(item, program, made)
+    yield from _check_torchrun(item, made)
+    yield from _check_mpirun(item, made)
+    yield from _check_compute(item, program)
+    yield from _check_spot(item, program)
+    yield from _check_within(item, program)
     if item.spec.host_network is not None:
-        yield from host_network_problems(item, program, _listening(item, made))
+        yield from host_network_problems(item, program, _listening_roles(item, made))
     yield from _shared_volumes(item, program, made)
-    yield from _cluster(item, program, made)
+    yield from _check_cluster(item, program, made)
     yield from health_problems(item, program)
 
 
-def _commands(spec: TrainingJobSpec) -> Iterator[tuple[tuple[str, ...], list[str]]]:
+def _role_commands(spec: TrainingJobSpec) -> Iterator[tuple[tuple[str, ...], list[str]]]:
     yield ("spec", "command"), spec.command
     yield ("spec", "args"), spec.args
     for key, role in (("servers", spec.servers), ("launcher", spec.launcher), ("evaluator", spec.evaluator)):
@@ -120,7 +122,7 @@ def _reserved_env(item: Item[TrainingJobSpec]) -> Iterator[Diagnostic]:
             )
 
 
-def _torchrun(item: Item[TrainingJobSpec], made: list[Part]) -> Iterator[Diagnostic]:
+def _check_torchrun(item: Item[TrainingJobSpec], made: list[Part]) -> Iterator[Diagnostic]:
     """Yield options of torchrun that contradict the number of pods or of their GPUs."""
     spec = item.spec
     if spec.framework != "pytorch" or spec.strategy != "allReduce":
@@ -145,7 +147,7 @@ def _torchrun(item: Item[TrainingJobSpec], made: list[Part]) -> Iterator[Diagnos
             )
 
 
-def _mpirun(item: Item[TrainingJobSpec], made: list[Part]) -> Iterator[Diagnostic]:
+def _check_mpirun(item: Item[TrainingJobSpec], made: list[Part]) -> Iterator[Diagnostic]:
     """Yield a number of ranks that is not that of the slots."""
     spec = item.spec
     if spec.strategy != "mpi":
@@ -163,7 +165,7 @@ def _mpirun(item: Item[TrainingJobSpec], made: list[Part]) -> Iterator[Diagnosti
         return
     inside = index < len(role.command)
     place: tuple[str | int, ...] = (*path, "command", index) if inside else (*path, "args", index - len(role.command))
-    refused = more and implementation(spec) == "openmpi"
+    refused = more and mpi_implementation(spec) == "openmpi"
     why = "mpirun refuses to start more" if refused else "some share one" if more else "the rest is idle"
     yield Diagnostic(
         "conflicting-keys",
@@ -174,11 +176,11 @@ def _mpirun(item: Item[TrainingJobSpec], made: list[Part]) -> Iterator[Diagnosti
     )
 
 
-def _checkpoint(item: Item[TrainingJobSpec], program: Program) -> Iterator[Diagnostic]:
+def _check_checkpoint(item: Item[TrainingJobSpec], program: Program) -> Iterator[Diagnostic]:
     spec = item.spec
     checkpoint = spec.checkpoint
     if checkpoint is None:
-        long = spec.timeout is not None and seconds(spec.timeout) >= _LONG
+        long = spec.timeout is not None and duration_seconds(spec.timeout) >= _LONG_RUN_S
         if spec.preemptible and (long or spec.strategy == "elastic"):
             why = "is elastic" if spec.strategy == "elastic" else f"may run for {spec.timeout}"
             yield Diagnostic(
@@ -208,7 +210,7 @@ def _checkpoint(item: Item[TrainingJobSpec], program: Program) -> Iterator[Diagn
         yield from bucket_problems(item, program, checkpoint.path, ("spec", "checkpoint", "path"), writes=True)
 
 
-def _tensorboard(item: Item[TrainingJobSpec], program: Program) -> Iterator[Diagnostic]:
+def _check_tensorboard(item: Item[TrainingJobSpec], program: Program) -> Iterator[Diagnostic]:
     spec = item.spec
     board = spec.tensorboard
     if board is None:
@@ -233,9 +235,9 @@ def _tensorboard(item: Item[TrainingJobSpec], program: Program) -> Iterator[Diag
         yield from bucket_problems(item, program, board.logdir, ("spec", "tensorboard", "logdir"), writes=True)
 
 
-def _times(item: Item[TrainingJobSpec], program: Program) -> Iterator[Diagnostic]:
+def _check_times(item: Item[TrainingJobSpec], program: Program) -> Iterator[Diagnostic]:
     spec = item.spec
-    if spec.timeout is not None and not seconds(spec.timeout):
+    if spec.timeout is not None and not duration_seconds(spec.timeout):
         yield Diagnostic(
             "invalid-value",
             "spec.timeout: a job with a timeout of 0 s fails immediately",
@@ -243,7 +245,7 @@ def _times(item: Item[TrainingJobSpec], program: Program) -> Iterator[Diagnostic
             hint="write the maximum run time, e.g. `12h`, or remove the key",
         )
     for path, value in ((("timeout",), spec.timeout), (("ttl",), spec.ttl)):
-        if value is not None and seconds(value) > _YEAR:
+        if value is not None and duration_seconds(value) > _MAX_TIMEOUT_S:
             yield Diagnostic(
                 "invalid-value",
                 f"spec.{path[0]}: {value} is longer than a year",
@@ -252,8 +254,8 @@ def _times(item: Item[TrainingJobSpec], program: Program) -> Iterator[Diagnostic
                 hint="write a shorter duration, or remove the key",
             )
     if spec.timeout is not None and spec.checkpoint is not None:
-        every = seconds(spec.checkpoint.every)
-        if seconds(spec.timeout) <= every and "every" in spec.checkpoint.model_fields_set:
+        every = duration_seconds(spec.checkpoint.every)
+        if duration_seconds(spec.timeout) <= every and "every" in spec.checkpoint.model_fields_set:
             yield Diagnostic(
                 "without-effect",
                 f"`every: {spec.checkpoint.every}` saves nothing: the job ends after {spec.timeout}",
@@ -272,7 +274,7 @@ def _times(item: Item[TrainingJobSpec], program: Program) -> Iterator[Diagnostic
         )
 
 
-def _names(item: Item[TrainingJobSpec], made: list[Part]) -> Iterator[Diagnostic]:
+def _check_names(item: Item[TrainingJobSpec], made: list[Part]) -> Iterator[Diagnostic]:
     """Yield a problem if the longest name is too long: the host name of a role's last pod."""
     names = [f"{job_name(item, part.name)}-{part.replicas - 1}" for part in made]
     if item.spec.strategy != "single":
@@ -287,21 +289,21 @@ def _names(item: Item[TrainingJobSpec], made: list[Part]) -> Iterator[Diagnostic
         )
 
 
-def _compute(item: Item[TrainingJobSpec], program: Program) -> Iterator[Diagnostic]:
+def _check_compute(item: Item[TrainingJobSpec], program: Program) -> Iterator[Diagnostic]:
     spec = item.spec
     alone = False
-    for path, compute in declared(spec):
+    for path, compute in declared_roles(spec):
         key = ".".join(str(step) for step in path[1:])
-        replicas = bounds(spec)[0] if key == "workers" else compute.replicas
+        replicas = worker_bounds(spec)[0] if key == "workers" else compute.replicas
         # Of an elastic job, only workers above the fewest run on spot machines.
-        asked = with_pod(compute, settings_of(spec, compute)) if spot_from(spec) else whole(spec, compute)
+        asked = with_pod(compute, settings_of(spec, compute)) if spot_from(spec) else whole_compute(spec, compute)
         yield from unused_model(item, compute, path)
         found = gpu_problems(item, program, asked, path, replicas)
         yield from found
         alone = alone or bool(found)
         shared = compute.shared_memory
-        if shared is not None and quantity(shared) >= quantity(compute.memory):
-            least = format_quantity(quantity(shared) * 2)
+        if shared is not None and parse_quantity(shared) >= parse_quantity(compute.memory):
+            least = format_quantity(parse_quantity(shared) * 2)
             yield Diagnostic(
                 "invalid-value",
                 f"spec.{key}.sharedMemory: {shared} counts towards the pod's memory, which is {compute.memory}",
@@ -311,18 +313,18 @@ def _compute(item: Item[TrainingJobSpec], program: Program) -> Iterator[Diagnost
                 if "memory" in compute.model_fields_set
                 else (),
             )
-    together = None if alone else together_problem(item, program, list(roles(item)))
+    together = None if alone else together_problem(item, program, list(running_roles(item)))
     if together is not None:
         yield together
 
 
-def _spot(item: Item[TrainingJobSpec], program: Program) -> Iterator[Diagnostic]:
+def _check_spot(item: Item[TrainingJobSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield the problems of a job on machines that the provider takes back."""
     spec, where = item.spec, ("spec", "spot")
     if spec.spot == "never":
         return
     yield from spot_problems(
-        item, program, spec.spot, [whole(spec, role) for role in (spec.workers, *spec.worker_groups)]
+        item, program, spec.spot, [whole_compute(spec, role) for role in (spec.workers, *spec.worker_groups)]
     )
     if not spec.preemptible:
         yield Diagnostic(
@@ -347,7 +349,7 @@ def _spot(item: Item[TrainingJobSpec], program: Program) -> Iterator[Diagnostic]
             item.span(*where),
             hint=f"add `daemons: {{scheduler: true}}` to Cluster {item.cluster}, or write `spot: require`",
         )
-    elif spot_from(spec) and bounds(spec)[0] == bounds(spec)[1]:
+    elif spot_from(spec) and worker_bounds(spec)[0] == worker_bounds(spec)[1]:
         yield Diagnostic(
             "without-effect",
             "spec.spot: an elastic job keeps its first `workers.min` workers off spot machines, and it has no others",
@@ -357,23 +359,28 @@ def _spot(item: Item[TrainingJobSpec], program: Program) -> Iterator[Diagnostic]
         )
     grace = spec.pod.termination_grace_period_seconds if spec.pod is not None else None
     yield from notice_problem(
-        item, program, spec.spot, grace, ("spec", "pod", "terminationGracePeriodSeconds"), whole(spec, spec.workers)
+        item,
+        program,
+        spec.spot,
+        grace,
+        ("spec", "pod", "terminationGracePeriodSeconds"),
+        whole_compute(spec, spec.workers),
     )
 
 
-def _pods(item: Item[TrainingJobSpec], program: Program, made: list[Part]) -> Iterator[Diagnostic]:
+def _check_pods(item: Item[TrainingJobSpec], program: Program, made: list[Part]) -> Iterator[Diagnostic]:
     """Yield the problems of pod settings: of the job, and of its roles."""
     spec = item.spec
     yield from root_problem(item, program)
-    computes = [whole(spec, compute) for _, compute in declared(spec)]
+    computes = [whole_compute(spec, compute) for _, compute in declared_roles(spec)]
     # Containers of avactl beside the program have the pod's account, and more rights than programs.
-    others = any(not part.leads for part in made) or len(leaders(item, made)) > 1
+    others = any(not part.leads for part in made) or len(leading_jobs(item, made)) > 1
     yield from pod_problems(item, program, spec.pod, ("spec", "pod"), computes, other_account=others)
-    for (path, role), compute in zip(declared(spec), computes, strict=True):
+    for (path, role), compute in zip(declared_roles(spec), computes, strict=True):
         yield from pod_problems(item, program, role.pod, (*path, "pod"), [compute], other_account=others)
     if sum(part.replicas for part in made) > 1:
         yield from _names_of_pods(item, spec.pod, ("spec", "pod"))
-        for path, role in declared(spec):
+        for path, role in declared_roles(spec):
             yield from _names_of_pods(item, role.pod, (*path, "pod"))
 
 
@@ -396,12 +403,16 @@ def _names_of_pods(
         )
 
 
-def _listening(item: Item[TrainingJobSpec], made: list[Part]) -> list[Role]:
+def _listening_roles(item: Item[TrainingJobSpec], made: list[Part]) -> list[Role]:
     """The pods that listen on the rendezvous port."""
-    return [Role(("spec",), part.compute, part.replicas, part.replicas) for part in made if listens(item.spec, part)]
+    return [
+        Role(("spec",), part.compute, part.replicas, part.replicas)
+        for part in made
+        if listens_on_rendezvous(item.spec, part)
+    ]
 
 
-def _within(item: Item[TrainingJobSpec], program: Program) -> Iterator[Diagnostic]:
+def _check_within(item: Item[TrainingJobSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield a problem if `within` is not a topology level that the scheduler knows."""
     level, path = item.spec.workers.within, ("spec", "workers", "within")
     if level is None:
@@ -410,7 +421,7 @@ def _within(item: Item[TrainingJobSpec], program: Program) -> Iterator[Diagnosti
     levels, on = cluster.spec.placement.levels, cluster.spec.daemons.scheduler
     if level not in levels:
         named = "levels" in cluster.spec.placement.model_fields_set
-        near = next((each for each in levels if each.rpartition("/")[2] == level), None) or closest(level, levels)
+        near = next((each for each in levels if each.rpartition("/")[2] == level), None) or closest_word(level, levels)
         known = f"write {one_of(levels)}, or add it to" if levels else "add it to"
         hint = f"did you mean `{near}`?" if near else f"{known} `placement.levels` of Cluster {cluster.name}"
         yield Diagnostic(
@@ -444,9 +455,9 @@ def _shared_volumes(item: Item[TrainingJobSpec], program: Program, made: list[Pa
         yield from sharing_problems(item, program, "checkpoint", ("spec", "tensorboard"), what)
 
 
-def _cluster(item: Item[TrainingJobSpec], program: Program, made: list[Part]) -> Iterator[Diagnostic]:
+def _check_cluster(item: Item[TrainingJobSpec], program: Program, made: list[Part]) -> Iterator[Diagnostic]:
     """Yield the problems of the strategy's requirements on the cluster."""
-    if any(not part.leads for part in made) or len(leaders(item, made)) > 1:
+    if any(not part.leads for part in made) or len(leading_jobs(item, made)) > 1:
         yield from require_image(item, program, "kubectl", ("spec", "strategy"))
     if has_master(item.spec):
         yield from require_image(item, program, "avactl", ("spec", "strategy"))

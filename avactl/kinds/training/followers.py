@@ -15,11 +15,11 @@ from typing import Any
 
 from avactl.contracts.names import FOLLOWER
 from avactl.contracts.pod_annotations import JOB_INDEX, RUN_DIGEST
-from avactl.kinds.training.addressing import field
+from avactl.kinds.training.addressing import field_variable
 from avactl.kinds.training.roles import Part
 from avactl.kinds.training.spec import TrainingJobSpec
 from avactl.program.lowering import k8s
-from avactl.program.lowering.pods import env_list, helper, resources
+from avactl.program.lowering.pods import build_helper, build_resources, env_list
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
 
@@ -35,7 +35,7 @@ DIRECTORY = "/var/run/avactl"
 EVALUATOR_GRACE = 300
 """Grace period of an evaluator for the last checkpoint, in seconds."""
 
-_LOOK = """\
+_WATCH_SCRIPT = """\
 run='{.metadata.annotations.avactl\\.dev/run}'
 conditions='{range .status.conditions[?(@.status=="True")]} {.type}{end}'
 look() { kubectl get job "$1" -o "jsonpath=$run$conditions"; }
@@ -44,7 +44,7 @@ stop() { kubectl patch job "$1" --type=merge -p '{"spec":{"activeDeadlineSeconds
 
 PARTNER_SCRIPT = f"""\
 trap 'exit 0' TERM
-{_LOOK}
+{_WATCH_SCRIPT}
 while true; do
   for leader in $LEADERS; do
     case "$(look "$leader") " in
@@ -58,7 +58,7 @@ done
 
 FOLLOW_SCRIPT = f"""\
 trap 'sleep "$LINGER"; exit 143' TERM
-{_LOOK}
+{_WATCH_SCRIPT}
 restarts='{{range .status.initContainerStatuses[?(@.name=="'$ROLE'")]}}'
 restarts=$restarts'{{.restartCount}} {{.lastState.terminated.exitCode}}{{end}}'
 while true; do
@@ -97,17 +97,17 @@ done
 `LINGER` is how long it keeps its sidecar alive while the pod is deleted, in seconds."""
 
 
-def period(followers: int) -> int:
+def polling_period(followers: int) -> int:
     """Polling period in seconds, chosen so that all watchers together send about ten requests per second."""
     return max(5, followers // 10)
 
 
-def account(item: Item[TrainingJobSpec]) -> str:
+def follower_account(item: Item[TrainingJobSpec]) -> str:
     """Name of the service account of a job's followers."""
     return f"{item.name}-{FOLLOWER}"
 
 
-def follow(
+def build_follower(
     item: Item[TrainingJobSpec],
     program: Program,
     pod: Body,
@@ -134,22 +134,24 @@ def follow(
         "LINGER": str(linger),
         "ROLE": main["name"],
         "RETRIES": str(item.spec.retries),
-        "PERIOD": str(period(count)),
+        "PERIOD": str(polling_period(count)),
         "COMMANDS": commands,
         "DIRECTORY": DIRECTORY,
     }
     prefix = f"{part.group}-" if part.group else ""
     fields = [
-        field("POD", "metadata.name"),
-        field("RUN", RUN_DIGEST.field_path),
-        field("INDEX", JOB_INDEX.field_path),
+        field_variable("POD", "metadata.name"),
+        field_variable("RUN", RUN_DIGEST.field_path),
+        field_variable("INDEX", JOB_INDEX.field_path),
         *env_list({"KEY": f"w{prefix}$(INDEX)"} if commands else {}),
     ]
     image = program.cluster_spec(item.cluster).images.kubectl
-    watcher = helper(FOLLOWER, image, FOLLOW_SCRIPT, [*env_list(env), *fields], resources("10m", "128Mi"), mounts)
+    watcher = build_helper(
+        FOLLOWER, image, FOLLOW_SCRIPT, [*env_list(env), *fields], build_resources("10m", "128Mi"), mounts
+    )
     return {
         **pod,
-        "serviceAccountName": account(item),
+        "serviceAccountName": follower_account(item),
         "initContainers": [*pod.get("initContainers", ()), main],
         "containers": [watcher],
         "volumes": [*pod.get("volumes", ()), token_volume()],
@@ -160,16 +162,26 @@ def watch_partners(
     item: Item[TrainingJobSpec], program: Program, pod: Body, own: str, leaders: Sequence[str], count: int
 ) -> Body:
     """Add the sidecar that fails the leading Job `own` when another one of `leaders` has failed."""
-    env = {"OWN": own, "LEADERS": " ".join(name for name in leaders if name != own), "PERIOD": str(period(count))}
-    run = field("RUN", RUN_DIGEST.field_path)
+    env = {
+        "OWN": own,
+        "LEADERS": " ".join(name for name in leaders if name != own),
+        "PERIOD": str(polling_period(count)),
+    }
+    run = field_variable("RUN", RUN_DIGEST.field_path)
     image = program.cluster_spec(item.cluster).images.kubectl
     mounts = [{"name": "token", "mountPath": TOKEN_PATH, "readOnly": True}]
-    watcher = helper(
-        PARTNER, image, PARTNER_SCRIPT, [*env_list(env), run], resources("10m", "128Mi"), mounts, restartPolicy="Always"
+    watcher = build_helper(
+        PARTNER,
+        image,
+        PARTNER_SCRIPT,
+        [*env_list(env), run],
+        build_resources("10m", "128Mi"),
+        mounts,
+        restartPolicy="Always",
     )
     return {
         **pod,
-        "serviceAccountName": account(item),
+        "serviceAccountName": follower_account(item),
         "initContainers": [*pod.get("initContainers", ()), watcher],
         "volumes": [*pod.get("volumes", ()), token_volume()],
     }
@@ -189,14 +201,14 @@ def token_volume() -> Body:
     }
 
 
-def access(
+def build_access(
     item: Item[TrainingJobSpec], name: str, component: str, rules: list[Body], accounts: Sequence[str] = ()
 ) -> list[Manifest]:
     """A service account with its own role, which `accounts` of the team get too: pods have only one account."""
     rbac = "rbac.authorization.k8s.io"
 
     def make(api: str, kind: str, **fields: Any) -> Manifest:
-        return k8s.manifest(item, item.cluster, api, kind, name, namespace=item.ns, component=component, **fields)
+        return k8s.build_manifest(item, item.cluster, api, kind, name, namespace=item.ns, component=component, **fields)
 
     return [
         make("v1", "ServiceAccount", automountServiceAccountToken=False),
@@ -227,4 +239,4 @@ def follower_access(
     ]
     if commands:
         rules.append(k8s.policy_rule([""], ["configmaps"], ["get"], resourceNames=[commands]))
-    return access(item, account(item), FOLLOWER, [*rules, *more], accounts)
+    return build_access(item, follower_account(item), FOLLOWER, [*rules, *more], accounts)

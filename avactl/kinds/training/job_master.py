@@ -10,16 +10,16 @@ from __future__ import annotations
 from math import ceil
 
 from avactl.contracts.pod_annotations import RUN_DIGEST
-from avactl.kinds.training.addressing import field, master_port
+from avactl.kinds.training.addressing import field_variable, master_port
 from avactl.kinds.training.followers import TOKEN_PATH
-from avactl.kinds.training.roles import MASTER, Part, bounds, replacing, workers_of
+from avactl.kinds.training.roles import MASTER, Part, straggler_replacement, worker_bounds, workers_of
 from avactl.kinds.training.spec import TrainingJobSpec
 from avactl.program.lowering import k8s
-from avactl.program.lowering.pods import env_list, resources
+from avactl.program.lowering.pods import build_resources, env_list
 from avactl.program.manifest import Body, Manifest
 from avactl.program.ownership import Owned
 from avactl.program.program import Item, Program
-from avactl.spec.schema.values import seconds
+from avactl.spec.schema.values import duration_seconds
 
 HTTP_PORT = 8080
 """Port of the master's metrics and probes."""
@@ -36,8 +36,11 @@ def local_args(item: Item[TrainingJobSpec]) -> list[str]:
         args += ["--staleness", str(spec.staleness)]
     elif spec.strategy == "parameterServer":
         args += ["--gradients", str(workers_of(spec) - spec.backup_workers)]
-    elif (slow := replacing(spec)) is not None:
-        args += ["--replace-stragglers", f"{bounds(spec)[0]}:{slow.below:g}:{ceil(seconds(slow.after))}"]
+    elif (slow := straggler_replacement(spec)) is not None:
+        args += [
+            "--replace-stragglers",
+            f"{worker_bounds(spec)[0]}:{slow.below:g}:{ceil(duration_seconds(slow.after))}",
+        ]
     return args
 
 
@@ -46,7 +49,7 @@ def state_name(item: Item[TrainingJobSpec]) -> str:
     return f"{item.name}-{MASTER}"
 
 
-def container(item: Item[TrainingJobSpec], program: Program, part: Part) -> Body:
+def build_container(item: Item[TrainingJobSpec], program: Program, part: Part) -> Body:
     """Build the master's container, without what `pods.pod_spec` adds. It has the followers' token.
 
     In the network of the machine it has no probes and metrics: their port might be in use there.
@@ -64,27 +67,27 @@ def container(item: Item[TrainingJobSpec], program: Program, part: Part) -> Body
             *(["--http", f"$(POD_IP):{HTTP_PORT}"] if http else []),
         ],
         "env": [
-            field("AVACTL_RUN", RUN_DIGEST.field_path),
-            field("POD_NAME", "metadata.name"),
-            field("POD_IP", "status.podIP"),
+            field_variable("AVACTL_RUN", RUN_DIGEST.field_path),
+            field_variable("POD_NAME", "metadata.name"),
+            field_variable("POD_IP", "status.podIP"),
             *env_list({"AVACTL_JOB": item.name}),
         ],
-        "resources": resources(part.compute.cpu, part.compute.memory),
-        **(_probes() if http else {}),
+        "resources": build_resources(part.compute.cpu, part.compute.memory),
+        **(_build_probes() if http else {}),
     }
 
 
-def _probes() -> Body:
+def _build_probes() -> Body:
     """Probes of a master that reads its state, and waits for an API server that does not answer, when it starts."""
     return {
         "ports": [{"name": "http", "containerPort": HTTP_PORT}],
-        "startupProbe": _probe("/livez", 2, 60),
-        "livenessProbe": _probe("/livez", 10, 6),
-        "readinessProbe": _probe("/readyz", 5, 2),
+        "startupProbe": _build_probe("/livez", 2, 60),
+        "livenessProbe": _build_probe("/livez", 10, 6),
+        "readinessProbe": _build_probe("/readyz", 5, 2),
     }
 
 
-def _probe(path: str, every: int, failures: int) -> Body:
+def _build_probe(path: str, every: int, failures: int) -> Body:
     return {"httpGet": {"path": path, "port": "http"}, "periodSeconds": every, "failureThreshold": failures}
 
 
@@ -98,9 +101,9 @@ def with_token(pod: Body) -> Body:
     return {**pod, "initContainers": made}
 
 
-def state(item: Item[TrainingJobSpec]) -> Manifest:
+def build_state(item: Item[TrainingJobSpec]) -> Manifest:
     """Build the empty ConfigMap that the master fills."""
-    return k8s.manifest(
+    return k8s.build_manifest(
         item,
         item.cluster,
         "v1",
@@ -112,6 +115,6 @@ def state(item: Item[TrainingJobSpec]) -> Manifest:
     )
 
 
-def rules(item: Item[TrainingJobSpec]) -> list[Body]:
+def master_rules(item: Item[TrainingJobSpec]) -> list[Body]:
     """RBAC rules of the master, beyond those of followers."""
     return [k8s.policy_rule([""], ["configmaps"], ["get", "patch"], resourceNames=[state_name(item)])]

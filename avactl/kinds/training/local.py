@@ -6,14 +6,14 @@ from collections.abc import Mapping
 
 from avactl.diagnostics import Diagnostic
 from avactl.kinds.training import job_master
-from avactl.kinds.training.addressing import hostfile, slots_per_worker
+from avactl.kinds.training.addressing import build_hostfile, slots_per_worker
 from avactl.kinds.training.followers import EVALUATOR_GRACE
-from avactl.kinds.training.roles import MASTER, Part, bounds, job_name, parts, rendezvous_name
+from avactl.kinds.training.roles import MASTER, Part, job_name, job_parts, rendezvous_name, worker_bounds
 from avactl.kinds.training.spec import TrainingJobSpec, Workers
 from avactl.kinds.training.strategies import strategy_problems
 from avactl.program.local_run import LocalHooks, LocalRole, LocalRun
 from avactl.program.program import Item
-from avactl.spec.schema.values import seconds
+from avactl.spec.schema.values import duration_seconds
 
 
 def with_workers(item: Item[TrainingJobSpec], workers: int) -> Item[TrainingJobSpec] | Diagnostic:
@@ -21,7 +21,7 @@ def with_workers(item: Item[TrainingJobSpec], workers: int) -> Item[TrainingJobS
     spec = item.spec
     path = ("spec", "workers") if "workers" in spec.model_fields_set else ("spec",)
     if spec.strategy == "elastic":
-        least, most = bounds(spec)
+        least, most = worker_bounds(spec)
         if not least <= workers <= most:
             message = f"{workers} workers: the job has `min` {least} and `max` {most}"
             return Diagnostic("invalid-value", message, item.span(*path))
@@ -39,13 +39,13 @@ def _with_replicas(workers: Workers, count: int) -> Workers:
 def local_run(item: Item[TrainingJobSpec]) -> LocalRun:
     """Return how a job runs on one machine."""
     spec = item.spec
-    made = parts(spec)
+    made = job_parts(spec)
     return LocalRun(
-        roles=[_role(item, part) for part in made],
+        roles=[_local_role(item, part) for part in made],
         first_pod_decides=spec.strategy == "elastic",
-        timeout=None if spec.timeout is None else float(seconds(spec.timeout)),
-        files=_files(item),
-        env=_environment,
+        timeout=None if spec.timeout is None else float(duration_seconds(spec.timeout)),
+        files=_hostfiles(item),
+        env=_local_environment,
         notes=[] if spec.health_check is None else ["no health check: all workers are on this machine"],
         checkout="" if spec.code is None else spec.code.mount,
         code="" if spec.code is None else str(spec.code),
@@ -53,7 +53,7 @@ def local_run(item: Item[TrainingJobSpec]) -> LocalRun:
     )
 
 
-def _role(item: Item[TrainingJobSpec], part: Part) -> LocalRole:
+def _local_role(item: Item[TrainingJobSpec], part: Part) -> LocalRole:
     spec = item.spec
     replicas, skipped = part.replicas, ""
     if part.role == "worker" and spec.strategy == "elastic" and "replicas" in spec.workers.model_fields_set:
@@ -72,15 +72,19 @@ def _role(item: Item[TrainingJobSpec], part: Part) -> LocalRole:
     )
 
 
-def _files(item: Item[TrainingJobSpec]) -> dict[tuple[str, str], str]:
+def _hostfiles(item: Item[TrainingJobSpec]) -> dict[tuple[str, str], str]:
     """Replace MPI's hostfile: mpirun would call ssh for each of several loopback addresses."""
     if item.spec.strategy != "mpi":
         return {}
-    slots = sum(slots_per_worker(item.spec, part) * part.replicas for part in parts(item.spec) if part.role == "worker")
-    return {(rendezvous_name(item), key): text for key, text in hostfile(item.spec, [("localhost", slots)]).items()}
+    slots = sum(
+        slots_per_worker(item.spec, part) * part.replicas for part in job_parts(item.spec) if part.role == "worker"
+    )
+    return {
+        (rendezvous_name(item), key): text for key, text in build_hostfile(item.spec, [("localhost", slots)]).items()
+    }
 
 
-def _environment(role: str, index: int) -> Mapping[str, str]:
+def _local_environment(role: str, index: int) -> Mapping[str, str]:
     if role == "launcher":
         # Ranks share the machine with others: none is bound to a core, and none polls while it waits.
         return {

@@ -8,14 +8,14 @@ from typing import NamedTuple
 from avactl.diagnostics import Diagnostic, Note
 from avactl.kinds.training import followers, mpi
 from avactl.kinds.training.pod import CHECKPOINTS, log_path
-from avactl.kinds.training.roles import declared
+from avactl.kinds.training.roles import declared_roles
 from avactl.kinds.training.spec import TrainingJobSpec
 from avactl.program import dataset_access
 from avactl.program.lowering import pods
 from avactl.program.program import Item, Program
 
 Path = tuple[str | int, ...]
-_SYSTEM = (
+_SYSTEM_DIRECTORIES = (
     "/",
     "/bin",
     "/boot",
@@ -45,7 +45,7 @@ class Place(NamedTuple):
     dataset: bool = False
 
 
-def _places(item: Item[TrainingJobSpec], program: Program) -> Iterator[Place]:
+def _mount_places(item: Item[TrainingJobSpec], program: Program) -> Iterator[Place]:
     spec = item.spec
     for index, mount in enumerate(spec.datasets):
         place: Path = ("spec", "datasets", index, "mount")
@@ -64,11 +64,11 @@ def _places(item: Item[TrainingJobSpec], program: Program) -> Iterator[Place]:
     if logs is not None:
         place = ("spec", "logVolume") if spec.log_volume is not None else ("spec", "tensorboard", "logdir")
         yield Place(logs, "the log volume", place, False)
-    for bucket in dataset_access.buckets(program, item):
+    for bucket in dataset_access.mounted_buckets(program, item):
         yield Place(f"/buckets/{bucket.name}", f"bucket {bucket.name}", ("spec",), True)
     if "HOME" not in spec.env:
         yield Place(pods.HOME, "the home directory", ("spec",), False)
-    for path, role in declared(spec):
+    for path, role in declared_roles(spec):
         if role.shared_memory is not None:
             yield Place("/dev/shm", "shared memory", (*path, "sharedMemory"), False)  # noqa: S108
             break
@@ -82,7 +82,7 @@ def place_problems(item: Item[TrainingJobSpec], program: Program) -> Iterator[Di
 
     Conflicts between two datasets are reported by `dataset_access.mount_problems`.
     """
-    places = [place._replace(directory=place.directory.rstrip("/") or "/") for place in _places(item, program)]
+    places = [place._replace(directory=place.directory.rstrip("/") or "/") for place in _mount_places(item, program)]
     logdir = item.spec.tensorboard.logdir if item.spec.tensorboard else "/logs"
     if "://" not in logdir and not logdir.startswith("/"):
         yield Diagnostic(
@@ -93,7 +93,7 @@ def place_problems(item: Item[TrainingJobSpec], program: Program) -> Iterator[Di
         )
         return
     for index, place in enumerate(places):
-        if place.directory in _SYSTEM:
+        if place.directory in _SYSTEM_DIRECTORIES:
             if place.directory == "/" and place.dataset:
                 continue
             hint = "use a separate directory, such as `/data`"
@@ -103,13 +103,13 @@ def place_problems(item: Item[TrainingJobSpec], program: Program) -> Iterator[Di
         for other in places[:index]:
             if place.dataset and other.dataset:
                 continue
-            problem = _clash(item, place, other)
+            problem = _clash_problem(item, place, other)
             if problem is not None:
                 yield problem
                 break
 
 
-def _clash(item: Item[TrainingJobSpec], place: Place, other: Place) -> Diagnostic | None:
+def _clash_problem(item: Item[TrainingJobSpec], place: Place, other: Place) -> Diagnostic | None:
     """Return the conflict between two mount points, or None."""
     if place.directory == other.directory:
         message = f"{place.what} and {other.what} are both mounted at `{place.directory}`"

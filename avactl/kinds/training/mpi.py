@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from avactl.kinds.training.addressing import config_value, implementation
+from avactl.kinds.training.addressing import config_value, mpi_implementation
 from avactl.kinds.training.followers import DIRECTORY as LAUNCH
-from avactl.kinds.training.followers import TOKEN_PATH, access, token_volume
+from avactl.kinds.training.followers import TOKEN_PATH, build_access, token_volume
 from avactl.kinds.training.spec import TrainingJobSpec
 from avactl.program.lowering import k8s
-from avactl.program.lowering.pods import HOME, Volumes, env_list, helper, resources
+from avactl.program.lowering.pods import HOME, Volumes, build_helper, build_resources, env_list
 from avactl.program.manifest import Body, Manifest
 from avactl.program.ownership import Owned
 from avactl.program.program import Item, Program
@@ -30,27 +30,27 @@ COMMANDS_DATA = Owned("ConfigMap", ("data",), "the launcher, in the ConfigMap `N
 MOST_WORKERS = 512
 """An orted command is below 2 kB, and a ConfigMap holds 1 MiB."""
 
-_NEXT = f"{LAUNCH}/next"
-_COMMANDS = f"{LAUNCH}/commands"
+_NEXT_FILE = f"{LAUNCH}/next"
+_COMMANDS_FILE = f"{LAUNCH}/commands"
 
-_WRITE = f"""\
+_WRITE_SCRIPT = f"""\
 pod=${{1%%.*}}
 key=w${{pod#"$AVACTL_JOB-worker-"}}
 shift
-next=$(mktemp {_NEXT}/XXXXXX) || exit 1
-printf '%s\\n' "$*" > "$next" && mv "$next" "{_COMMANDS}/$key" || exit 1"""
+next=$(mktemp {_NEXT_FILE}/XXXXXX) || exit 1
+printf '%s\\n' "$*" > "$next" && mv "$next" "{_COMMANDS_FILE}/$key" || exit 1"""
 
 AGENT = f"""\
 #!/bin/sh
 # Open MPI's remote-shell agent: agent HOST COMMAND
-{_WRITE}
+{_WRITE_SCRIPT}
 """
 
 HYDRA_AGENT = f"""\
 #!/bin/sh
 # hydra's launcher: agent [OPTION…] HOST COMMAND
 while [ "${{1#-}}" != "$1" ]; do shift; done
-{_WRITE}
+{_WRITE_SCRIPT}
 # It ends with the daemons: when none is connected to mpiexec's port any more.
 words=$*
 port=${{words#*--control-port }}
@@ -71,13 +71,13 @@ while [ -n "$(connected)" ]; do sleep 1; done
 
 PUBLISH_SCRIPT = f"""\
 trap 'exit 0' TERM
-mkdir -p {_NEXT} {_COMMANDS}
+mkdir -p {_NEXT_FILE} {_COMMANDS_FILE}
 last=none
 while true; do
   # The first look finds nothing, and clears what an earlier launcher wanted.
-  now=$(cat {_COMMANDS}/* 2>/dev/null)
+  now=$(cat {_COMMANDS_FILE}/* 2>/dev/null)
   if [ "$now" != "$last" ] &&
-    kubectl create configmap "$COMMANDS" --from-file={_COMMANDS} --dry-run=client -o json |
+    kubectl create configmap "$COMMANDS" --from-file={_COMMANDS_FILE} --dry-run=client -o json |
       kubectl apply --server-side --force-conflicts --field-manager=avactl-launcher --validate=false -f - >/dev/null
   then
     last=$now
@@ -105,25 +105,25 @@ def commands_name(item: Item[TrainingJobSpec]) -> str:
     return f"{item.name}-launch"
 
 
-def files(item: Item[TrainingJobSpec]) -> dict[str, str]:
+def rendezvous_files(item: Item[TrainingJobSpec]) -> dict[str, str]:
     """Data of the rendezvous ConfigMap in addition to the hostfile."""
     user, group = item.spec.run_as_user, item.spec.run_as_group or item.spec.run_as_user
     # Open MPI refuses to start for a user without a name.
-    agent = AGENT if implementation(item.spec) == "openmpi" else HYDRA_AGENT
+    agent = AGENT if mpi_implementation(item.spec) == "openmpi" else HYDRA_AGENT
     return {"agent": agent, "passwd": f"user:x:{user}:{group}::{HOME}:/bin/sh\n"}
 
 
 def launcher_command(spec: TrainingJobSpec) -> str:
     """Command that starts the ranks. `mpirun` of an image may be another library's."""
-    return "mpirun" if implementation(spec) == "openmpi" else "mpiexec.hydra"
+    return "mpirun" if mpi_implementation(spec) == "openmpi" else "mpiexec.hydra"
 
 
-def environment(item: Item[TrainingJobSpec]) -> list[Body]:
+def launcher_environment(item: Item[TrainingJobSpec]) -> list[Body]:
     """Settings of the MPI library in the launcher."""
     agent, hostfile = f"{CONFIG}/agent", f"{CONFIG}/hostfile"
     # Workers cannot resolve the short name of the launcher. On machines' networks names are those of machines.
     interface = {} if item.spec.host_network is not None else {"IFACE": "eth0"}
-    library = implementation(item.spec)
+    library = mpi_implementation(item.spec)
     if library == "mpich":
         own = {"HOST_FILE": hostfile, "LAUNCHER": "rsh", "LAUNCHER_EXEC": agent, **interface}
         return env_list({f"HYDRA_{name}": value for name, value in own.items()})
@@ -146,7 +146,7 @@ def environment(item: Item[TrainingJobSpec]) -> list[Body]:
     )
 
 
-def mount(volumes: Volumes, config_map: str, *, launcher: bool) -> None:
+def mount_files(volumes: Volumes, config_map: str, *, launcher: bool) -> None:
     """Mount the files of launcher and workers, and the directory of commands."""
     keys = ("agent", "hostfile", "passwd") if launcher else ("passwd",)
     volumes.config("mpi", config_map, CONFIG, keys=keys, executable=True)
@@ -154,21 +154,21 @@ def mount(volumes: Volumes, config_map: str, *, launcher: bool) -> None:
     volumes.empty("launch", LAUNCH)
 
 
-def launcher(item: Item[TrainingJobSpec], program: Program, pod: Body) -> Body:
+def build_launcher(item: Item[TrainingJobSpec], program: Program, pod: Body) -> Body:
     """Build the launcher's pod with the sidecar that publishes the commands."""
-    publisher = helper(
+    publisher = build_helper(
         "publisher",
         program.cluster_spec(item.cluster).images.kubectl,
         PUBLISH_SCRIPT,
         env_list({"COMMANDS": commands_name(item)}),
-        resources("10m", "128Mi"),
+        build_resources("10m", "128Mi"),
         [
             {"name": "token", "mountPath": TOKEN_PATH, "readOnly": True},
             {"name": "launch", "mountPath": LAUNCH},
         ],
         restartPolicy="Always",
         # mpirun must find the directories.
-        startupProbe={"exec": {"command": ["test", "-d", _COMMANDS]}, "periodSeconds": 1},
+        startupProbe={"exec": {"command": ["test", "-d", _COMMANDS_FILE]}, "periodSeconds": 1},
     )
     return {
         **pod,
@@ -178,12 +178,12 @@ def launcher(item: Item[TrainingJobSpec], program: Program, pod: Body) -> Body:
     }
 
 
-def objects(item: Item[TrainingJobSpec], accounts: Sequence[str] = ()) -> list[Manifest]:
+def build_commands_objects(item: Item[TrainingJobSpec], accounts: Sequence[str] = ()) -> list[Manifest]:
     """Return the ConfigMap of commands, which the launcher fills, and its permission to do so."""
     name = commands_name(item)
     rules = [k8s.policy_rule([""], ["configmaps"], ["get", "patch"], resourceNames=[name])]
     return [
-        k8s.manifest(
+        k8s.build_manifest(
             item,
             item.cluster,
             "v1",
@@ -193,5 +193,5 @@ def objects(item: Item[TrainingJobSpec], accounts: Sequence[str] = ()) -> list[M
             component="launcher",
             owned=(COMMANDS_DATA.field,),
         ),
-        *access(item, f"{item.name}-launcher", "launcher", rules, accounts),
+        *build_access(item, f"{item.name}-launcher", "launcher", rules, accounts),
     ]

@@ -16,7 +16,13 @@ from avactl.contracts.pod_annotations import (
 from avactl.kinds.team.buckets import team_bucket, written_through
 from avactl.kinds.team.names import RUN_ACCOUNT
 from avactl.kinds.training import followers, job_master, mpi
-from avactl.kinds.training.addressing import environment, listens, port, starts_with_torchrun, with_index
+from avactl.kinds.training.addressing import (
+    listens_on_rendezvous,
+    pod_environment,
+    rendezvous_port,
+    starts_with_torchrun,
+    with_index,
+)
 from avactl.kinds.training.commands import with_mpirun, with_torchrun
 from avactl.kinds.training.init_containers import health_check, workspace_code
 from avactl.kinds.training.roles import (
@@ -24,25 +30,25 @@ from avactl.kinds.training.roles import (
     DATA_ROLES,
     MASTER,
     Part,
-    bounds,
-    declared,
+    declared_roles,
     job_name,
-    leaders,
+    leading_jobs,
     rendezvous_name,
     spot_from,
-    whole,
+    whole_compute,
+    worker_bounds,
 )
 from avactl.kinds.training.spec import Checkpoint, TrainingJobSpec
-from avactl.kinds.training.starts.dependencies import after
+from avactl.kinds.training.starts.dependencies import dependency_annotation
 from avactl.program.checks.dataset_start import data_locality, start_when_warm
 from avactl.program.lowering import k8s, pods
 from avactl.program.lowering.gpu_request import link_annotations
 from avactl.program.lowering.host_network import with_host_network
-from avactl.program.lowering.k8s import compact
+from avactl.program.lowering.k8s import drop_none
 from avactl.program.manifest import Body
 from avactl.program.program import Item, Program
 from avactl.spec.schema.compute import GpuLinkCompute
-from avactl.spec.schema.values import seconds
+from avactl.spec.schema.values import duration_seconds
 
 CHECKPOINTS = "/checkpoint"
 """Mount path of a checkpoint volume."""
@@ -62,23 +68,23 @@ SPOT_FIRST: Body = {
 """Affinity of workers that run on spot machines if there are any free."""
 
 
-def template(item: Item[TrainingJobSpec], program: Program, made: list[Part], part: Part) -> Body:
+def build_template(item: Item[TrainingJobSpec], program: Program, made: list[Part], part: Part) -> Body:
     """Build the pod template of one role, without the digest of its run."""
     spec = item.spec
     gpu = gpu_request(item, program, part)
-    leading = leaders(item, made)
+    leading = leading_jobs(item, made)
     settings = part.settings(spec)
     pod = pods.pod_spec(
         item,
         program,
-        _container(item, program, made, part, gpu),
-        volumes=_volumes(item, program, part),
+        _build_container(item, program, made, part, gpu),
+        volumes=_make_volumes(item, program, part),
         gpu=gpu,
         service_account=RUN_ACCOUNT,
         priority=f"avactl-{spec.priority}",
         settings=settings,
-        settings_at=(("spec", "pod"), *((*path, "pod") for path, role in declared(spec) if role is part.compute)),
-        **compact(
+        settings_at=(("spec", "pod"), *((*path, "pod") for path, role in declared_roles(spec) if role is part.compute)),
+        **drop_none(
             restartPolicy="Never",
             affinity=SPOT_FIRST if part.role == "worker" and spot_from(spec) and gpu.on_spot else None,
             # The first process of a PID namespace ignores SIGTERM unless it has a handler: pods that are preempted
@@ -96,9 +102,9 @@ def template(item: Item[TrainingJobSpec], program: Program, made: list[Part], pa
     if part.role == "worker" and spec.health_check is not None:
         pod = health_check.with_health_check(item, program, part, pod, spec.health_check)
     if part.role == "launcher":
-        pod = mpi.launcher(item, program, pod)
+        pod = mpi.build_launcher(item, program, pod)
     elif not part.leads:
-        pod = followers.follow(
+        pod = followers.build_follower(
             item,
             program,
             pod,
@@ -117,8 +123,8 @@ def template(item: Item[TrainingJobSpec], program: Program, made: list[Part], pa
         watchers = sum(other.replicas for other in made)
         pod = followers.watch_partners(item, program, pod, job_name(item, part.name), leading, watchers)
     if spec.host_network is not None:
-        pod = with_host_network(pod, port(item) if listens(spec, part) else None)
-    labels = k8s.labels(item, part.role)
+        pod = with_host_network(pod, rendezvous_port(item) if listens_on_rendezvous(spec, part) else None)
+    labels = k8s.object_labels(item, part.role)
     if settings is not None:
         account = pod["serviceAccountName"] if settings.service_account_name is None else settings.service_account_name
         pod = {**pod, "serviceAccountName": account}
@@ -134,13 +140,13 @@ def template(item: Item[TrainingJobSpec], program: Program, made: list[Part], pa
         if spec.workers.within:
             notes[WITHIN.name] = spec.workers.within
     notes |= start_when_warm(item, program)
-    notes |= after(item, program)
+    notes |= dependency_annotation(item, program)
     if part.role in DATA_ROLES:
         notes |= data_locality(item, program)
     if not spec.preemptible:
         notes[PREEMPTIBLE.name] = "false"
     if spec.checkpoint is not None and part.role in DATA_ROLES:
-        notes[CHECKPOINT_EVERY.name] = str(ceil(seconds(spec.checkpoint.every)))
+        notes[CHECKPOINT_EVERY.name] = str(ceil(duration_seconds(spec.checkpoint.every)))
     if part.role == "worker" and spot_from(spec):
         notes[SPOT_FROM.name] = str(spot_from(spec))
     if isinstance(part.compute, GpuLinkCompute):
@@ -150,7 +156,7 @@ def template(item: Item[TrainingJobSpec], program: Program, made: list[Part], pa
 
 def gpu_request(item: Item[TrainingJobSpec], program: Program, part: Part) -> pods.GpuRequest:
     """Return how the pods of one role get their GPUs."""
-    return pods.GpuRequest(item, program, whole(item.spec, part.compute), part.name, part.replicas)
+    return pods.GpuRequest(item, program, whole_compute(item.spec, part.compute), part.name, part.replicas)
 
 
 def is_gang(made: list[Part]) -> bool:
@@ -160,16 +166,16 @@ def is_gang(made: list[Part]) -> bool:
 
 def gang_size(spec: TrainingJobSpec, made: list[Part]) -> int:
     """Number of pods that must run at the same time."""
-    least, most = bounds(spec)
+    least, most = worker_bounds(spec)
     return sum(part.replicas for part in made) - (most - least)
 
 
-def _container(
+def _build_container(
     item: Item[TrainingJobSpec], program: Program, made: list[Part], part: Part, gpu: pods.GpuRequest
 ) -> Body:
     spec = item.spec
     if part.role == MASTER:
-        return job_master.container(item, program, part)
+        return job_master.build_container(item, program, part)
     command, args = part.command, part.args
     if part.role == "worker" and starts_with_torchrun(spec, part):
         command = with_torchrun(command)
@@ -179,18 +185,18 @@ def _container(
         command, args = ["sh", "-c", mpi.WORKER_SCRIPT], []
     command = with_index(item, part, command)
     compute = part.compute
-    return compact(
+    return drop_none(
         name=part.role,
         image=spec.image,
         command=command or None,
         args=args or None,
         workingDir=spec.code.directory if spec.code else None,
-        env=_env(item, program, part, gpu),
-        resources=pods.resources(compute.cpu, compute.memory, gpu.resources(), gpu.claims),
+        env=_build_env(item, program, part, gpu),
+        resources=pods.build_resources(compute.cpu, compute.memory, gpu.resources(), gpu.claims),
     )
 
 
-def _env(item: Item[TrainingJobSpec], program: Program, part: Part, gpu: pods.GpuRequest) -> list[Body]:
+def _build_env(item: Item[TrainingJobSpec], program: Program, part: Part, gpu: pods.GpuRequest) -> list[Body]:
     spec = item.spec
     # Connections that set up RDMA use the pod's own network.
     own = {"NCCL_SOCKET_IFNAME": "eth0", "GLOO_SOCKET_IFNAME": "eth0"} if gpu.rdma and not spec.host_network else {}
@@ -198,9 +204,9 @@ def _env(item: Item[TrainingJobSpec], program: Program, part: Part, gpu: pods.Gp
     if nics:
         # `=`: exact names. Machines have more NICs, for storage and management.
         own["NCCL_IB_HCA"] = f"={','.join(nics)}"
-    result = [pods.env_list(own), environment(item, part)]
+    result = [pods.env_list(own), pod_environment(item, part)]
     if part.role == "launcher":
-        result.append(mpi.environment(item))
+        result.append(mpi.launcher_environment(item))
     if spec.checkpoint is not None:
         result.append(_checkpoint_env(item, program, spec.checkpoint, mounted=part.role in CHECKPOINT_ROLES))
     result.append(_store_env(item, program))
@@ -212,7 +218,7 @@ def _checkpoint_env(
 ) -> list[Body]:
     env = {
         "AVACTL_CHECKPOINT_PATH": checkpoint.path or CHECKPOINTS,
-        "AVACTL_CHECKPOINT_EVERY": str(ceil(seconds(checkpoint.every))),
+        "AVACTL_CHECKPOINT_EVERY": str(ceil(duration_seconds(checkpoint.every))),
         "AVACTL_CHECKPOINT_KEEP": str(checkpoint.keep),
     }
     if not mounted:
@@ -245,7 +251,7 @@ def store_env(item: Item, program: Program, url: str) -> list[Body]:
     return pods.secret_env(bucket.secret, keys)
 
 
-def _volumes(item: Item[TrainingJobSpec], program: Program, part: Part) -> pods.Volumes:
+def _make_volumes(item: Item[TrainingJobSpec], program: Program, part: Part) -> pods.Volumes:
     spec = item.spec
     volumes = pods.Volumes(item, program)
     if part.role == MASTER:
@@ -254,11 +260,11 @@ def _volumes(item: Item[TrainingJobSpec], program: Program, part: Part) -> pods.
     if part.compute.shared_memory:
         volumes.empty("shared-memory", "/dev/shm", size=part.compute.shared_memory, memory=True)  # noqa: S108
     if spec.strategy == "mpi" and part.role in ("launcher", "worker"):
-        mpi.mount(volumes, rendezvous_name(item), launcher=part.role == "launcher")
+        mpi.mount_files(volumes, rendezvous_name(item), launcher=part.role == "launcher")
     if spec.code is not None and spec.code.git is not None:
         volumes.code(spec.code.git)
     elif spec.code is not None and spec.code.workspace is not None:
-        workspace_code.mount(volumes, spec.code.workspace)
+        workspace_code.mount_code(volumes, spec.code.workspace)
     if part.role in CHECKPOINT_ROLES:
         volumes.buckets()
         if spec.checkpoint is not None and spec.checkpoint.volume is not None:

@@ -18,7 +18,7 @@ from avactl.kinds.training.spec import (
 from avactl.program.program import Item
 from avactl.spec.schema.compute import Compute
 from avactl.spec.schema.pod_requests import on_spot, with_pod
-from avactl.spec.schema.pod_settings import PodSettings, merged
+from avactl.spec.schema.pod_settings import PodSettings, merge_settings
 
 DATA_ROLES = frozenset(("worker", "chief", "evaluator"))
 """Roles that read data and write checkpoints and logs. Launcher and scheduler only start."""
@@ -62,22 +62,22 @@ class Part:
 
 def settings_of(spec: TrainingJobSpec, role: Compute) -> PodSettings | None:
     """Return the pod settings of a role or group: the job's and its own."""
-    return merged(spec.pod, role.pod if isinstance(role, OwnPod) else None)
+    return merge_settings(spec.pod, role.pod if isinstance(role, OwnPod) else None)
 
 
-def whole(spec: TrainingJobSpec, role: Compute) -> Compute:
+def whole_compute(spec: TrainingJobSpec, role: Compute) -> Compute:
     """Return the compute of a role's pods with all of their containers, and their use of spot machines."""
     workers = any(role is each for each in (spec.workers, *spec.worker_groups))
     return on_spot(with_pod(role, settings_of(spec, role)), spec.spot if workers else "never")
 
 
-def accounts(spec: TrainingJobSpec, made: Iterable[Part]) -> list[str]:
+def service_accounts(spec: TrainingJobSpec, made: Iterable[Part]) -> list[str]:
     """Return the service accounts of the team that pods of the job have."""
     found = [settings.service_account_name for part in made if (settings := part.settings(spec)) is not None]
     return list(dict.fromkeys(name for name in found if name is not None))
 
 
-def bounds(spec: TrainingJobSpec) -> tuple[int, int]:
+def worker_bounds(spec: TrainingJobSpec) -> tuple[int, int]:
     """Return the minimum and maximum number of workers. They differ only for strategy `elastic`."""
     workers = spec.workers
     if spec.strategy != "elastic":
@@ -90,10 +90,10 @@ def bounds(spec: TrainingJobSpec) -> tuple[int, int]:
 
 def workers_of(spec: TrainingJobSpec) -> int:
     """Return the number of workers of all groups, at most."""
-    return bounds(spec)[1] + sum(group.replicas for group in spec.worker_groups)
+    return worker_bounds(spec)[1] + sum(group.replicas for group in spec.worker_groups)
 
 
-def declared(spec: TrainingJobSpec) -> Iterator[tuple[Path, Declared]]:
+def declared_roles(spec: TrainingJobSpec) -> Iterator[tuple[Path, Declared]]:
     """Yield the roles and groups that a spec declares: path and compute."""
     roles: list[tuple[str, Declared | None, Sequence[Declared]]] = [
         ("workers", spec.workers, spec.worker_groups),
@@ -108,9 +108,9 @@ def declared(spec: TrainingJobSpec) -> Iterator[tuple[Path, Declared]]:
             yield ("spec", f"{key[:-1]}Groups", index), group
 
 
-def parts(spec: TrainingJobSpec) -> list[Part]:
+def job_parts(spec: TrainingJobSpec) -> list[Part]:
     """Return the roles of a job with their groups, the leading one first."""
-    replicas = bounds(spec)[1]
+    replicas = worker_bounds(spec)[1]
     command, args, workers = spec.command, spec.args, spec.workers
 
     def of(role: str, key: str, declared: Role) -> Part:
@@ -125,19 +125,22 @@ def parts(spec: TrainingJobSpec) -> list[Part]:
 
     found: list[Part]
     if spec.strategy == "mpi":
-        found = [of("launcher", "launcher", spec.launcher or Role()), *_groups(spec, worker(replicas, leads=False))]
+        found = [
+            of("launcher", "launcher", spec.launcher or Role()),
+            *_role_groups(spec, worker(replicas, leads=False)),
+        ]
     elif spec.strategy == "parameterServer":
-        servers = _groups(spec, of("server", "servers", spec.servers or Role()))
+        servers = _role_groups(spec, of("server", "servers", spec.servers or Role()))
         if spec.framework == "tensorflow":
             # TensorFlow counts its chief separately from the workers; it is the first declared worker.
-            found = [worker(1, "chief"), *_groups(spec, worker(replicas - 1, leads=False)), *servers]
+            found = [worker(1, "chief"), *_role_groups(spec, worker(replicas - 1, leads=False)), *servers]
         elif spec.framework == "mxnet":
             scheduler = Part("scheduler", "servers", Role(cpu="500m", memory="1Gi"), 1, command, args, False)
-            found = [*_groups(spec, worker(replicas)), *servers, scheduler]
+            found = [*_role_groups(spec, worker(replicas)), *servers, scheduler]
         else:
-            found = [*_groups(spec, worker(replicas)), *servers]
+            found = [*_role_groups(spec, worker(replicas)), *servers]
     elif spec.strategy == "allReduce":
-        found = _groups(spec, worker(replicas))
+        found = _role_groups(spec, worker(replicas))
     else:
         found = [worker(replicas)]
     if has_master(spec):
@@ -147,7 +150,7 @@ def parts(spec: TrainingJobSpec) -> list[Part]:
     return [part for part in found if part.replicas > 0]
 
 
-def _groups(spec: TrainingJobSpec, first: Part) -> list[Part]:
+def _role_groups(spec: TrainingJobSpec, first: Part) -> list[Part]:
     """Return the pods of a role with its further groups, which differ only in their machines."""
     found, index = [first], first.replicas
     groups: Sequence[WorkerGroup | ServerGroup] = spec.worker_groups if first.key == "workers" else spec.server_groups
@@ -163,7 +166,7 @@ def _groups(spec: TrainingJobSpec, first: Part) -> list[Part]:
 
 def spot_from(spec: TrainingJobSpec) -> int:
     """Return the lowest index of workers on spot machines: an elastic job that may run elsewhere needs its fewest."""
-    return bounds(spec)[0] if spec.strategy == "elastic" and spec.spot == "allow" else 0
+    return worker_bounds(spec)[0] if spec.strategy == "elastic" and spec.spot == "allow" else 0
 
 
 def has_master(spec: TrainingJobSpec) -> bool:
@@ -172,9 +175,9 @@ def has_master(spec: TrainingJobSpec) -> bool:
     return spec.strategy == "elastic" or (spec.strategy == "parameterServer" and clock)
 
 
-def replacing(spec: TrainingJobSpec) -> Stragglers | None:
+def straggler_replacement(spec: TrainingJobSpec) -> Stragglers | None:
     """Return how slow workers are replaced; None if they are not, as without any to spare."""
-    least, most = bounds(spec)
+    least, most = worker_bounds(spec)
     chosen = spec.stragglers or Stragglers()
     return chosen if least < most and chosen.action == "replace" else None
 
@@ -190,7 +193,7 @@ def pods_with(made: Iterable[Part], roles: frozenset[str]) -> int:
     return sum(part.replicas for part in made if part.role in roles)
 
 
-def counts(made: Iterable[Part]) -> dict[str, int]:
+def pods_by_role(made: Iterable[Part]) -> dict[str, int]:
     """Number of pods by role."""
     found: dict[str, int] = {}
     for part in made:
@@ -198,7 +201,7 @@ def counts(made: Iterable[Part]) -> dict[str, int]:
     return found
 
 
-def leaders(item: Item[TrainingJobSpec], made: Iterable[Part]) -> list[str]:
+def leading_jobs(item: Item[TrainingJobSpec], made: Iterable[Part]) -> list[str]:
     """Names of the leading Jobs: the run is complete when all of them are."""
     return [job_name(item, part.name) for part in made if part.leads]
 
@@ -213,12 +216,12 @@ def rendezvous_name(item: Item[TrainingJobSpec]) -> str:
     return f"{item.name}-rendezvous"
 
 
-def host(item: Item[TrainingJobSpec], role: str, index: int | str) -> str:
+def pod_host(item: Item[TrainingJobSpec], role: str, index: int | str) -> str:
     """DNS name of one pod of a role, or of its group by `Part.name`."""
     return f"{item.name}-{role}-{index}.{rendezvous_name(item)}.{item.ns}.svc"
 
 
-def hosts(item: Item[TrainingJobSpec], made: Iterable[Part], role: str) -> list[str]:
+def pod_hosts(item: Item[TrainingJobSpec], made: Iterable[Part], role: str) -> list[str]:
     """DNS names of a role's pods, by index."""
     after = f".{rendezvous_name(item)}.{item.ns}.svc"
     return [

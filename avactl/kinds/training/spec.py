@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from avactl.base.quantity import quantity
+from avactl.base.quantity import parse_quantity
 from avactl.spec.schema.base import Env, Model, Resource
 from avactl.spec.schema.compute import (
     Code,
@@ -33,7 +33,7 @@ from avactl.spec.schema.values import (
     Name,
     ObjectUrl,
     PodCpu,
-    bad,
+    value_error,
 )
 
 Strategy = Literal["single", "parameterServer", "allReduce", "mpi", "elastic"]
@@ -88,7 +88,7 @@ class Servers(Role):
     @model_validator(mode="after")
     def _size(self) -> Self:
         if self.parameters is not None and "replicas" not in self.model_fields_set:
-            needed = quantity(self.parameters) / (quantity(self.memory) * SERVER_SHARE)
+            needed = parse_quantity(self.parameters) / (parse_quantity(self.memory) * SERVER_SHARE)
             self.__dict__["replicas"] = min(max(1, ceil(needed)), MOST_SERVERS)
         return self
 
@@ -163,7 +163,7 @@ class Mpi(Model):
 def _not_a_directory(value: Any) -> Any:
     if isinstance(value, str) and value.startswith("/"):
         hint = "write the size of a volume at /checkpoint, `volume: 100Gi`, or a URL: `path: s3://BUCKET/DIRECTORY`"
-        raise bad(f"`{value[:80]}` is a directory, not an object-store URL", hint)
+        raise value_error(f"`{value[:80]}` is a directory, not an object-store URL", hint)
     return value
 
 
@@ -196,7 +196,7 @@ class TensorBoard(Model):
 
 def _of_team(value: Any) -> Any:
     if isinstance(value, str) and "/" in value:
-        raise bad(
+        raise value_error(
             f"`{value[:80]}` is not the name of a job", f"write `{value[:80].rpartition('/')[2]}`: jobs of the team"
         )
     return value

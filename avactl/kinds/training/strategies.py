@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import one_of
-from avactl.kinds.training.addressing import implementation
+from avactl.kinds.training.addressing import mpi_implementation
 from avactl.kinds.training.mpi import MOST_WORKERS
 from avactl.kinds.training.roles import has_master, workers_of
 from avactl.kinds.training.spec import TrainingJobSpec
 from avactl.program.program import Item
 
-_NAMES = {"pytorch": "PyTorch", "tensorflow": "TensorFlow", "mxnet": "MXNet", "caffe": "Caffe"}
+_FRAMEWORK_NAMES = {"pytorch": "PyTorch", "tensorflow": "TensorFlow", "mxnet": "MXNet", "caffe": "Caffe"}
 
 _UNSUPPORTED: dict[tuple[str, str], tuple[str, str]] = {
     ("caffe", "parameterServer"): ("Caffe has no parameter server", "use `single`, or `mpi` with an MPI build of it"),
@@ -28,7 +28,7 @@ _UNSUPPORTED: dict[tuple[str, str], tuple[str, str]] = {
 """Unsupported pairs: the reason and the remedy."""
 _WITHOUT_CLOCK = {"mxnet": "MXNet's KVStore", "tensorflow": "TensorFlow's parameter-server training"}
 """Frameworks whose parameter servers do not use the clock of the job master."""
-_ELASTIC = ("pytorch", "tensorflow", "custom")
+_ELASTIC_FRAMEWORKS = ("pytorch", "tensorflow", "custom")
 """Frameworks whose workers may come and go, with the library of the job master."""
 
 
@@ -39,30 +39,32 @@ GROUPED = ("allReduce", "parameterServer", "mpi")
 def strategy_problems(item: Item[TrainingJobSpec]) -> Iterator[Diagnostic]:
     """Yield conflicts between a job's strategy, framework and roles."""
     spec = item.spec
-    unsupported = _unsupported(item)
+    unsupported = _unsupported_problem(item)
     if unsupported is not None:
         yield unsupported
-    yield from _misplaced(item)
+    yield from _check_misplaced_keys(item)
     match spec.strategy:
         case "single":
-            yield from _one(
+            yield from _check_single_replica(
                 item, ("spec", "workers", "replicas"), spec.workers.replicas, "strategy `single` uses one pod"
             )
         case "parameterServer":
             yield from _parameter_server(item)
         case "mpi":
-            yield from _mpi(item)
+            yield from _check_mpi(item)
         case "elastic":
-            yield from _elastic(item)
-    yield from _groups(item)
+            yield from _check_elastic(item)
+    yield from _check_groups(item)
     if spec.evaluator is not None:
-        yield from _one(item, ("spec", "evaluator", "replicas"), spec.evaluator.replicas, "a job has one evaluator")
+        yield from _check_single_replica(
+            item, ("spec", "evaluator", "replicas"), spec.evaluator.replicas, "a job has one evaluator"
+        )
 
 
-def _unsupported(item: Item[TrainingJobSpec]) -> Diagnostic | None:
+def _unsupported_problem(item: Item[TrainingJobSpec]) -> Diagnostic | None:
     framework, strategy = item.spec.framework, item.spec.strategy
-    if strategy == "elastic" and framework not in _ELASTIC:
-        why = f"elastic workers are supported only for {one_of(_ELASTIC)}, not for `{framework}`"
+    if strategy == "elastic" and framework not in _ELASTIC_FRAMEWORKS:
+        why = f"elastic workers are supported only for {one_of(_ELASTIC_FRAMEWORKS)}, not for `{framework}`"
         hint = "use `parameterServer` or `mpi`"
     elif (framework, strategy) in _UNSUPPORTED:
         why, hint = _UNSUPPORTED[framework, strategy]
@@ -83,18 +85,18 @@ def _unsupported(item: Item[TrainingJobSpec]) -> Diagnostic | None:
     )
 
 
-def _misplaced(item: Item[TrainingJobSpec]) -> Iterator[Diagnostic]:
+def _check_misplaced_keys(item: Item[TrainingJobSpec]) -> Iterator[Diagnostic]:
     """Yield roles and settings that would be ignored silently."""
     spec = item.spec
     strategy = spec.strategy
     if strategy != "parameterServer":
         for key in ("servers", "consistency", "staleness"):
             if key in spec.model_fields_set and getattr(spec, key) is not None:
-                yield _wrong(item, key, "parameterServer")
+                yield _misplaced_problem(item, key, "parameterServer")
     if strategy != "parameterServer" and spec.backup_workers:
-        yield _wrong(item, "backupWorkers", "parameterServer")
+        yield _misplaced_problem(item, "backupWorkers", "parameterServer")
     if strategy != "parameterServer" and spec.server_groups:
-        yield _wrong(item, "serverGroups", "parameterServer")
+        yield _misplaced_problem(item, "serverGroups", "parameterServer")
     if strategy == "elastic" and spec.host_network is not None:
         yield Diagnostic(
             "wrong-strategy",
@@ -112,16 +114,16 @@ def _misplaced(item: Item[TrainingJobSpec]) -> Iterator[Diagnostic]:
             notes=_strategy_note(item),
         )
     if not has_master(spec) and spec.master is not None:
-        yield _wrong(item, "master", "elastic")
+        yield _misplaced_problem(item, "master", "elastic")
     if strategy != "elastic" and spec.stragglers is not None:
-        yield _wrong(item, "stragglers", "elastic")
+        yield _misplaced_problem(item, "stragglers", "elastic")
     if strategy != "allReduce" and spec.health_check is not None:
-        yield _wrong(item, "healthCheck", "allReduce")
+        yield _misplaced_problem(item, "healthCheck", "allReduce")
     if strategy != "mpi":
         for key in ("launcher", "mpi", "slotsPerWorker"):
             name = "slots_per_worker" if key == "slotsPerWorker" else key
             if getattr(spec, name) is not None:
-                yield _wrong(item, key, "mpi")
+                yield _misplaced_problem(item, key, "mpi")
     if strategy != "elastic":
         given = [key for key in ("min", "max") if getattr(spec.workers, key) is not None]
         if given:
@@ -136,7 +138,7 @@ def _misplaced(item: Item[TrainingJobSpec]) -> Iterator[Diagnostic]:
     if spec.evaluator is not None and (
         spec.framework != "tensorflow" or strategy not in ("parameterServer", "allReduce")
     ):
-        framework = _NAMES.get(spec.framework, spec.framework)
+        framework = _FRAMEWORK_NAMES.get(spec.framework, spec.framework)
         yield Diagnostic(
             "wrong-strategy",
             "an evaluator requires TensorFlow and strategy `parameterServer` or `allReduce`; "
@@ -150,7 +152,7 @@ def _strategy_note(item: Item[TrainingJobSpec]) -> tuple[Note, ...]:
     return (Note(item.span("spec", "strategy"), "the strategy"),) if "strategy" in item.spec.model_fields_set else ()
 
 
-def _wrong(item: Item[TrainingJobSpec], key: str, strategy: str) -> Diagnostic:
+def _misplaced_problem(item: Item[TrainingJobSpec], key: str, strategy: str) -> Diagnostic:
     verb, them = ("require", "them") if key.endswith(("Groups", "Workers")) else ("requires", "it")
     return Diagnostic(
         "wrong-strategy",
@@ -161,7 +163,9 @@ def _wrong(item: Item[TrainingJobSpec], key: str, strategy: str) -> Diagnostic:
     )
 
 
-def _one(item: Item[TrainingJobSpec], path: tuple[str, ...], replicas: int, why: str) -> Iterator[Diagnostic]:
+def _check_single_replica(
+    item: Item[TrainingJobSpec], path: tuple[str, ...], replicas: int, why: str
+) -> Iterator[Diagnostic]:
     if replicas != 1:
         hint = "write 1"
         if path[1] == "workers":
@@ -241,7 +245,7 @@ def _backup_workers(item: Item[TrainingJobSpec]) -> Iterator[Diagnostic]:
         )
 
 
-def _groups(item: Item[TrainingJobSpec]) -> Iterator[Diagnostic]:
+def _check_groups(item: Item[TrainingJobSpec]) -> Iterator[Diagnostic]:
     """Yield groups with the name of another one, and groups whose command the index cannot be passed to."""
     spec = item.spec
     for field, key, role in (("worker_groups", "workerGroups", None), ("server_groups", "serverGroups", spec.servers)):
@@ -267,12 +271,14 @@ def _groups(item: Item[TrainingJobSpec]) -> Iterator[Diagnostic]:
                 )
 
 
-def _mpi(item: Item[TrainingJobSpec]) -> Iterator[Diagnostic]:
+def _check_mpi(item: Item[TrainingJobSpec]) -> Iterator[Diagnostic]:
     spec = item.spec
     if spec.launcher is not None:
-        yield from _one(item, ("spec", "launcher", "replicas"), spec.launcher.replicas, "a job has one launcher")
+        yield from _check_single_replica(
+            item, ("spec", "launcher", "replicas"), spec.launcher.replicas, "a job has one launcher"
+        )
     several = {group.gpus for group in (spec.workers, *spec.worker_groups)}
-    if implementation(spec) == "intel" and spec.slots_per_worker is None and len(several) > 1:
+    if mpi_implementation(spec) == "intel" and spec.slots_per_worker is None and len(several) > 1:
         yield Diagnostic(
             "invalid-value",
             "spec.workerGroups: Intel MPI starts the same number of ranks on all hosts, but the groups have "
@@ -289,7 +295,7 @@ def _mpi(item: Item[TrainingJobSpec]) -> Iterator[Diagnostic]:
         )
 
 
-def _elastic(item: Item[TrainingJobSpec]) -> Iterator[Diagnostic]:
+def _check_elastic(item: Item[TrainingJobSpec]) -> Iterator[Diagnostic]:
     workers = item.spec.workers
     given = "replicas" in workers.model_fields_set
     if workers.min is None and workers.max is None:

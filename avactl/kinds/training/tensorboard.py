@@ -14,7 +14,7 @@ COMPONENT = "tensorboard"
 PORT = 6006
 
 
-def board(item: Item[TrainingJobSpec], program: Program) -> list[Manifest]:
+def build_tensorboard(item: Item[TrainingJobSpec], program: Program) -> list[Manifest]:
     """Return the objects of a job's TensorBoard, if it has one.
 
     The log volume is shared by pods on different machines, so its storage class must offer ReadWriteMany.
@@ -23,7 +23,7 @@ def board(item: Item[TrainingJobSpec], program: Program) -> list[Manifest]:
     if declared is None:
         return []
     cluster, ns, name = item.cluster, item.ns, f"{item.name}-{COMPONENT}"
-    select = k8s.selector(item, COMPONENT)
+    select = k8s.component_selector(item, COMPONENT)
     volumes = pods.Volumes(item, program)
     objects: list[Manifest] = []
     if log_path(item.spec) is not None:
@@ -50,7 +50,7 @@ def board(item: Item[TrainingJobSpec], program: Program) -> list[Manifest]:
         "env": store_env(item, program, declared.logdir),
         "ports": [{"name": "http", "containerPort": PORT}],
         "readinessProbe": {"httpGet": {"path": "/", "port": PORT}, "periodSeconds": 10},
-        "resources": pods.resources("200m", "2Gi"),
+        "resources": pods.build_resources("200m", "2Gi"),
     }
     pod = pods.pod_spec(
         item, program, container, volumes=volumes, service_account=RUN_ACCOUNT, priority=WORKSPACE_PRIORITY
@@ -58,9 +58,13 @@ def board(item: Item[TrainingJobSpec], program: Program) -> list[Manifest]:
     spec: Body = {
         "replicas": 1,
         "selector": {"matchLabels": select},
-        "template": {"metadata": {"labels": k8s.labels(item, COMPONENT)}, "spec": pod},
+        "template": {"metadata": {"labels": k8s.object_labels(item, COMPONENT)}, "spec": pod},
     }
-    deployment = k8s.manifest(
+    deployment = k8s.build_manifest(
         item, cluster, "apps/v1", "Deployment", name, namespace=ns, component=COMPONENT, spec=spec
     )
-    return [*objects, k8s.service(item, cluster, name, ns, select, {"http": PORT}, component=COMPONENT), deployment]
+    return [
+        *objects,
+        k8s.build_service(item, cluster, name, ns, select, {"http": PORT}, component=COMPONENT),
+        deployment,
+    ]

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from avactl.kinds.training.local import LOCAL
-from avactl.kinds.training.roles import bounds, declared, has_master, master_compute, whole, workers_of
+from avactl.kinds.training.roles import (
+    declared_roles,
+    has_master,
+    master_compute,
+    whole_compute,
+    worker_bounds,
+    workers_of,
+)
 from avactl.kinds.training.spec import TrainingJobSpec, WorkerGroup, Workers
 from avactl.program import dataset_access
 from avactl.program.capacity.capacity import gpu_model
@@ -21,11 +28,11 @@ def roles(item: Item[TrainingJobSpec]) -> Iterator[Role]:
     spec = item.spec
     if spec.suspended:
         return
-    least, most = bounds(spec)
-    for path, role in declared(spec):
+    least, most = worker_bounds(spec)
+    for path, role in declared_roles(spec):
         elastic = path == ("spec", "workers")
         fewest, all_of = (least, most) if elastic else (role.replicas, role.replicas)
-        yield Role(path, whole(spec, role), fewest, all_of)
+        yield Role(path, whole_compute(spec, role), fewest, all_of)
     if has_master(spec):
         yield Role(("spec", "master"), master_compute(spec), 1, 1)
 
@@ -49,11 +56,11 @@ def summary(item: Item[TrainingJobSpec]) -> str:
 def facts(item: Item[TrainingJobSpec], program: Program) -> dict[str, Fact]:
     """Parallelism, resources and data of the job."""
     spec = item.spec
-    least, most = bounds(spec)
+    least, most = worker_bounds(spec)
     workers: Fact = workers_of(spec) if least == most else f"{least}–{most}"
     found: dict[str, Fact] = {"strategy": spec.strategy, "framework": spec.framework, "workers": workers}
     gpus: dict[str, tuple[int, int]] = {}
-    for path, compute in declared(spec):
+    for path, compute in declared_roles(spec):
         fewest, all_of = (least, most) if path == ("spec", "workers") else (compute.replicas, compute.replicas)
         model = gpu_model(program, item.cluster, compute)
         if model is not None:
@@ -75,7 +82,7 @@ def facts(item: Item[TrainingJobSpec], program: Program) -> dict[str, Fact]:
     if spec.code is not None:
         found["code"] = spec.code.git.ref if spec.code.git else str(spec.code)
     if spec.datasets:
-        found["datasets"] = ", ".join(_dataset(item, program, mount) for mount in spec.datasets)
+        found["datasets"] = ", ".join(_dataset_fact(item, program, mount) for mount in spec.datasets)
     if spec.checkpoint is not None:
         found["checkpoint"] = (
             f"{spec.checkpoint.path or f'volume of {spec.checkpoint.volume}'} every {spec.checkpoint.every}"
@@ -92,7 +99,7 @@ def facts(item: Item[TrainingJobSpec], program: Program) -> dict[str, Fact]:
     return found
 
 
-def _dataset(item: Item[TrainingJobSpec], program: Program, mount: DatasetMount) -> str:
+def _dataset_fact(item: Item[TrainingJobSpec], program: Program, mount: DatasetMount) -> str:
     """A dataset with its version, resolved if the newest is meant: a new version then shows as a change of the job."""
     version = mount.version
     dataset = dataset_access.find(program, item.team, mount.name)

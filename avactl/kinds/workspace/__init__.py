@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from avactl.kinds.workspace.check import check
-from avactl.kinds.workspace.lower import image, lower, storage
+from avactl.kinds.workspace.lower import home_bytes, lower, workspace_image
 from avactl.kinds.workspace.spec import Workspace, WorkspaceSpec
 from avactl.kinds.workspace.workload import WORKLOAD, impact
 from avactl.program.capacity.capacity import gpu_model
@@ -23,8 +23,8 @@ def facts(item: Item[WorkspaceSpec], program: Program) -> Mapping[str, Fact]:
         result["GPUs"] = f"{spec.gpus:g} {gpu_model(program, item.cluster, spec)}"
     if spec.spot != "never":
         result["spot"] = spec.spot
-    result["home"] = storage(item, program)
-    result["image"] = image(item, program)
+    result["home"] = home_bytes(item, program)
+    result["image"] = workspace_image(item, program)
     return result
 
 

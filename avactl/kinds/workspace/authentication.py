@@ -22,7 +22,7 @@ _SWITCHED_OFF = re.compile(
     re.IGNORECASE,
 )
 """Options by which Jupyter, code-server and RStudio let everybody in."""
-_LONGEST = 65_536
+_MAX_BYTES = 65_536
 
 
 def authentication_problems(item: Item[WorkspaceSpec], program: Program, expose: Expose) -> Iterator[Diagnostic]:
@@ -33,7 +33,7 @@ def authentication_problems(item: Item[WorkspaceSpec], program: Program, expose:
         return
     for key in ("command", "args"):
         words = getattr(item.spec, key)
-        found = _SWITCHED_OFF.search(" ".join(word if word else "''" for word in words)[:_LONGEST])
+        found = _SWITCHED_OFF.search(" ".join(word if word else "''" for word in words)[:_MAX_BYTES])
         if found is not None:
             yield Diagnostic(
                 "exposed-without-authentication",

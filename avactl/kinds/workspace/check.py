@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from avactl.diagnostics import Diagnostic, Note
 from avactl.kinds.workspace.authentication import authentication_problems
-from avactl.kinds.workspace.lower import image, is_shared
+from avactl.kinds.workspace.lower import is_shared, workspace_image
 from avactl.kinds.workspace.spec import WorkspaceSpec
 from avactl.program.capacity.capacity import gpu_problems
 from avactl.program.checks.credentials import argument_problems, credential_problems
@@ -25,8 +25,8 @@ from avactl.spec.schema.pod_requests import on_spot, with_pod
 def check(item: Item[WorkspaceSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield the problems of one workspace."""
     spec = item.spec
-    yield from _owner(item, program)
-    if image(item, program) is None:
+    yield from _check_owner(item, program)
+    if workspace_image(item, program) is None:
         team = program.team(str(item.team))
         yield Diagnostic(
             "missing-key",
@@ -40,7 +40,7 @@ def check(item: Item[WorkspaceSpec], program: Program) -> Iterator[Diagnostic]:
     yield from word_problems(item, spec.command, ("spec", "command"))
     yield from word_problems(item, spec.args, ("spec", "args"))
     yield from mount_problems(item, program, spec.datasets, ("spec", "datasets"))
-    yield from _home(item)
+    yield from _check_home(item)
     yield from expose_problems(item, program)
     if spec.expose is not None:
         yield from authentication_problems(item, program, spec.expose)
@@ -64,7 +64,7 @@ def check(item: Item[WorkspaceSpec], program: Program) -> Iterator[Diagnostic]:
         yield from gpu_problems(item, program, compute, ("spec",))
 
 
-def _owner(item: Item[WorkspaceSpec], program: Program) -> Iterator[Diagnostic]:
+def _check_owner(item: Item[WorkspaceSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield a warning for a user whom the team does not list. Membership through groups cannot be checked here."""
     team = program.team(str(item.team))
     members = team.spec.members
@@ -80,7 +80,7 @@ def _owner(item: Item[WorkspaceSpec], program: Program) -> Iterator[Diagnostic]:
         )
 
 
-def _home(item: Item[WorkspaceSpec]) -> Iterator[Diagnostic]:
+def _check_home(item: Item[WorkspaceSpec]) -> Iterator[Diagnostic]:
     """Yield a home directory that conflicts with another mount, or is inside a read-only one."""
     spec = item.spec
     home = spec.home.rstrip("/")
@@ -119,12 +119,12 @@ def _shared_gpu(item: Item[WorkspaceSpec], program: Program) -> Iterator[Diagnos
             hint=f"write {int(spec.gpus)}, {int(spec.gpus) + 1}, or a fraction below 1 such as 0.5",
         )
         return
-    if spec.gpus < _SMALLEST or round(spec.gpus, 2) != spec.gpus:
+    if spec.gpus < _MIN_CPU or round(spec.gpus, 2) != spec.gpus:
         yield Diagnostic(
             "invalid-value",
-            f"spec.gpus: fractions are multiples of 0.01, at least {_SMALLEST:g}; got {spec.gpus:g}",
+            f"spec.gpus: fractions are multiples of 0.01, at least {_MIN_CPU:g}; got {spec.gpus:g}",
             item.span("spec", "gpus"),
-            hint=f"write {max(_SMALLEST, round(spec.gpus, 2)):g}",
+            hint=f"write {max(_MIN_CPU, round(spec.gpus, 2)):g}",
         )
         return
     cluster = program.cluster(item.cluster)
@@ -155,4 +155,4 @@ def _shared_gpu(item: Item[WorkspaceSpec], program: Program) -> Iterator[Diagnos
         )
 
 
-_SMALLEST = 0.01
+_MIN_CPU = 0.01

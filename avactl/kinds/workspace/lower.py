@@ -6,28 +6,28 @@ from math import ceil
 
 from avactl.contracts.names import WORKSPACE_PRIORITY
 from avactl.contracts.pod_annotations import CONFIG_DIGEST, GPU_SHARE, PREEMPTIBLE, USER
-from avactl.kinds.team.names import RUN_ACCOUNT, namespaces
+from avactl.kinds.team.names import RUN_ACCOUNT, team_namespaces
 from avactl.kinds.workspace.spec import WorkspaceSpec
 from avactl.program.lowering import k8s, pods
-from avactl.program.lowering.exposure import ingress_rules, routes
-from avactl.program.lowering.k8s import compact
+from avactl.program.lowering.exposure import build_routes, ingress_rules
+from avactl.program.lowering.k8s import drop_none
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
 from avactl.spec.schema.compute import Compute
 from avactl.spec.schema.pod_requests import on_spot, with_pod
-from avactl.spec.schema.values import seconds
+from avactl.spec.schema.values import duration_seconds
 
 COMPONENT = "workspace"
-_JUPYTER = "/etc/avactl/jupyter"
+_JUPYTER_DIRECTORY = "/etc/avactl/jupyter"
 
 
-def image(item: Item[WorkspaceSpec], program: Program) -> str | None:
+def workspace_image(item: Item[WorkspaceSpec], program: Program) -> str | None:
     """Return the image: the workspace's own, else the team's default."""
     found: str | None = item.spec.image or program.team(str(item.team)).spec.workspace.image
     return found
 
 
-def storage(item: Item[WorkspaceSpec], program: Program) -> str:
+def home_bytes(item: Item[WorkspaceSpec], program: Program) -> str:
     """Return the size of the home directory in bytes: the workspace's own, else the team's default."""
     return str(item.spec.storage or program.team(str(item.team)).spec.workspace.storage)
 
@@ -45,7 +45,7 @@ def is_shared(gpus: float) -> bool:
 def lower(item: Item[WorkspaceSpec], program: Program) -> list[Manifest]:
     """Return the objects of one workspace."""
     spec, cluster, ns = item.spec, item.cluster, item.ns
-    select = k8s.selector(item, COMPONENT)
+    select = k8s.component_selector(item, COMPONENT)
     config = _editor_config(item)
     # A fractional GPU selects nodes like a whole one; the scheduler chooses the device and the fraction.
     shared = is_shared(spec.gpus)
@@ -65,7 +65,7 @@ def lower(item: Item[WorkspaceSpec], program: Program) -> list[Manifest]:
         cluster,
         home_claim(item),
         ns,
-        storage(item, program),
+        home_bytes(item, program),
         use="workspace",
         keep=spec.deletion_policy != "delete",
         component=COMPONENT,
@@ -77,33 +77,35 @@ def lower(item: Item[WorkspaceSpec], program: Program) -> list[Manifest]:
     if not shared:
         objects += gpu.claim(ns)
     ports = {"http": spec.port}
-    objects.append(k8s.service(item, cluster, item.name, ns, select, ports, headless=True, component=COMPONENT))
+    objects.append(k8s.build_service(item, cluster, item.name, ns, select, ports, headless=True, component=COMPONENT))
     objects.append(_network_policy(item, program, select))
     if spec.expose is not None:
         # Not all gateways route to a headless Service, and the StatefulSet needs that one.
         web = f"{item.name}-web"
-        objects.append(k8s.service(item, cluster, web, ns, select, ports, component=COMPONENT))
-        objects += routes(item, program, web, ports, component=COMPONENT)
+        objects.append(k8s.build_service(item, cluster, web, ns, select, ports, component=COMPONENT))
+        objects += build_routes(item, program, web, ports, component=COMPONENT)
     body = {
         "replicas": 1 if spec.running else 0,
         "serviceName": item.name,
         "selector": {"matchLabels": select},
-        "template": _template(item, program, gpu, compute, config),
+        "template": _build_template(item, program, gpu, compute, config),
     }
     objects.append(
-        k8s.manifest(item, cluster, "apps/v1", "StatefulSet", item.name, namespace=ns, component=COMPONENT, spec=body)
+        k8s.build_manifest(
+            item, cluster, "apps/v1", "StatefulSet", item.name, namespace=ns, component=COMPONENT, spec=body
+        )
     )
     return objects
 
 
-def _template(
+def _build_template(
     item: Item[WorkspaceSpec], program: Program, gpu: pods.GpuRequest, compute: Compute, config: dict[str, str]
 ) -> Body:
     spec = item.spec
     shared = is_shared(spec.gpus)
     notes: dict[str, str] = {USER.name: spec.user}
     if config:
-        notes[CONFIG_DIGEST.name] = k8s.digest(config)
+        notes[CONFIG_DIGEST.name] = k8s.short_digest(config)
     if shared:
         notes[GPU_SHARE.name] = format(spec.gpus, "g")
     if spec.preemptible:
@@ -113,18 +115,18 @@ def _template(
     # Shared memory for data loaders; its content counts towards the container's memory.
     volumes.empty("shared-memory", "/dev/shm", memory=True)  # noqa: S108
     if config:
-        volumes.config("editor", f"{item.name}-editor", _JUPYTER)
+        volumes.config("editor", f"{item.name}-editor", _JUPYTER_DIRECTORY)
     volumes.datasets(spec.datasets)
     volumes.buckets()
-    container = compact(
+    container = drop_none(
         name=COMPONENT,
-        image=image(item, program),
+        image=workspace_image(item, program),
         command=spec.command or None,
         args=spec.args or None,
-        env=_env(item, bool(config)),
+        env=_build_env(item, bool(config)),
         workingDir=spec.home,
         ports=[{"name": "http", "containerPort": spec.port}],
-        resources=pods.resources(
+        resources=pods.build_resources(
             compute.cpu, compute.memory, {} if shared else gpu.resources(), () if shared else gpu.claims
         ),
     )
@@ -138,18 +140,18 @@ def _template(
         priority=WORKSPACE_PRIORITY,
         settings=spec.pod,
     )
-    labels = k8s.labels(item, COMPONENT)
+    labels = k8s.object_labels(item, COMPONENT)
     if spec.pod is not None:
         labels, notes = {**spec.pod.labels, **labels}, {**spec.pod.annotations, **notes}
     return {"metadata": {"labels": labels, "annotations": notes}, "spec": pod}
 
 
-def _env(item: Item[WorkspaceSpec], culled: bool) -> list[Body]:
+def _build_env(item: Item[WorkspaceSpec], culled: bool) -> list[Body]:
     spec = item.spec
     own = {"HOME": spec.home}
     if culled:
-        own["JUPYTER_CONFIG_PATH"] = _JUPYTER
-        own["AVACTL_IDLE_TIMEOUT"] = str(ceil(seconds(spec.idle_timeout)))
+        own["JUPYTER_CONFIG_PATH"] = _JUPYTER_DIRECTORY
+        own["AVACTL_IDLE_TIMEOUT"] = str(ceil(duration_seconds(spec.idle_timeout)))
     return pods.merge_env(pods.env_list(own), pods.env_list(spec.env))
 
 
@@ -160,7 +162,7 @@ def _editor_config(item: Item[WorkspaceSpec]) -> dict[str, str]:
     the memory, are stopped and the pod stays. Source: jupyter_server's MappingKernelManager and
     jupyter_server_terminals' TerminalManager, seconds; read from JUPYTER_CONFIG_PATH.
     """
-    timeout = ceil(seconds(item.spec.idle_timeout))
+    timeout = ceil(duration_seconds(item.spec.idle_timeout))
     if not timeout:
         return {}
     interval = min(300, timeout)
@@ -173,14 +175,14 @@ def _editor_config(item: Item[WorkspaceSpec]) -> dict[str, str]:
 def _network_policy(item: Item[WorkspaceSpec], program: Program, select: dict[str, str]) -> Manifest:
     """Return the NetworkPolicy: only team, platform and, if it is exposed, the gateway reach the editor; users
     connect by `kubectl port-forward` or the gateway."""
-    names = {*namespaces(program.team(str(item.team)))}
+    names = {*team_namespaces(program.team(str(item.team)))}
     names.update(namespace.name for namespace in program.cluster_spec(item.cluster).namespaces)
     match = [{"key": "kubernetes.io/metadata.name", "operator": "In", "values": sorted(names)}]
     rule = {
         "from": [{"namespaceSelector": {"matchExpressions": match}}],
         "ports": [{"protocol": "TCP", "port": item.spec.port}],
     }
-    return k8s.manifest(
+    return k8s.build_manifest(
         item,
         item.cluster,
         "networking.k8s.io/v1",

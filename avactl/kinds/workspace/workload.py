@@ -9,7 +9,7 @@ from avactl.kinds.workspace.spec import WorkspaceSpec
 from avactl.program.program import Item, Program
 from avactl.program.registry import ObjectEffect
 from avactl.program.workload import Home, Lifecycle, Requests, Role, WorkloadHooks
-from avactl.spec.schema.pod_requests import beside, on_spot, with_pod
+from avactl.spec.schema.pod_requests import on_spot, with_other_containers, with_pod
 
 
 def roles(item: Item[WorkspaceSpec]) -> Iterator[Role]:
@@ -23,7 +23,9 @@ def default_requests(item: Item[WorkspaceSpec], program: Program) -> Requests:
     defaults, settings = program.team(str(item.team)).spec.workspace, item.spec.pod
     if settings is None:
         return defaults
-    both = {key: f"{int(beside(settings, key, getattr(defaults, key)) * 1000)}m" for key in ("cpu", "memory")}
+    both = {
+        key: f"{int(with_other_containers(settings, key, getattr(defaults, key)) * 1000)}m" for key in ("cpu", "memory")
+    }
     return defaults.model_copy(update=both)
 
 
@@ -41,7 +43,7 @@ def impact(old: Item[WorkspaceSpec], new: Item[WorkspaceSpec], effects: Sequence
     return "the session ends; the home directory is kept"
 
 
-def home(item: Item[WorkspaceSpec]) -> Home:
+def home_directory(item: Item[WorkspaceSpec]) -> Home:
     """Return the home directory."""
     spec = item.spec
     return Home(home_claim(item), spec.shared_home, spec.run_as_user, spec.run_as_group or spec.run_as_user)
@@ -55,6 +57,6 @@ WORKLOAD = WorkloadHooks(
     checks_capacity=True,
     stop="set `running: false` in unused workspaces",
     badge="work",
-    home=home,
+    home=home_directory,
     summary=lambda item: f"{item.spec.user}"[:44],
 )

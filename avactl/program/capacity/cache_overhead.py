@@ -28,7 +28,7 @@ def _of_tier(item: Item[CacheTierSpec], program: Program) -> tuple[str, tuple[st
     return item.spec.cluster, tuple(workers.pools), worker.cpu, worker.memory, fuse.cpu, fuse.memory
 
 
-def taken(program: Program, pool: Item[NodePoolSpec]) -> Taken:
+def reserved_by_tiers(program: Program, pool: Item[NodePoolSpec]) -> Taken:
     """Return the sum of the requests of cache-tier DaemonSets on each machine of a pool.
 
     A tier with a fixed number of workers occupies only some machines. Those workers are not counted, so a pod that

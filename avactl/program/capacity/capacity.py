@@ -10,7 +10,7 @@ from fractions import Fraction
 
 from avactl.contracts.names import CAPACITY, SPOT_ONLY
 from avactl.diagnostics import Diagnostic, Note
-from avactl.diagnostics.suggest import closest, one_of
+from avactl.diagnostics.suggest import closest_word, one_of
 from avactl.program import registry
 from avactl.program.capacity import fit
 from avactl.program.program import Item, Program, reserved_by
@@ -33,22 +33,22 @@ def gpu_model(program: Program, cluster: str, compute: GpuCompute) -> str | None
     return models[0] if len(models) == 1 else None
 
 
-def roles(item: Item) -> Iterable[Role]:
+def running_roles(item: Item) -> Iterable[Role]:
     """Return the pods that a spec requests while it runs; none if it is stopped or suspended, or runs no pods."""
-    if registry.lifecycle(item.kind) is None:
+    if registry.get_lifecycle(item.kind) is None:
         return ()
-    workload = registry.kind(item.kind).workload
+    workload = registry.get_kind(item.kind).workload
     return () if workload is None else workload.roles(item)
 
 
-def demand(item: Item, program: Program, *, least: bool = False) -> dict[tuple[str, str], int | float]:
+def gpu_demand(item: Item, program: Program, *, least: bool = False) -> dict[tuple[str, str], int | float]:
     """Return the GPUs that a spec requests, by cluster and GPU model; empty if none, or if it does not run.
 
     Sums all roles of a workload at their maximum size, or with `least` at the minimum (`min` of elastic jobs and
     autoscaled services). A shared GPU counts as its share.
     """
     sums: dict[tuple[str, str], Fraction] = {}
-    for role in roles(item):
+    for role in running_roles(item):
         model = gpu_model(program, item.cluster, role.compute)
         if model is not None:
             key = (item.cluster, model)
@@ -59,7 +59,7 @@ def demand(item: Item, program: Program, *, least: bool = False) -> dict[tuple[s
 
 def role_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
     """Yield the problems of all roles of a spec, each with the pods that must run together; see `gpu_problems`."""
-    for role in roles(item):
+    for role in running_roles(item):
         yield from gpu_problems(item, program, role.compute, role.path, role.least)
 
 
@@ -92,12 +92,12 @@ def gpu_problems(
     rdma = getattr(compute, "rdma", False)
     shape = (compute.gpus, compute.gpu, compute.pool, tuple(compute.tolerates), compute.cpu, compute.memory)
     key = (item.cluster, *shape, str(rdma), link)
-    if replicas <= program.memo(("room", key), lambda: _room(item, program, compute, path, link)):
+    if replicas <= program.memo(("room", key), lambda: _count_fitting_pods(item, program, compute, path, link)):
         return []
     problem = _model_problem(item, program, compute, path)
     if problem is None:
         ask = fit.Ask.of(compute, gpu_model(program, item.cluster, compute), link)
-        found = fit.offers(program, item.cluster, ask.model, compute.pool, compute.tolerates)
+        found = fit.machine_offers(program, item.cluster, ask.model, compute.pool, compute.tolerates)
         problem = (
             fit.pod_problem(item, ask, found, path)
             or fit.gang_problem(item, ask, found, path, replicas)
@@ -107,15 +107,15 @@ def gpu_problems(
     return [] if problem is None else [problem]
 
 
-def _room(item: Item, program: Program, compute: GpuCompute, path: fit.Path, link: str | None) -> int:
+def _count_fitting_pods(item: Item, program: Program, compute: GpuCompute, path: fit.Path, link: str | None) -> int:
     """Return the number of such pods that the empty machines hold; -1 if another problem is reported for them."""
     if _model_problem(item, program, compute, path) is not None:
         return -1
     ask = fit.Ask.of(compute, gpu_model(program, item.cluster, compute), link)
-    found = fit.offers(program, item.cluster, ask.model, compute.pool, compute.tolerates)
+    found = fit.machine_offers(program, item.cluster, ask.model, compute.pool, compute.tolerates)
     if fit.pod_problem(item, ask, found, path) or fit.allocation_problem(item, ask, found, path):
         return -1
-    return -1 if fit.link_warning(item, program, ask, found, path) else fit.room(ask, found)
+    return -1 if fit.link_warning(item, program, ask, found, path) else fit.count_fitting_pods(ask, found)
 
 
 def _other_cluster(item: Item, program: Program, name: str, path: tuple[str | int, ...]) -> Diagnostic:
@@ -170,7 +170,7 @@ def _taint_problem(item: Item, program: Program, compute: GpuCompute, path: tupl
     # Tolerations of pod settings have a check of their own.
     for index, key in enumerate(getattr(compute, "compute", compute).tolerates):
         if key not in known:
-            near = closest(key, known)
+            near = closest_word(key, known)
             hint = f"did you mean `{near}`?" if near else f"taints of its pools: {one_of(known)}" if known else None
             return Diagnostic(
                 "missing-reference",

@@ -7,11 +7,11 @@ from fractions import Fraction
 from math import ceil
 from typing import NamedTuple
 
-from avactl.base.quantity import format_quantity, quantity
+from avactl.base.quantity import format_quantity, parse_quantity
 from avactl.diagnostics import Diagnostic, Note
 from avactl.hardware.topology import Topology, satisfies
 from avactl.program import registry
-from avactl.program.capacity.cache_overhead import Taken, taken
+from avactl.program.capacity.cache_overhead import Taken, reserved_by_tiers
 from avactl.program.capacity.machine_hardware import pool_topology
 from avactl.program.program import Item, Program, pool_size
 from avactl.program.workload import GpuCompute
@@ -40,8 +40,8 @@ class Ask(NamedTuple):
         return cls(
             gpus=ceil(compute.gpus),
             model=model,
-            cpu=quantity(compute.cpu) if compute.cpu is not None else Fraction(0),
-            memory=quantity(compute.memory) if compute.memory is not None else Fraction(0),
+            cpu=parse_quantity(compute.cpu) if compute.cpu is not None else Fraction(0),
+            memory=parse_quantity(compute.memory) if compute.memory is not None else Fraction(0),
             link=link or "any",
             rdma=bool(rdma),
             nics=0 if rdma is True else int(rdma),
@@ -101,7 +101,7 @@ class Offer(NamedTuple):
         tiers = f"cache tier{'' if len(self.taken.by) == 1 else 's'} {' and '.join(self.taken.by)}"
         reserve = "reserves" if len(self.taken.by) == 1 else "reserve"
         size = format_quantity(self.taken.memory)
-        return f"{tiers} {reserve} {_number(self.taken.cpu)} CPU cores and {size} of memory on each machine"
+        return f"{tiers} {reserve} {_format_number(self.taken.cpu)} CPU cores and {size} of memory on each machine"
 
     @property
     def size_key(self) -> str:
@@ -124,10 +124,10 @@ def unknown_capacity(program: Program) -> bool:
 
 
 def _has_problems(item: Item, program: Program) -> bool:
-    return any(True for _ in registry.kind(item.kind).check(item, program))
+    return any(True for _ in registry.get_kind(item.kind).check(item, program))
 
 
-def offers(
+def machine_offers(
     program: Program, cluster: str, model: str | None, pool: str | None, tolerates: Sequence[str] | None = None
 ) -> list[Offer]:
     """Machines of a cluster where pods that request this GPU model and pool may run; see `Program.candidate_pools`."""
@@ -136,9 +136,9 @@ def offers(
         found = []
         for item in program.candidate_pools(cluster, model, pool, tolerates):
             machine = program.machine(item)
-            cache = taken(program, item)
-            cpu = max(Fraction(0), quantity(machine.cpu) - cache.cpu)
-            memory = max(Fraction(0), quantity(machine.memory) - cache.memory)
+            cache = reserved_by_tiers(program, item)
+            cpu = max(Fraction(0), parse_quantity(machine.cpu) - cache.cpu)
+            memory = max(Fraction(0), parse_quantity(machine.memory) - cache.memory)
             found.append(Offer(item, pool_size(item), pool_topology(program, item), cpu, memory, cache))
         return found
 
@@ -150,10 +150,10 @@ def offers(
 
 def total_gpus(program: Program, cluster: str, model: str) -> int:
     """GPUs of a model in all pools of a cluster, at their maximum size."""
-    return sum(offer.machines * offer.topology.count for offer in offers(program, cluster, model, None))
+    return sum(offer.machines * offer.topology.count for offer in machine_offers(program, cluster, model, None))
 
 
-def room(ask: Ask, found: list[Offer]) -> int:
+def count_fitting_pods(ask: Ask, found: list[Offer]) -> int:
     """Return the number of such pods that the empty machines hold at the same time."""
     return sum(offer.machines * offer.pods(ask) for offer in found)
 
@@ -161,7 +161,7 @@ def room(ask: Ask, found: list[Offer]) -> int:
 # -- diagnostics -------------------------------------------------------------------------------------------------------
 
 
-def _where(item: Item, found: list[Offer]) -> str:
+def _place_text(item: Item, found: list[Offer]) -> str:
     return f"pool {found[0].pool.name}" if len(found) == 1 else f"cluster {item.cluster}"
 
 
@@ -176,7 +176,7 @@ def pool_notes(found: list[Offer], most: int = 3, sizes: bool = False) -> tuple[
 
 def pod_problem(item: Item, ask: Ask, found: list[Offer], path: Path) -> Diagnostic | None:
     """Return the diagnostic for a pod that requests more than any machine has."""
-    where = _where(item, found)
+    where = _place_text(item, found)
     largest = max(offer.topology.count for offer in found)
     if ask.gpus > largest:
         return Diagnostic(
@@ -201,11 +201,15 @@ def pod_problem(item: Item, ask: Ask, found: list[Offer], path: Path) -> Diagnos
     if any(offer.pods(ask) for offer in linked):
         return None
     cpu, memory = max(offer.cpu for offer in linked), max(offer.memory for offer in linked)
-    machines = f"machines of {_where(item, linked)}" + (f" with {ask.model}" if ask.model and len(linked) > 1 else "")
+    machines = f"machines of {_place_text(item, linked)}" + (
+        f" with {ask.model}" if ask.model and len(linked) > 1 else ""
+    )
     if ask.cpu > cpu:
         key = "cpu"
-        message = f"a pod requests {_number(ask.cpu)} CPU cores, but {machines} offer at most {_number(cpu)}"
-        hint = f"write `cpu: {_number(cpu)}` or less"
+        message = (
+            f"a pod requests {_format_number(ask.cpu)} CPU cores, but {machines} offer at most {_format_number(cpu)}"
+        )
+        hint = f"write `cpu: {_format_number(cpu)}` or less"
     elif ask.memory > memory:
         key, size = "memory", format_quantity(memory)
         message = f"a pod requests {format_quantity(ask.memory)} of memory, but {machines} offer at most {size}"
@@ -213,13 +217,13 @@ def pod_problem(item: Item, ask: Ask, found: list[Offer], path: Path) -> Diagnos
     else:
         enough = next(offer for offer in linked if offer.cpu >= ask.cpu)
         key, size = "memory", format_quantity(enough.memory)
-        both = f"{_number(ask.cpu)} CPU cores and {format_quantity(ask.memory)} of memory"
+        both = f"{_format_number(ask.cpu)} CPU cores and {format_quantity(ask.memory)} of memory"
         message = f"a pod requests {both}, but no machine of cluster {item.cluster} has both"
         hint = f"machines of pool {enough.pool.name} have enough cores: write `memory: {size}` or less"
     return Diagnostic("pod-never-fits", message, item.span(*path, key), hint=hint, notes=pool_notes(linked, sizes=True))
 
 
-def _number(value: Fraction) -> str:
+def _format_number(value: Fraction) -> str:
     return f"{float(value):g}"
 
 
@@ -240,7 +244,8 @@ def _link_problem(item: Item, ask: Ask, found: list[Offer], path: Path) -> Diagn
         hint = f"write `link: {best}`, or `linkPolicy: preferred`"
     return Diagnostic(
         "link-unreachable",
-        f"no machine of {_where(item, found)} has {ask.gpus} {ask.model} with link `{ask.link}`; `{best}` is the best",
+        f"no machine of {_place_text(item, found)} has {ask.gpus} {ask.model} with link `{ask.link}`; "
+        f"`{best}` is the best",
         item.span(*path, "link") if item.doc.get(*path, "link") else item.span(*path, "gpus"),
         hint=hint,
         notes=pool_notes(found),
@@ -257,11 +262,11 @@ def _replicas_path(item: Item, path: Path, replicas: int) -> Path | None:
 
 def gang_problem(item: Item, ask: Ask, found: list[Offer], path: Path, replicas: int) -> Diagnostic | None:
     """Return the diagnostic for a gang that all machines together cannot hold."""
-    most = room(ask, found)
+    most = count_fitting_pods(ask, found)
     if replicas <= most:
         return None
     at = _replicas_path(item, path, replicas)
-    where = _where(item, found)
+    where = _place_text(item, found)
     limits = {offer.limit(ask) for offer in found if offer.pods(ask)}
     why = ""
     if ask.gpus and "" not in limits:
@@ -290,7 +295,7 @@ def allocation_problem(item: Item, ask: Ask, found: list[Offer], path: Path) -> 
     if ask.rdma and not any(spec.rdma_resource for spec in specs):
         return Diagnostic(
             "rdma-unavailable",
-            f"{_where(item, found)} offers no RDMA NICs to pods with {ask.model}",
+            f"{_place_text(item, found)} offers no RDMA NICs to pods with {ask.model}",
             item.span(*path, "rdma"),
             hint="add `rdmaResource: …` (the extended resource of the RDMA device plugin) to the pool",
             notes=pool_notes(found),
@@ -306,7 +311,7 @@ def allocation_problem(item: Item, ask: Ask, found: list[Offer], path: Path) -> 
     if len(ways) == 1:
         return None
     notes = tuple(
-        Note(offer.pool.span("spec", "allocation"), f"pool {offer.pool.name}: {_way(offer.pool.spec, ask)}")
+        Note(offer.pool.span("spec", "allocation"), f"pool {offer.pool.name}: {_way_to_fit(offer.pool.spec, ask)}")
         for offer in found
     )
     return Diagnostic(
@@ -318,7 +323,7 @@ def allocation_problem(item: Item, ask: Ask, found: list[Offer], path: Path) -> 
     )
 
 
-def _way(spec: NodePoolSpec, ask: Ask) -> str:
+def _way_to_fit(spec: NodePoolSpec, ask: Ask) -> str:
     way = "ResourceClaims (`dra`)" if spec.allocation == "dra" else f"`{spec.resource_name}`"
     return f"{way}, RDMA by {spec.rdma_resource or 'nothing'}" if ask.rdma else way
 

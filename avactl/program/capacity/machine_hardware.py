@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from avactl.base.quantity import quantity
+from avactl.base.quantity import parse_quantity
 from avactl.contracts.scheduling import (
     BandwidthFacts,
     MachineFacts,
@@ -12,7 +12,7 @@ from avactl.contracts.scheduling import (
     PcieSwitchFacts,
 )
 from avactl.hardware.machine import NVLINK, Machine
-from avactl.hardware.topology import Topology, topology
+from avactl.hardware.topology import Topology, topology_of
 from avactl.program.program import Item, Program
 from avactl.spec.platform.machine_type import MachineTypeSpec
 from avactl.spec.platform.node_pool import NodePoolSpec
@@ -41,9 +41,9 @@ def machine_facts(spec: MachineTypeSpec) -> MachineFacts:
             domain=nvlink.domain,
         )
     return MachineFacts(
-        gpus=MachineGpuFacts(model=spec.gpus.model, count=count, memory_bytes=int(quantity(spec.gpus.memory))),
-        cpu=float(quantity(spec.cpu)),
-        memory_bytes=int(quantity(spec.memory)),
+        gpus=MachineGpuFacts(model=spec.gpus.model, count=count, memory_bytes=int(parse_quantity(spec.gpus.memory))),
+        cpu=float(parse_quantity(spec.cpu)),
+        memory_bytes=int(parse_quantity(spec.memory)),
         sockets=spec.sockets,
         switches=tuple(switches),
         nvlink=links,
@@ -63,6 +63,6 @@ def pool_topology(program: Program, pool: Item[NodePoolSpec]) -> Topology:
     """Return the topology of a pool's machines. Their type must have passed its checks."""
     name = pool.spec.machine_type
     found: Topology = program.memo(
-        ("topology", name), lambda: topology(Machine.from_facts(machine_facts(program.machine(pool))))
+        ("topology", name), lambda: topology_of(Machine.from_facts(machine_facts(program.machine(pool))))
     )
     return found

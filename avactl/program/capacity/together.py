@@ -38,7 +38,7 @@ def together_problem(item: Item, program: Program, roles: Sequence[Role]) -> Dia
         if not role.least or not (compute.gpus or compute.pool):
             continue
         ask = fit.Ask.of(compute, gpu_model(program, item.cluster, compute), None)
-        found = fit.offers(program, item.cluster, ask.model, compute.pool, compute.tolerates)
+        found = fit.machine_offers(program, item.cluster, ask.model, compute.pool, compute.tolerates)
         offers |= {offer.pool.name: offer for offer in found}
         amounts = {"gpus": Fraction(ask.gpus), "memory": ask.memory, "cpu": ask.cpu}
         demands.append(_Demand(role, role.least, amounts, frozenset(offer.pool.name for offer in found)))
@@ -48,13 +48,13 @@ def together_problem(item: Item, program: Program, roles: Sequence[Role]) -> Dia
         inside = [each for each in demands if each.pools <= pools]
         machines = [offers[name] for name in sorted(pools)]
         for resource in ("gpus", "memory", "cpu"):
-            problem = _problem(item, inside, machines, resource)
+            problem = _make_problem(item, inside, machines, resource)
             if problem is not None:
                 return problem
     return None
 
 
-def _capacity(machines: list[fit.Offer], resource: str) -> Fraction:
+def _total_capacity(machines: list[fit.Offer], resource: str) -> Fraction:
     def each(offer: fit.Offer) -> Fraction:
         if resource == "gpus":
             return Fraction(offer.topology.count)
@@ -63,8 +63,8 @@ def _capacity(machines: list[fit.Offer], resource: str) -> Fraction:
     return sum((offer.machines * each(offer) for offer in machines), Fraction(0))
 
 
-def _problem(item: Item, demands: list[_Demand], machines: list[fit.Offer], resource: str) -> Diagnostic | None:
-    most = _capacity(machines, resource)
+def _make_problem(item: Item, demands: list[_Demand], machines: list[fit.Offer], resource: str) -> Diagnostic | None:
+    most = _total_capacity(machines, resource)
     asking = [each for each in demands if each.amounts[resource]]
     sums = list(accumulate(each.pods * each.amounts[resource] for each in asking))
     if len(asking) < 2 or sums[-1] <= most:
@@ -81,18 +81,24 @@ def _problem(item: Item, demands: list[_Demand], machines: list[fit.Offer], reso
     hint = f"at most {rest} of `{name}` fit beside the others" if rest else f"no pod of `{name}` fits beside the others"
     return Diagnostic(
         "gang-never-fits",
-        f"the roles of {item} request {_show(sums[-1], resource)} together; {where} has {_show(most, resource)}",
+        f"the roles of {item} request {_format_amount(sums[-1], resource)} together; "
+        f"{where} has {_format_amount(most, resource)}",
         item.span(*path, "replicas" if given else resource),
-        label=f"{asking[at].pods} × {_number(one, resource)}, and {_number(beside, resource)} of the roles before",
+        label=f"{asking[at].pods} × {_format_number(one, resource)}, "
+        f"and {_format_number(beside, resource)} of the roles before",
         hint=f"{hint}: {'reduce `replicas`' if rest else 'use another `pool`'}, or add machines",
         notes=tuple(Note(each.pool.span("spec", each.size_key), str(each)) for each in machines[:3]),
     )
 
 
-def _number(amount: Fraction, resource: str) -> str:
+def _format_number(amount: Fraction, resource: str) -> str:
     return format_quantity(amount) if resource == "memory" else f"{float(amount):g}"
 
 
-def _show(amount: Fraction, resource: str) -> str:
+def _format_amount(amount: Fraction, resource: str) -> str:
     noun = {"gpus": "GPUs", "memory": "memory", "cpu": "CPU cores"}[resource]
-    return f"{_number(amount, resource)} {noun}" if resource != "memory" else f"{_number(amount, resource)} of memory"
+    return (
+        f"{_format_number(amount, resource)} {noun}"
+        if resource != "memory"
+        else f"{_format_number(amount, resource)} of memory"
+    )

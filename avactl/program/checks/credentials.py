@@ -19,7 +19,9 @@ def credential_problems(item: Item, env: Mapping[str, Any], path: Path, hint: st
     Values from Secrets are fine. `hint` is the remedy for fields that do not accept `{secret: …}`.
     """
     return [
-        _problem(item, (*path, name), name, hint or f"store it in a Secret: `{name}: {{secret: {{name: …, key: …}}}}`")
+        _make_problem(
+            item, (*path, name), name, hint or f"store it in a Secret: `{name}: {{secret: {{name: …, key: …}}}}`"
+        )
         for name, value in env.items()
         if isinstance(value, str) and looks_secret(value, name)
     ]
@@ -43,11 +45,11 @@ def argument_problems(item: Item, arguments: Sequence[str], path: Path) -> list[
         if looks_secret(text, name):
             variable = re.sub(r"[^A-Z0-9]+", "_", (name or "TOKEN").upper())
             hint = f"set `env: {{{variable}: {{secret: {{name: …, key: …}}}}}}` and write `$({variable})` here"
-            found.append(_problem(item, (*path, index), f"{path[-1]}[{index}]", hint))
+            found.append(_make_problem(item, (*path, index), f"{path[-1]}[{index}]", hint))
     return found
 
 
-def _problem(item: Item, path: Path, what: str, hint: str) -> Diagnostic:
+def _make_problem(item: Item, path: Path, what: str, hint: str) -> Diagnostic:
     return Diagnostic(
         "credential-literal",
         f"`{what}` of {item} looks like a credential and is visible to everyone with access to the repository",

@@ -9,12 +9,12 @@ from typing import Protocol
 from avactl.contracts.pod_annotations import DATA_LOCALITY, START_WHEN_WARM
 from avactl.diagnostics import Diagnostic, Note
 from avactl.program.cache_engines import engine_of
-from avactl.program.dataset_access import find, mounts, version_of
+from avactl.program.dataset_access import dataset_mounts, find, version_of
 from avactl.program.ineffective_keys import without_effect
 from avactl.program.program import Item, Program
 from avactl.spec.platform.dataset import DatasetSpec
 from avactl.spec.schema.compute import StartWhen
-from avactl.spec.schema.values import percent
+from avactl.spec.schema.values import percent_number
 
 MOST = 16
 """Datasets with a cache tier of one pod; the scheduler refuses more."""
@@ -38,33 +38,37 @@ def start_when_warm(item: Item[Awaiting], program: Program) -> dict[str, str]:
     """Annotations of pods that start once their datasets are cached; see `START_WHEN_WARM`."""
     if item.spec.start_when is None:
         return {}
-    share = percent(item.spec.start_when.warm)
-    wanted = {_key(item, program, dataset, version): share for dataset, version in _cached(item, program)}
-    return {START_WHEN_WARM.name: _json(wanted)} if wanted else {}
+    share = percent_number(item.spec.start_when.warm)
+    wanted = {
+        _status_key(item, program, dataset, version): share for dataset, version in _cached_versions(item, program)
+    }
+    return {START_WHEN_WARM.name: _to_json(wanted)} if wanted else {}
 
 
 def data_locality(item: Item[Local], program: Program) -> dict[str, str]:
     """Annotations of pods that run where parts of their datasets are cached; see `DATA_LOCALITY`."""
     if item.spec.locality is None:
         return {}
-    wanted = sorted({_key(item, program, dataset, version) for dataset, version in _cached(item, program)})
-    return {DATA_LOCALITY.name: _json({item.spec.locality: wanted})} if wanted else {}
+    wanted = sorted(
+        {_status_key(item, program, dataset, version) for dataset, version in _cached_versions(item, program)}
+    )
+    return {DATA_LOCALITY.name: _to_json({item.spec.locality: wanted})} if wanted else {}
 
 
-def _json(value: object) -> str:
+def _to_json(value: object) -> str:
     return json.dumps(value, separators=(",", ":"), sort_keys=True)
 
 
-def _key(item: Item, program: Program, dataset: Item[DatasetSpec], version: str) -> str:
+def _status_key(item: Item, program: Program, dataset: Item[DatasetSpec], version: str) -> str:
     """Name of a version in the status of the cache daemon."""
     namespace = dataset.namespace or program.cluster_spec(item.cluster).system_namespace
     return f"{namespace}/{dataset.spec_name}/{version}"
 
 
-def _cached(item: Item, program: Program) -> list[tuple[Item[DatasetSpec], str]]:
+def _cached_versions(item: Item, program: Program) -> list[tuple[Item[DatasetSpec], str]]:
     """Datasets with a cache tier that a spec mounts, and their versions."""
     found = []
-    for mount in mounts(item):
+    for mount in dataset_mounts(item):
         dataset = find(program, item.team, mount.name)
         version = version_of(dataset, mount.version) if dataset is not None else None
         if dataset is not None and version is not None and dataset.spec.tier:
@@ -76,12 +80,12 @@ def start_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
     """Yield the problems of `spec.startWhen` and `spec.locality`."""
     for key, name in (("startWhen", "start_when"), ("locality", "locality")):
         if getattr(item.spec, name, None) is not None:
-            yield from _problems(item, program, key)
+            yield from _check_start(item, program, key)
 
 
-def _problems(item: Item, program: Program, key: str) -> Iterator[Diagnostic]:
+def _check_start(item: Item, program: Program, key: str) -> Iterator[Diagnostic]:
     here = item.span("spec", key, key=True)
-    cached = _cached(item, program)
+    cached = _cached_versions(item, program)
     if len(cached) > MOST:
         message = f"{key}: {item} mounts {len(cached)} datasets of cache tiers; the limit is {MOST}"
         yield Diagnostic("invalid-value", message, here, hint="mount fewer datasets")

@@ -11,11 +11,11 @@ from avactl.diagnostics.suggest import did_you_mean, one_of
 from avactl.program import registry
 from avactl.program.lowering.exposure import Exposing, fill_in, grpc_of, grpc_services, route_names
 from avactl.program.program import Item, Program
-from avactl.program.unique_entries import duplicates
+from avactl.program.unique_entries import check_duplicates
 from avactl.spec.platform.cluster import ClusterSpec
 from avactl.spec.schema.exposure import NAMESPACE, POOL, ROUTES, Expose, ExposePorts, Exposure, Grpc, Tls
 
-_PATH = ("spec", "expose")
+_EXPOSE_PATH = ("spec", "expose")
 
 
 def cluster_problems(item: Item[ClusterSpec], program: Program) -> Iterator[Diagnostic]:
@@ -33,8 +33,8 @@ def cluster_problems(item: Item[ClusterSpec], program: Program) -> Iterator[Diag
             if both
             else "add `gateway: {name: …, namespace: …}`, or `ingress: {className: …}`",
         )
-    yield from duplicates(item, (*path, "domains"), (domain.name for domain in offered.domains), "domain")
-    yield from _queries(item, offered, path)
+    yield from check_duplicates(item, (*path, "domains"), (domain.name for domain in offered.domains), "domain")
+    yield from _check_queries(item, offered, path)
     known = [team.name for team in program.teams(item.name)]
     for index, domain in enumerate(offered.domains):
         for position, name in enumerate(domain.teams or ()):
@@ -47,7 +47,7 @@ def cluster_problems(item: Item[ClusterSpec], program: Program) -> Iterator[Diag
             yield Diagnostic("missing-reference", message, span, hint=hint)
 
 
-def _queries(item: Item, offered: Exposure, path: tuple[str, ...]) -> Iterator[Diagnostic]:
+def _check_queries(item: Item, offered: Exposure, path: tuple[str, ...]) -> Iterator[Diagnostic]:
     """Yield the problems of the queries for requests to one service."""
     gateway = offered.gateway
     queued = gateway.queued if gateway is not None else None
@@ -63,7 +63,7 @@ def _queries(item: Item, offered: Exposure, path: tuple[str, ...]) -> Iterator[D
                 "invalid-query",
                 f"`{where[-1]}`: without `{missing}`, the query counts requests to all services",
                 item.span(*where),
-                hint=f"select by it: `{_SELECTED[missing]}`",
+                hint=f"select by it: `{_SELECTOR_PLACEHOLDERS[missing]}`",
             )
             continue
         problem = syntax_problem(fill_in(query, "team", "service"), route_names("service"))
@@ -78,7 +78,7 @@ def _queries(item: Item, offered: Exposure, path: tuple[str, ...]) -> Iterator[D
         )
 
 
-_SELECTED = {
+_SELECTOR_PLACEHOLDERS = {
     NAMESPACE: f'namespace="{NAMESPACE}"',
     ROUTES: f'route=~"{ROUTES}"',
     POOL: f'inference_pool="{POOL}"',
@@ -111,10 +111,10 @@ def _claims_of(item: Item, program: Program) -> tuple[Claim, ...]:
     return tuple(found)
 
 
-def _hosts(item: Item, program: Program) -> dict[str, tuple[str | int, ...]]:
+def _claimed_hosts(item: Item, program: Program) -> dict[str, tuple[str | int, ...]]:
     """Return the hosts that a spec claims, and where each is declared."""
     return {
-        claim.host: (*_PATH, *(("grpc", "host") if claim.grpc else ("host",)))
+        claim.host: (*_EXPOSE_PATH, *(("grpc", "host") if claim.grpc else ("host",)))
         for claim in program.derive(item, _claims_of)
     }
 
@@ -145,26 +145,28 @@ def expose_problems(item: Item[Exposing], program: Program) -> Iterator[Diagnost
         yield Diagnostic(
             "missing-gateway",
             f"{item} is exposed, but cluster {item.cluster} declares no gateway",
-            item.span(*_PATH, key=True),
+            item.span(*_EXPOSE_PATH, key=True),
             hint=f"add `exposure: {{gateway: …, proxies: …, domains: …}}` to Cluster {item.cluster}",
             notes=(Note(cluster.span("metadata", "name"), "the cluster"),),
         )
         return
     grpc = grpc_of(wanted)
     if grpc is not None:
-        yield from _grpc(item, program, wanted.host, grpc, offered)
-    for host, path in _hosts(item, program).items():
-        yield from _domain(item, program, host, path, offered)
-        yield from _others(item, program, host, path)
+        yield from _check_grpc(item, program, wanted.host, grpc, offered)
+    for host, path in _claimed_hosts(item, program).items():
+        yield from _check_domain(item, program, host, path, offered)
+        yield from _check_host_conflicts(item, program, host, path)
     if wanted.tls is not None:
-        yield from _tls(item, program, wanted.tls, offered)
-    yield from duplicates(item, (*_PATH, "paths"), (path.rstrip("/") or "/" for path in wanted.paths), "path", key=None)
+        yield from _check_tls(item, program, wanted.tls, offered)
+    yield from check_duplicates(
+        item, (*_EXPOSE_PATH, "paths"), (path.rstrip("/") or "/" for path in wanted.paths), "path", key=None
+    )
 
 
-def _grpc(item: Item, program: Program, http: str | None, grpc: Grpc, offered: Exposure) -> Iterator[Diagnostic]:
+def _check_grpc(item: Item, program: Program, http: str | None, grpc: Grpc, offered: Exposure) -> Iterator[Diagnostic]:
     """Yield the problems of `expose.grpc`; `http` is the host of the HTTP port."""
-    path = (*_PATH, "grpc")
-    yield from duplicates(item, (*path, "services"), grpc.services or (), "service", key=None)
+    path = (*_EXPOSE_PATH, "grpc")
+    yield from check_duplicates(item, (*path, "services"), grpc.services or (), "service", key=None)
     if offered.gateway is None and offered.ingress is not None:
         cluster = program.cluster(item.cluster)
         yield Diagnostic(
@@ -180,11 +182,11 @@ def _grpc(item: Item, program: Program, http: str | None, grpc: Grpc, offered: E
             f"host `{grpc.host}` is already that of the HTTP port, and a Gateway serves a host by HTTP or by gRPC",
             item.span(*path, "host"),
             hint="choose another host for gRPC",
-            notes=(Note(item.span(*_PATH, "host"), "the host of the HTTP port"),),
+            notes=(Note(item.span(*_EXPOSE_PATH, "host"), "the host of the HTTP port"),),
         )
 
 
-def _domain(
+def _check_domain(
     item: Item, program: Program, host: str, path: tuple[str | int, ...], offered: Exposure
 ) -> Iterator[Diagnostic]:
     holding = [domain for domain in offered.domains if f".{host}".endswith(f".{domain.name}")]
@@ -217,13 +219,13 @@ def _domain(
     )
 
 
-def _others(item: Item, program: Program, host: str, path: tuple[str | int, ...]) -> Iterator[Diagnostic]:
+def _check_host_conflicts(item: Item, program: Program, host: str, path: tuple[str | int, ...]) -> Iterator[Diagnostic]:
     """Yield a host of another team, or a path or service of another spec, that was claimed before in reading order."""
     own = [claim for claim in program.derive(item, _claims_of) if claim.host == host]
     for other in _by_host(program).get(host, ()):
         if other is item:
             return
-        notes = (Note(other.span(*_hosts(other, program)[host]), "claimed here"),)
+        notes = (Note(other.span(*_claimed_hosts(other, program)[host]), "claimed here"),)
         if other.team != item.team:
             yield Diagnostic(
                 "host-conflict",
@@ -252,21 +254,21 @@ def _others(item: Item, program: Program, host: str, path: tuple[str | int, ...]
                 yield Diagnostic(
                     "host-conflict",
                     f"{other} is already exposed as `{host}{claim.path}`",
-                    item.span(*_PATH, *claim.keys),
+                    item.span(*_EXPOSE_PATH, *claim.keys),
                     hint=f"choose another host, or give each spec {shared} of its own",
                     notes=notes,
                 )
                 return
 
 
-def _tls(item: Item, program: Program, tls: Tls, offered: Exposure) -> Iterator[Diagnostic]:
+def _check_tls(item: Item, program: Program, tls: Tls, offered: Exposure) -> Iterator[Diagnostic]:
     cluster = program.cluster(item.cluster)
     if offered.gateway is not None:
         gateway = offered.gateway
         yield Diagnostic(
             "conflicting-keys",
             f"the certificate is that of listener `{gateway.listener}` of Gateway {gateway.namespace}/{gateway.name}",
-            item.span(*_PATH, "tls", key=True),
+            item.span(*_EXPOSE_PATH, "tls", key=True),
             hint="remove `tls`",
             notes=(Note(cluster.span("spec", "exposure", "gateway", key=True), "the gateway"),),
         )
@@ -274,7 +276,7 @@ def _tls(item: Item, program: Program, tls: Tls, offered: Exposure) -> Iterator[
         yield Diagnostic(
             "missing-reference",
             f"`{tls.issuer}` is not one of the issuers of cluster {cluster.name}",
-            item.span(*_PATH, "tls", "issuer"),
+            item.span(*_EXPOSE_PATH, "tls", "issuer"),
             hint=did_you_mean(tls.issuer, offered.ingress.issuers, "issuers")
             if offered.ingress.issuers
             else "write `{secret: NAME}`, or remove `tls`: the controller has a certificate of its own",

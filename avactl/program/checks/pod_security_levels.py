@@ -31,7 +31,7 @@ BASELINE = RESTRICTED | {
 """Capabilities that the levels allow to add."""
 
 
-def level(item: Item, program: Program, namespace: str | None = None) -> str:
+def required_level(item: Item, program: Program, namespace: str | None = None) -> str:
     """Return the pod-security level that pods of a namespace must satisfy; by default that of the spec."""
     entries = program.team(str(item.team)).spec.namespaces or ()
     entry = next((each for each in entries if each.name == (namespace or item.ns)), None)
@@ -41,10 +41,10 @@ def level(item: Item, program: Program, namespace: str | None = None) -> str:
 
 def level_problems(item: Item, program: Program, settings: PodSettings, path: Path) -> Iterator[Diagnostic]:
     """Yield settings that the namespace's level does not allow."""
-    allowed = level(item, program)
+    allowed = required_level(item, program)
     for index, volume in enumerate(settings.volumes):
         if volume.nfs is not None and allowed == "restricted":
-            yield _above(
+            yield _above_problem(
                 item,
                 program,
                 (*path, "volumes", index, "nfs"),
@@ -53,26 +53,28 @@ def level_problems(item: Item, program: Program, settings: PodSettings, path: Pa
                 "or mount a PersistentVolumeClaim of the server",
             )
     if settings.security_context is not None:
-        yield from _privileges(item, program, settings.security_context, (*path, "securityContext"), allowed)
+        yield from _check_privileges(item, program, settings.security_context, (*path, "securityContext"), allowed)
     for key, containers in (("sidecars", settings.sidecars), ("initContainers", settings.init_containers)):
         for index, container in enumerate(containers):
             if container.security_context is not None:
                 at = (*path, key, index, "securityContext")
-                yield from _privileges(item, program, container.security_context, at, allowed)
+                yield from _check_privileges(item, program, container.security_context, at, allowed)
 
 
 def root_problem(item: Item[PodUser], program: Program) -> Iterator[Diagnostic]:
     """Yield `runAsUser: 0` in a namespace that does not allow it."""
-    if item.spec.run_as_user == 0 and level(item, program) == "restricted":
-        yield _above(item, program, ("spec", "runAsUser"), "root", "baseline", "or write another user: `1000`")
+    if item.spec.run_as_user == 0 and required_level(item, program) == "restricted":
+        yield _above_problem(item, program, ("spec", "runAsUser"), "root", "baseline", "or write another user: `1000`")
 
 
-def _privileges(item: Item, program: Program, security: Privileges, path: Path, allowed: str) -> Iterator[Diagnostic]:
+def _check_privileges(
+    item: Item, program: Program, security: Privileges, path: Path, allowed: str
+) -> Iterator[Diagnostic]:
     restricted = allowed == "restricted"
     if security.allow_privilege_escalation and restricted:
-        yield _above(item, program, (*path, "allowPrivilegeEscalation"), "privilege escalation", "baseline", "")
+        yield _above_problem(item, program, (*path, "allowPrivilegeEscalation"), "privilege escalation", "baseline", "")
     if isinstance(security, ContainerSecurity) and security.run_as_user == 0 and restricted:
-        yield _above(item, program, (*path, "runAsUser"), "root", "baseline", "or write another user: `1000`")
+        yield _above_problem(item, program, (*path, "runAsUser"), "root", "baseline", "or write another user: `1000`")
     for index, name in enumerate(security.capabilities.add if security.capabilities is not None else ()):
         if name not in (RESTRICTED if restricted else BASELINE):
             at = (*path, "capabilities", "add", index)
@@ -81,10 +83,12 @@ def _privileges(item: Item, program: Program, security: Privileges, path: Path, 
                 message = f"Kubernetes names the capability {name} without `CAP_`"
                 yield Diagnostic("invalid-value", message, item.span(*at), hint=f"write `{plain}`")
                 continue
-            yield _above(item, program, at, f"the capability {name}", "baseline" if name in BASELINE else "", "")
+            yield _above_problem(
+                item, program, at, f"the capability {name}", "baseline" if name in BASELINE else "", ""
+            )
 
 
-def _above(item: Item, program: Program, path: Path, what: str, needed: str, other: str) -> Diagnostic:
+def _above_problem(item: Item, program: Program, path: Path, what: str, needed: str, other: str) -> Diagnostic:
     team = program.team(str(item.team))
     entries = team.spec.namespaces or ()
     index = next((at for at, each in enumerate(entries) if each.name == item.ns), None)

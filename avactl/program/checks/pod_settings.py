@@ -36,10 +36,10 @@ def pod_problems(
     `other_account`: avactl runs containers in these pods whose account has rights."""
     if settings is None:
         return
-    yield from _duplicates(item, settings, path)
-    yield from _volumes(item, settings, path)
-    yield from _files(item, settings, path)
-    yield from _ports(item, settings, path)
+    yield from _check_duplicates(item, settings, path)
+    yield from _check_volumes(item, settings, path)
+    yield from _check_files(item, settings, path)
+    yield from _check_ports(item, settings, path)
     yield from level_problems(item, program, settings, path)
     for key, containers in (("sidecars", settings.sidecars), ("initContainers", settings.init_containers)):
         for index, container in enumerate(containers):
@@ -52,17 +52,17 @@ def pod_problems(
             yield from _env_from(item, program, container.env_from, (*at, "envFrom"), gpus=False)
     gpus = any(compute.gpus for compute in computes)
     yield from _env_from(item, program, settings.env_from, (*path, "envFrom"), gpus=gpus)
-    yield from _account(item, program, settings, path, other_account)
-    yield from _tolerations(item, program, settings, path)
-    yield from _nodes(item, program, settings, path, computes)
-    yield from _affinity(item, settings, path)
+    yield from _check_account(item, program, settings, path, other_account)
+    yield from _check_tolerations(item, program, settings, path)
+    yield from _check_nodes(item, program, settings, path, computes)
+    yield from _check_affinity(item, settings, path)
     if settings.dns_policy == "None" and (settings.dns_config is None or not settings.dns_config.nameservers):
         message = "`dnsPolicy: None` needs name servers"
         hint = "add `dnsConfig: {nameservers: [IP]}`"
         yield Diagnostic("missing-key", message, item.span(*path, "dnsPolicy"), hint=hint)
 
 
-def _duplicates(item: Item, settings: PodSettings, path: Path) -> Iterator[Diagnostic]:
+def _check_duplicates(item: Item, settings: PodSettings, path: Path) -> Iterator[Diagnostic]:
     for keys in (("volumes",), ("sidecars", "initContainers")):
         seen: set[str] = set()
         for key in keys:
@@ -75,17 +75,19 @@ def _duplicates(item: Item, settings: PodSettings, path: Path) -> Iterator[Diagn
                 seen.add(name)
 
 
-def _files(item: Item, settings: PodSettings, path: Path) -> Iterator[Diagnostic]:
+def _check_files(item: Item, settings: PodSettings, path: Path) -> Iterator[Diagnostic]:
     """Yield files of a volume that have one path: Kubernetes refuses the pod, or one of them hides the other."""
     for index, volume in enumerate(settings.volumes):
         at: Path = (*path, "volumes", index)
-        own = [(name, (*at, name), getattr(volume, key)) for name, key in _FILES if getattr(volume, key) is not None]
+        own = [
+            (name, (*at, name), getattr(volume, key)) for name, key in _FILE_SOURCES if getattr(volume, key) is not None
+        ]
         sources = [] if volume.projected is None else volume.projected.sources
         for number, source in enumerate(sources):
             inside = (*at, "projected", "sources", number)
             own += [
                 (name, (*inside, name), getattr(source, key))
-                for name, key in _PROJECTED
+                for name, key in _PROJECTED_SOURCES
                 if getattr(source, key) is not None
             ]
         seen: set[str] = set()
@@ -100,7 +102,7 @@ def _files(item: Item, settings: PodSettings, path: Path) -> Iterator[Diagnostic
                 seen.add(found)
 
 
-def _ports(item: Item, settings: PodSettings, path: Path) -> Iterator[Diagnostic]:
+def _check_ports(item: Item, settings: PodSettings, path: Path) -> Iterator[Diagnostic]:
     """Yield names and ports that a container lists twice: Kubernetes refuses the pod."""
     for key, containers in (("sidecars", settings.sidecars), ("initContainers", settings.init_containers)):
         for index, container in enumerate(containers):
@@ -118,11 +120,11 @@ def _ports(item: Item, settings: PodSettings, path: Path) -> Iterator[Diagnostic
                 names |= {port.name} if port.name is not None else set()
 
 
-_FILES = (("secret", "secret"), ("configMap", "config_map"))
-_PROJECTED = (*_FILES, ("downwardAPI", "downward_api"), ("serviceAccountToken", "service_account_token"))
+_FILE_SOURCES = (("secret", "secret"), ("configMap", "config_map"))
+_PROJECTED_SOURCES = (*_FILE_SOURCES, ("downwardAPI", "downward_api"), ("serviceAccountToken", "service_account_token"))
 
 
-def _volumes(item: Item, settings: PodSettings, path: Path) -> Iterator[Diagnostic]:
+def _check_volumes(item: Item, settings: PodSettings, path: Path) -> Iterator[Diagnostic]:
     mounted = {m.name for c in (*settings.sidecars, *settings.init_containers) for m in c.volume_mounts}
     for index, volume in enumerate(settings.volumes):
         at = (*path, "volumes", index)
@@ -170,7 +172,7 @@ def _env_from(
             )
 
 
-def _account(
+def _check_account(
     item: Item, program: Program, settings: PodSettings, path: Path, other_account: bool
 ) -> Iterator[Diagnostic]:
     name, team = settings.service_account_name, program.team(str(item.team))
@@ -209,7 +211,7 @@ def _account(
         )
 
 
-def _tolerations(item: Item, program: Program, settings: PodSettings, path: Path) -> Iterator[Diagnostic]:
+def _check_tolerations(item: Item, program: Program, settings: PodSettings, path: Path) -> Iterator[Diagnostic]:
     known = program.taints(item.cluster)
     for index, toleration in enumerate(settings.tolerations):
         at = (*path, "tolerations", index)
@@ -232,7 +234,7 @@ def _tolerations(item: Item, program: Program, settings: PodSettings, path: Path
             yield Diagnostic("conflicting-keys", message, item.span(*at, "tolerationSeconds"), hint=hint)
 
 
-def _nodes(
+def _check_nodes(
     item: Item, program: Program, settings: PodSettings, path: Path, computes: Sequence[GpuCompute]
 ) -> Iterator[Diagnostic]:
     """Yield labels that no pool of the pods has."""
@@ -256,7 +258,7 @@ def _nodes(
                 return
 
 
-def _affinity(item: Item, settings: PodSettings, path: Path) -> Iterator[Diagnostic]:
+def _check_affinity(item: Item, settings: PodSettings, path: Path) -> Iterator[Diagnostic]:
     """Yield conditions whose values do not fit to their operator."""
     pending: list[tuple[Path, Any]] = [((*path, "affinity"), item.doc.get(*path, "affinity"))]
     while pending:

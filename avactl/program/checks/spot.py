@@ -9,7 +9,7 @@ from avactl.program.capacity.capacity import gpu_model
 from avactl.program.program import Item, Program
 from avactl.program.workload import GpuCompute
 from avactl.spec.platform.node_pool import NodePoolSpec
-from avactl.spec.schema.values import seconds
+from avactl.spec.schema.values import duration_seconds
 
 
 def spot_problems(item: Item, program: Program, use: str, computes: Sequence[GpuCompute]) -> Iterator[Diagnostic]:
@@ -17,7 +17,7 @@ def spot_problems(item: Item, program: Program, use: str, computes: Sequence[Gpu
     if use == "never" or program.lacks_machines:
         return
     steered = [compute for compute in computes if compute.gpus or compute.pool is not None]
-    if steered and (use == "require" or any(_pools(item, program, compute) for compute in steered)):
+    if steered and (use == "require" or any(_spot_pools(item, program, compute) for compute in steered)):
         return
     why = (
         f"no pool of cluster {item.cluster} that they fit has spot machines"
@@ -41,8 +41,8 @@ def notice_problem(
     """Yield a warning for pods that need longer to end, in seconds, than the notice of their spot machines."""
     if use == "never" or grace is None:
         return
-    for pool in _pools(item, program, compute):
-        if grace > seconds(pool.spec.reclaim_notice):
+    for pool in _spot_pools(item, program, compute):
+        if grace > duration_seconds(pool.spec.reclaim_notice):
             yield Diagnostic(
                 "spot-notice",
                 f"the pods have {grace}s to end, and machines of pool {pool.name} {pool.spec.reclaim_notice}",
@@ -54,7 +54,7 @@ def notice_problem(
             return
 
 
-def _pools(item: Item, program: Program, compute: GpuCompute) -> list[Item[NodePoolSpec]]:
+def _spot_pools(item: Item, program: Program, compute: GpuCompute) -> list[Item[NodePoolSpec]]:
     """Return the spot pools where pods may run."""
     model = gpu_model(program, item.cluster, compute)
     if model is None and compute.pool is None:

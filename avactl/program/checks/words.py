@@ -10,32 +10,32 @@ from collections.abc import Iterator, Sequence
 from avactl.diagnostics import Diagnostic
 from avactl.program.program import Item
 
-_LONGEST = 200
+_MAX_WORD_LENGTH = 200
 """Maximum characters of a suggested command."""
 _FLAG_AND_VALUE = re.compile(r"(--?[A-Za-z][\w-]*)[ \t]+(\S+)").fullmatch
-_PLAIN = re.compile(r"(?:--?[A-Za-z]|\.{0,2}/|[A-Za-z_])[A-Za-z0-9/._=+@-]*").fullmatch
+_IS_PLAIN_WORD = re.compile(r"(?:--?[A-Za-z]|\.{0,2}/|[A-Za-z_])[A-Za-z0-9/._=+@-]*").fullmatch
 
 
-def flow(words: Sequence[str]) -> str:
+def flow_list(words: Sequence[str]) -> str:
     """Write words as they stand in a YAML list in one line: `torchrun, sft.py, --epochs, "90"`."""
-    return ", ".join(word if _PLAIN(word) and word not in _NOT_TEXT else json.dumps(word) for word in words)
+    return ", ".join(word if _IS_PLAIN_WORD(word) and word not in _NOT_TEXT else json.dumps(word) for word in words)
 
 
 _NOT_TEXT = frozenset(("true", "false", "null", "True", "False", "Null", "TRUE", "FALSE", "NULL"))
 
 
 _SHELLS = frozenset(("sh", "bash", "dash", "ash", "ksh", "zsh", "busybox"))
-_OPERATOR = re.compile(r"&&?|\|\|?|;|[0-9&]?>>?(&[0-9])?|<").fullmatch
-_VARIABLE = re.compile(r"(?<!\$)\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))").search
+_IS_SHELL_OPERATOR = re.compile(r"&&?|\|\|?|;|[0-9&]?>>?(&[0-9])?|<").fullmatch
+_SHELL_VARIABLE = re.compile(r"(?<!\$)\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))").search
 
 
 def word_problems(item: Item, words: Sequence[str], path: tuple[str | int, ...]) -> Iterator[Diagnostic]:
     """Yield commands that are written as one word, options in one word with their value, and syntax of a shell."""
-    if path[-1] == "command" and len(words) == 1 and (split := _split(_redacted(words[0]))):
-        hint = f"write `[{flow(split)}]`" if len(words[0]) <= _LONGEST else "write a list of its words"
+    if path[-1] == "command" and len(words) == 1 and (split := _split(_redact(words[0]))):
+        hint = f"write `[{flow_list(split)}]`" if len(words[0]) <= _MAX_WORD_LENGTH else "write a list of its words"
         yield Diagnostic(
             "invalid-value",
-            f"{_dotted(path)}: the list has one word, `{_redacted(words[0][:60])}`, which is no program",
+            f"{_format_path(path)}: the list has one word, `{_redact(words[0][:60])}`, which is no program",
             item.span(*path, 0),
             hint=hint,
         )
@@ -43,10 +43,14 @@ def word_problems(item: Item, words: Sequence[str], path: tuple[str | int, ...])
     for index, word in enumerate(words):
         match = _FLAG_AND_VALUE(word)
         if match is not None and (index == 0 or words[index - 1] not in ("-c", "-lc")):
-            two = flow((match[1], _redacted(word)[match.start(2) :])) if len(word) <= _LONGEST else "OPTION, VALUE"
+            two = (
+                flow_list((match[1], _redact(word)[match.start(2) :]))
+                if len(word) <= _MAX_WORD_LENGTH
+                else "OPTION, VALUE"
+            )
             yield Diagnostic(
                 "invalid-value",
-                f"{_dotted(path)}[{index}]: `{_redacted(word[:60])}` is one argument with a space in it",
+                f"{_format_path(path)}[{index}]: `{_redact(word[:60])}` is one argument with a space in it",
                 item.span(*path, index),
                 severity="warning",
                 hint=f"write two: `{two}`",
@@ -57,25 +61,27 @@ def word_problems(item: Item, words: Sequence[str], path: tuple[str | int, ...])
 
 def _shell_syntax(item: Item, words: Sequence[str], path: tuple[str | int, ...]) -> Iterator[Diagnostic]:
     """Yield the first operator and the first variable of a shell among arguments that no shell reads."""
-    operator = next((index for index, word in enumerate(words) if _OPERATOR(word)), None)
+    operator = next((index for index, word in enumerate(words) if _IS_SHELL_OPERATOR(word)), None)
     if operator is not None:
-        line = _redacted(" ".join(word if _OPERATOR(word) else shlex.quote(word) for word in words)[: _LONGEST + 1])
-        whole = path[-1] == "command" and len(line) <= _LONGEST
+        line = _redact(
+            " ".join(word if _IS_SHELL_OPERATOR(word) else shlex.quote(word) for word in words)[: _MAX_WORD_LENGTH + 1]
+        )
+        whole = path[-1] == "command" and len(line) <= _MAX_WORD_LENGTH
         yield Diagnostic(
             "invalid-value",
-            f"{_dotted(path)}[{operator}]: no shell reads `{words[operator]}`: the program gets it as an argument",
+            f"{_format_path(path)}[{operator}]: no shell reads `{words[operator]}`: the program gets it as an argument",
             item.span(*path, operator),
             severity="warning",
-            hint=f"write `[{flow(('sh', '-c', line))}]`" if whole else "begin the command with `sh, -c`",
+            hint=f"write `[{flow_list(('sh', '-c', line))}]`" if whole else "begin the command with `sh, -c`",
         )
     for index, word in enumerate(words):
         # Values of options and paths; a text with spaces is a script or a template of the program's own.
-        match = None if " " in word or "\n" in word else _VARIABLE(word)
+        match = None if " " in word or "\n" in word else _SHELL_VARIABLE(word)
         if match is not None:
             name = match[1] or match[2]
             yield Diagnostic(
                 "invalid-value",
-                f"{_dotted(path)}[{index}]: no shell reads `{match[0][:60]}`: the program gets these characters",
+                f"{_format_path(path)}[{index}]: no shell reads `{match[0][:60]}`: the program gets these characters",
                 item.span(*path, index),
                 severity="warning",
                 hint=f"write `$({name[:60]})`, which Kubernetes replaces by the variable of `env`",
@@ -94,11 +100,11 @@ def _split(command: str) -> list[str]:
     return words if len(words) > 1 else []
 
 
-def _redacted(text: str) -> str:
-    from avactl.diagnostics.redaction import redact  # its patterns take long to compile
+def _redact(text: str) -> str:
+    from avactl.diagnostics.redaction import redact_text  # its patterns take long to compile
 
-    return redact(text)
+    return redact_text(text)
 
 
-def _dotted(path: tuple[str | int, ...]) -> str:
+def _format_path(path: tuple[str | int, ...]) -> str:
     return ".".join(str(step) for step in path)

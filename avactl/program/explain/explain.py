@@ -30,10 +30,10 @@ class UnknownTopicError(HintedError):
     exit_code = USAGE
 
 
-_PLAIN = {str: "string", int: "integer", float: "number", bool: "true or false", Any: "anything"}
+_TYPE_NAMES = {str: "string", int: "integer", float: "number", bool: "true or false", Any: "anything"}
 
 
-def _bounds(marks: tuple[Any, ...]) -> str:
+def _format_bounds(marks: tuple[Any, ...]) -> str:
     low = next((getattr(m, n) for m in marks for n in ("ge", "gt") if getattr(m, n, None) is not None), None)
     high = next((getattr(m, n) for m in marks for n in ("le", "lt") if getattr(m, n, None) is not None), None)
     if low is not None and high is not None:
@@ -65,7 +65,7 @@ def type_text(annotation: Any, marks: tuple[Any, ...] = ()) -> str:
     branches = [arg for arg in get_args(annotation) if arg is not type(None)]
     if branches:
         return " or ".join(dict.fromkeys(type_text(branch, marks) for branch in branches))
-    return _PLAIN.get(annotation, "text") + _bounds(marks)
+    return _TYPE_NAMES.get(annotation, "text") + _format_bounds(marks)
 
 
 def _default_text(field: FieldInfo) -> str:
@@ -81,7 +81,7 @@ def _default_text(field: FieldInfo) -> str:
     return f"default {', '.join(map(str, default)) if isinstance(default, list) else default}"
 
 
-def about(field: FieldInfo) -> str:
+def describe_field(field: FieldInfo) -> str:
     """Describe a field's type and default."""
     texts = (type_text(field.annotation, tuple(field.metadata)), _default_text(field))
     return "; ".join(filter(None, texts))
@@ -103,10 +103,10 @@ class Style:
         self.bold, self.dim, self.off = ("\x1b[1m", "\x1b[2m", "\x1b[0m") if colour else ("", "", "")
 
 
-def _fields(model: type[BaseModel], style: Style, indent: str = "  ") -> str:
+def _format_fields(model: type[BaseModel], style: Style, indent: str = "  ") -> str:
     out = []
     for key, field in introspect.fields_by_key(model).items():
-        out.append(f"{indent}{style.bold}{key}{style.off}  {style.dim}{about(field)}{style.off}\n")
+        out.append(f"{indent}{style.bold}{key}{style.off}  {style.dim}{describe_field(field)}{style.off}\n")
         out.append(
             textwrap.fill(
                 field.description or "", 100, initial_indent=indent + "    ", subsequent_indent=indent + "    "
@@ -120,16 +120,16 @@ def explain_text(topic: str | None, colour: bool = False) -> str:
     """Return the text of `avactl explain`. Raises UnknownTopicError."""
     style = Style(colour)
     if not topic:
-        return _overview(style)
+        return _format_overview(style)
     if topic in CODES:
         return f"{style.bold}{topic}{style.off}\n  {CODES[topic]}\n\n{_diagnostic_text(topic)}"
     name, path, field, models = topic_of(topic)
     if field is None:
-        return _kind(name, models[0], style)
-    out = [f"{style.bold}{name}.{'.'.join(path)}{style.off}  {style.dim}{about(field)}{style.off}\n"]
+        return _format_kind(name, models[0], style)
+    out = [f"{style.bold}{name}.{'.'.join(path)}{style.off}  {style.dim}{describe_field(field)}{style.off}\n"]
     out.append(textwrap.fill(field.description or "", 100, initial_indent="  ", subsequent_indent="  ") + "\n")
     for sub in models:
-        out.append("\n" + _fields(sub, style))
+        out.append("\n" + _format_fields(sub, style))
     return "".join(out)
 
 
@@ -146,15 +146,15 @@ def topic_of(topic: str) -> tuple[str, list[str], FieldInfo | None, list[type[Ba
     Without a path, the field is None and the model that of the kind. Raises UnknownTopicError.
     """
     head, *path = re.sub(r"\[[^\]]*\]", "", topic).split(".")  # as diagnostics write paths: `spec.datasets[0].name`
-    by_lower = {name.lower(): name for name in registry.names()}
+    by_lower = {name.lower(): name for name in registry.kind_names()}
     name = by_lower.get(head.lower())
     if name is None:
-        known = [*registry.names(), *(() if head[:1].isupper() else CODES)]
+        known = [*registry.kind_names(), *(() if head[:1].isupper() else CODES)]
         raise UnknownTopicError(f"unknown kind or diagnostic code `{head}`", did_you_mean(head, known, "known kinds"))
-    model: type[BaseModel] = registry.kind(name).model
+    model: type[BaseModel] = registry.get_kind(name).model
     if not path:
         return name, [], None, [model]
-    return name, *_field(name, model, path)
+    return name, *_find_field(name, model, path)
 
 
 def drift_text(topic: str | None, colour: bool = False) -> str:
@@ -163,7 +163,7 @@ def drift_text(topic: str | None, colour: bool = False) -> str:
     Raises UnknownTopicError.
     """
     style = Style(colour)
-    ours = {name: registry.kind(name).owned for name in registry.names()}
+    ours = {name: registry.get_kind(name).owned for name in registry.kind_names()}
     kubernetes = {owned.kind for owned in (*KUBERNETES, *(owned for each in ours.values() for owned in each))} - {"*"}
     by_lower = {name.lower(): name for name in (*kubernetes, *ours)}
     chosen = by_lower.get(topic.lower()) if topic else None
@@ -172,42 +172,44 @@ def drift_text(topic: str | None, colour: bool = False) -> str:
     out = ["Fields owned by controllers: changes to them are not drift and are never reverted.\n"]
     if chosen not in ours:
         for kind in ("*", *([chosen] if chosen else sorted(kubernetes))):
-            out += _owned(kind if kind != "*" else "every kind", [o for o in KUBERNETES if o.kind == kind], style)
+            out += _format_owned(
+                kind if kind != "*" else "every kind", [o for o in KUBERNETES if o.kind == kind], style
+            )
     for name, declared in ours.items():
         if chosen is None or chosen == name or any(owned.kind == chosen for owned in declared):
             if not declared and chosen == name:
                 out.append(f"\n{style.bold}{name}{style.off}\n  no fields of its own; see `avactl explain --drift`\n")
-            out += _owned(f"{name} (avactl)", declared, style, of=True)
+            out += _format_owned(f"{name} (avactl)", declared, style, of=True)
     return "".join(out)
 
 
-def _owned(title: str, owned: Sequence[Owned], style: Style, *, of: bool = False) -> list[str]:
+def _format_owned(title: str, owned: Sequence[Owned], style: Style, *, of: bool = False) -> list[str]:
     lines = [f"  {f'{each.kind} ' if of else ''}{each}  {style.dim}{each.by}{style.off}\n" for each in owned]
     return [f"\n{style.bold}{title}{style.off}\n", *lines] if lines else []
 
 
-def _overview(style: Style) -> str:
+def _format_overview(style: Style) -> str:
     out = [f"{style.bold}Kinds{style.off} (apiVersion avactl.dev/v1)\n"]
-    for name in registry.names():
-        first = (inspect.getdoc(registry.kind(name).model) or "").split("\n\n")[0].replace("\n", " ")
+    for name in registry.kind_names():
+        first = (inspect.getdoc(registry.get_kind(name).model) or "").split("\n\n")[0].replace("\n", " ")
         out.append(f"  {style.bold}{name:<18}{style.off} {first}\n")
     out.append("\n`avactl explain KIND` shows a kind, `avactl explain KIND.spec.field` a field.\n")
     return "".join(out)
 
 
-def _kind(name: str, model: type[BaseModel], style: Style) -> str:
+def _format_kind(name: str, model: type[BaseModel], style: Style) -> str:
     doc = inspect.getdoc(model) or ""
     fields = introspect.fields_by_key(model)
     out = [f"{style.bold}{name}{style.off}\n", textwrap.indent(doc, "  "), "\n\n"]
     for part in ("metadata", "spec"):
         out.append(f"{style.bold}{part}{style.off}\n")
         for sub in sub_models(fields[part].annotation):
-            out.append(_fields(sub, style))
+            out.append(_format_fields(sub, style))
         out.append("\n")
     return "".join(out).rstrip("\n") + "\n"
 
 
-def _field(
+def _find_field(
     name: str, model: type[BaseModel], path: list[str]
 ) -> tuple[list[str], FieldInfo | None, list[type[BaseModel]]]:
     if path[0] not in introspect.fields_by_key(model):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-_NEVER = "pods of teams cannot have it; remove it"
-_POD = "the program has `image`, `command`, `args` and `env` in `spec`; settings of its pods go into `spec.pod`"
+_NEVER_HINT = "pods of teams cannot have it; remove it"
+_POD_HINT = "the program has `image`, `command`, `args` and `env` in `spec`; settings of its pods go into `spec.pod`"
 
 _HINTS = {
-    **dict.fromkeys(("privileged", "hostPID", "hostIPC", "hostUsers", "sysctls", "procMount", "volumeDevices"), _NEVER),
+    **dict.fromkeys(
+        ("privileged", "hostPID", "hostIPC", "hostUsers", "sysctls", "procMount", "volumeDevices"), _NEVER_HINT
+    ),
     "hostPath": "pods of teams see no files of machines; use `emptyDir`, `scratch` or `persistentVolumeClaim`",
     "hostNetwork": "only a TrainingJob has it, in `spec`: `hostNetwork: {}`",
     "hostPort": "pods of teams open no ports of machines; remove it",
@@ -22,8 +24,8 @@ _HINTS = {
     "requests": "write `cpu`, `memory` and `gpus` beside each other",
     "limits": "write `cpu`, `memory` and `gpus` beside each other",
     "containers": "the program has `image`, `command` and `env` in the spec; others go into `pod.sidecars`",
-    "template": _POD,
-    "podTemplate": _POD,
+    "template": _POD_HINT,
+    "podTemplate": _POD_HINT,
     "volumes": "write `pod: {volumes: [{name: …, mountPath: …, emptyDir: {}}]}`",
     "volumeMounts": "each volume has its own `mountPath`: `pod: {volumes: [{name: …, mountPath: …, emptyDir: {}}]}`",
     "volumeClaimTemplates": "write `pod: {volumes: [{name: …, mountPath: …, scratch: {size: 1Ti}}]}`",
@@ -90,7 +92,7 @@ _OF_KIND = {
     },
 }
 """Remedies for keys of `spec`, by kind."""
-_BELOW = {
+_HINTS_BELOW = {
     "probe": dict.fromkeys(
         ("httpGet", "initialDelaySeconds", "periodSeconds", "timeoutSeconds", "failureThreshold"),
         "write `path: /health`, `port: 8000`, `period: 10s`, `timeout: 2s` and `startup: 10m` beside each other",
@@ -166,13 +168,13 @@ VALUES = {
 SHARED_GPUS = "write a whole number; only a Workspace shares GPUs: `gpus: 0.5`"
 
 
-def hint(kind: str, path: tuple[str | int, ...]) -> str:
+def hint_for_key(kind: str, path: tuple[str | int, ...]) -> str:
     """Return the remedy for an unknown key, the last step of `path`; "" if there is none.
 
     A remedy for the key below its parent wins over that for `spec` of the kind, and that over the general one.
     """
     key = str(path[-1])
     parent = next((str(step) for step in reversed(path[:-1]) if isinstance(step, str)), "")
-    below = _BELOW.get(parent, {}).get(key, "")
+    below = _HINTS_BELOW.get(parent, {}).get(key, "")
     of_kind = _OF_KIND.get(kind, {}).get(key, "") if path[:-1] == ("spec",) else ""
     return below or of_kind or _HINTS.get(key, "")

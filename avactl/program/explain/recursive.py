@@ -9,7 +9,7 @@ import yaml
 from pydantic import BaseModel
 
 from avactl.program.explain import introspect
-from avactl.program.explain.explain import Style, about, sub_models, topic_of
+from avactl.program.explain.explain import Style, describe_field, sub_models, topic_of
 
 
 def recursive_text(topic: str, colour: bool = False) -> str:
@@ -18,20 +18,22 @@ def recursive_text(topic: str, colour: bool = False) -> str:
     name, path, field, models = topic_of(topic)
     out = [f"{style.bold}{'.'.join([name, *path])}{style.off}"]
     if field is not None:
-        out[0] += f"  {style.dim}{about(field)}{style.off}"
+        out[0] += f"  {style.dim}{describe_field(field)}{style.off}"
     for model in models:
-        out += _fields(model, style, "  ", (model,))
+        out += _format_fields(model, style, "  ", (model,))
     if not path and (example := example_of(name)):
         out += ["", f"{style.bold}Example{style.off}", *(f"  {line}" for line in example.splitlines())]
     return "\n".join(out) + "\n"
 
 
-def _fields(model: type[BaseModel], style: Style, indent: str, above: tuple[type[BaseModel], ...]) -> Iterator[str]:
+def _format_fields(
+    model: type[BaseModel], style: Style, indent: str, above: tuple[type[BaseModel], ...]
+) -> Iterator[str]:
     for key, field in introspect.fields_by_key(model).items():
-        yield f"{indent}{style.bold}{key}{style.off}  {style.dim}{about(field)}{style.off}".rstrip()
+        yield f"{indent}{style.bold}{key}{style.off}  {style.dim}{describe_field(field)}{style.off}".rstrip()
         for inner in sub_models(field.annotation):
             if inner not in above:  # a model may contain itself
-                yield from _fields(inner, style, f"{indent}  ", (*above, inner))
+                yield from _format_fields(inner, style, f"{indent}  ", (*above, inner))
 
 
 def example_of(kind: str) -> str:

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from avactl.base.quantity import quantity
-from avactl.diagnostics.suggest import closest
+from avactl.base.quantity import parse_quantity
+from avactl.diagnostics.suggest import closest_word
 
 Schema = Mapping[str, Any]
 Path = tuple[str | int, ...]
@@ -29,11 +29,11 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "object": (dict,),
     "text-or-number": (str, int, float),
 }
-_QUANTITY = "io.k8s.apimachinery.pkg.api.resource.Quantity"
-_COUNTS = ("replicas", "minReplicas", "maxReplicas", "parallelism", "completions")
+_QUANTITY_TYPE = "io.k8s.apimachinery.pkg.api.resource.Quantity"
+_COUNT_FIELDS = ("replicas", "minReplicas", "maxReplicas", "parallelism", "completions")
 _MOST_PODS = 100_000
 """Largest number of pods of one object, which `avactl plan` simulates: as in the kinds."""
-_WORDS = {
+_TYPE_WORDS = {
     "string": "a string",
     "integer": "an integer",
     "number": "a number",
@@ -54,7 +54,7 @@ class Violation(NamedTuple):
 
 
 @cache
-def _definitions() -> dict[str, Any]:
+def _load_definitions() -> dict[str, Any]:
     found: dict[str, Any] = {}
     for line in files(__name__).joinpath("kinds.json").read_bytes().splitlines():
         found.update(orjson.loads(line))
@@ -63,36 +63,36 @@ def _definitions() -> dict[str, Any]:
 
 def find(api_version: str, kind: str) -> Schema | None:
     """Return the schema of a kind; None if it is not Kubernetes' own."""
-    entry = _definitions()["kinds"].get(f"{api_version} {kind}")
-    return None if entry is None else resolved(entry)
+    entry = _load_definitions()["kinds"].get(f"{api_version} {kind}")
+    return None if entry is None else resolve_reference(entry)
 
 
 def is_namespaced(api_version: str, kind: str) -> bool | None:
     """Return True if objects of a kind are in namespaces; None if it is unknown."""
-    entry = _definitions()["kinds"].get(f"{api_version} {kind}")
+    entry = _load_definitions()["kinds"].get(f"{api_version} {kind}")
     return None if entry is None else bool(entry["namespaced"])
 
 
-def versions(kind: str) -> list[str]:
+def api_versions(kind: str) -> list[str]:
     """Return the API versions with a kind of that name."""
-    return [name.partition(" ")[0] for name in _definitions()["kinds"] if name.partition(" ")[2] == kind]
+    return [name.partition(" ")[0] for name in _load_definitions()["kinds"] if name.partition(" ")[2] == kind]
 
 
-def resolved(schema: Schema) -> Schema:
+def resolve_reference(schema: Schema) -> Schema:
     """Return the definition that a schema refers to."""
     while "ref" in schema:
-        schema = _definitions()[schema["ref"]]
+        schema = _load_definitions()[schema["ref"]]
     return schema
 
 
-def child(schema: Schema, step: str | int) -> Schema:
+def child_schema(schema: Schema, step: str | int) -> Schema:
     """Return the schema of a key or entry."""
-    schema = resolved(schema)
+    schema = resolve_reference(schema)
     if schema["type"] == "list":
-        return resolved(schema["items"])
+        return resolve_reference(schema["items"])
     if schema["type"] == "map":
-        return resolved(schema["values"])
-    return resolved(schema.get("fields", {}).get(step, ANY))
+        return resolve_reference(schema["values"])
+    return resolve_reference(schema.get("fields", {}).get(step, ANY))
 
 
 def is_quantity(body: Mapping[str, Any], path: Sequence[str | int]) -> bool:
@@ -102,29 +102,29 @@ def is_quantity(body: Mapping[str, Any], path: Sequence[str | int]) -> bool:
     if schema is None:
         return False
     for step in path:
-        schema = child(schema, step)
-    return schema is _definitions().get(_QUANTITY)
+        schema = child_schema(schema, step)
+    return schema is _load_definitions().get(_QUANTITY_TYPE)
 
 
-_HOLDERS = ("jobTemplate", "template", "spec")
+_HOLDER_KEYS = ("jobTemplate", "template", "spec")
 
 
-def _holder(schema: Schema, key: str) -> tuple[str, ...]:
+def _holder_path(schema: Schema, key: str) -> tuple[str, ...]:
     """Return where below a mapping a key of pods belongs, such as `template.spec` of a Deployment; empty if nowhere."""
-    for step in _HOLDERS:
-        inner = child(schema, step) if step in schema["fields"] else ANY
+    for step in _HOLDER_KEYS:
+        inner = child_schema(schema, step) if step in schema["fields"] else ANY
         if inner["type"] == "object":
             if key in inner["fields"]:
                 return (step,)
-            if rest := _holder(inner, key):
+            if rest := _holder_path(inner, key):
                 return (step, *rest)
     return ()
 
 
-def violations(schema: Schema, value: Any, path: Path = ()) -> Iterator[Violation]:
+def schema_violations(schema: Schema, value: Any, path: Path = ()) -> Iterator[Violation]:
     """Yield what an object violates: unknown keys, missing keys, empty entries, wrong types and amounts."""
-    amount = schema.get("ref") == _QUANTITY
-    schema = resolved(schema)
+    amount = schema.get("ref") == _QUANTITY_TYPE
+    schema = resolve_reference(schema)
     kind = schema["type"]
     if kind == "any" or value is None:
         return
@@ -133,31 +133,31 @@ def violations(schema: Schema, value: Any, path: Path = ()) -> Iterator[Violatio
         hint = f'quote it: `"{value}"`' if kind == "string" and isinstance(value, int | float) else ""
         if kind == "list" and not isinstance(value, dict | list):
             hint = f"write a list: `[{str(value)[:60]}]`"
-        yield Violation(path, f"expected {_WORDS[kind]}, got `{str(value)[:60]}`", hint)
+        yield Violation(path, f"expected {_TYPE_WORDS[kind]}, got `{str(value)[:60]}`", hint)
     elif amount:
         try:
-            quantity(value)
+            parse_quantity(value)
         except ValueError:
             yield Violation(path, f"`{str(value)[:60]}` is not a quantity", "write an amount such as `500m` or `2Gi`")
     elif kind == "integer":
-        if path[-1:] and path[-1] in _COUNTS and not 0 <= value <= _MOST_PODS:
+        if path[-1:] and path[-1] in _COUNT_FIELDS and not 0 <= value <= _MOST_PODS:
             yield Violation(path, f"{str(value)[:30]} pods", f"write a number from 0 to {_MOST_PODS:,}")
     elif kind == "list":
         for index, entry in enumerate(value):
-            if entry is None and resolved(schema["items"])["type"] != "any":
+            if entry is None and resolve_reference(schema["items"])["type"] != "any":
                 yield Violation((*path, index), "the entry is empty", "remove it")
-            yield from violations(schema["items"], entry, (*path, index))
+            yield from schema_violations(schema["items"], entry, (*path, index))
     elif kind == "map":
         for key, entry in value.items():
-            yield from violations(schema["values"], entry, (*path, key))
+            yield from schema_violations(schema["values"], entry, (*path, key))
     elif kind == "object":
         fields = schema["fields"]
         for key, entry in value.items():
             if key in fields:
-                yield from violations(fields[key], entry, (*path, key))
+                yield from schema_violations(fields[key], entry, (*path, key))
             elif not (key == "status" and not path):
-                near = closest(str(key), fields)
-                place = _holder(schema, key)
+                near = closest_word(str(key), fields)
+                place = _holder_path(schema, key)
                 hint = f"it belongs to `{'.'.join(place)}`" if place else "`kubectl explain` shows the keys"
                 hint = f"did you mean `{near}`?" if near else hint
                 yield Violation((*path, key), f"unknown key `{key}`", hint)
@@ -166,5 +166,5 @@ def violations(schema: Schema, value: Any, path: Path = ()) -> Iterator[Violatio
                 yield Violation(path, f"`{key}` is missing", f"add `{key}: …`")
         # The schema calls `spec` optional even where keys in it are required.
         optional = "spec" in fields and "spec" not in schema.get("required", ())
-        if optional and value.get("spec") is None and resolved(fields["spec"]).get("required"):
+        if optional and value.get("spec") is None and resolve_reference(fields["spec"]).get("required"):
             yield Violation(path, "`spec` is missing", "add `spec: …`")

@@ -14,7 +14,7 @@ def template_path(kind: str) -> tuple[str, ...] | None:
     return ("spec", "template") if kind in ("Deployment", "StatefulSet", "ReplicaSet", "Job", "DaemonSet") else None
 
 
-def at(value: Any, path: tuple[str, ...]) -> Any:
+def value_at(value: Any, path: tuple[str, ...]) -> Any:
     """Return the value at a path of mappings; an empty mapping if there is none."""
     for step in path:
         value = value.get(step) if isinstance(value, dict) else None

@@ -47,7 +47,7 @@ def grpc_services(item: Item) -> Sequence[str]:
     return found
 
 
-def routes(
+def build_routes(
     item: Item[Exposing],
     program: Program,
     service: str,
@@ -67,25 +67,27 @@ def routes(
     gateway, ingress = offered.gateway, offered.ingress
     if wanted.host is not None and gateway is not None:
         matches: list[Body] = [{"path": {"type": "PathPrefix", "value": path}} for path in wanted.paths]
-        spec = _route(wanted.host, gateway, matches, backend or {"name": service, "port": ports["http"]})
-        found.append(_manifest(item, GATEWAY, "HTTPRoute", spec, component))
+        spec = _build_route(wanted.host, gateway, matches, backend or {"name": service, "port": ports["http"]})
+        found.append(_build_manifest(item, GATEWAY, "HTTPRoute", spec, component))
     elif wanted.host is not None and ingress is not None:
         issuer = issuer_of(wanted, ingress)
         notes = {**ingress.annotations, **({ISSUER: issuer} if issuer else {})}
-        spec = _ingress(item, wanted, ingress, service)
-        found.append(_manifest(item, "networking.k8s.io/v1", "Ingress", spec, component, notes))
+        spec = _build_ingress(item, wanted, ingress, service)
+        found.append(_build_manifest(item, "networking.k8s.io/v1", "Ingress", spec, component, notes))
     grpc = grpc_of(wanted)
     if grpc is not None and gateway is not None:
         matches = [{"method": {"type": "Exact", "service": name}} for name in grpc_services(item)]
-        spec = _route(grpc.host, gateway, matches, {"name": service, "port": ports["grpc"]})
-        found.append(_manifest(item, GATEWAY, "GRPCRoute", spec, component))
+        spec = _build_route(grpc.host, gateway, matches, {"name": service, "port": ports["grpc"]})
+        found.append(_build_manifest(item, GATEWAY, "GRPCRoute", spec, component))
     return found
 
 
-def _manifest(
+def _build_manifest(
     item: Item, version: str, kind: str, spec: Body, component: str, own: Mapping[str, str] | None = None
 ) -> Manifest:
-    made = k8s.manifest(item, item.cluster, version, kind, item.name, namespace=item.ns, component=component, spec=spec)
+    made = k8s.build_manifest(
+        item, item.cluster, version, kind, item.name, namespace=item.ns, component=component, spec=spec
+    )
     # Controllers of many makes take orders from annotations of routes: configuration of the proxy that all teams share,
     # and issuers of certificates. So they are the platform's, without those of the spec.
     inherited = made.body["metadata"].pop("annotations", {})
@@ -102,17 +104,17 @@ def issuer_of(wanted: Expose | ExposePorts, ingress: IngressController) -> str |
     return next(iter(ingress.issuers), None)
 
 
-def _route(host: str, gateway: Gateway, matches: list[Body], backend: Body) -> Body:
+def _build_route(host: str, gateway: Gateway, matches: list[Body], backend: Body) -> Body:
     # Without the listener, the route would also be served without TLS, on the Gateway's port 80.
     parent = {"name": gateway.name, "namespace": gateway.namespace, "sectionName": gateway.listener}
     return {
         "parentRefs": [parent],
         "hostnames": [host],
-        "rules": [k8s.compact(matches=matches or None, backendRefs=[backend])],
+        "rules": [k8s.drop_none(matches=matches or None, backendRefs=[backend])],
     }
 
 
-def _ingress(item: Item, wanted: Expose | ExposePorts, ingress: IngressController, service: str) -> Body:
+def _build_ingress(item: Item, wanted: Expose | ExposePorts, ingress: IngressController, service: str) -> Body:
     secret = wanted.tls.secret if wanted.tls is not None else None
     if issuer_of(wanted, ingress):
         secret = f"{item.name}-tls"
@@ -121,7 +123,7 @@ def _ingress(item: Item, wanted: Expose | ExposePorts, ingress: IngressControlle
     return {
         "ingressClassName": ingress.class_name,
         # An entry without a Secret: the controller's own certificate.
-        "tls": [k8s.compact(hosts=[wanted.host], secretName=secret)],
+        "tls": [k8s.drop_none(hosts=[wanted.host], secretName=secret)],
         "rules": [{"host": wanted.host, "http": {"paths": paths}}],
     }
 
@@ -138,7 +140,7 @@ def ingress_rules(item: Item[Exposing], program: Program, *ports: int) -> Iterat
     offered = program.cluster_spec(item.cluster).exposure
     if item.spec.expose is not None and offered is not None and ports:
         yield {
-            "from": [_peer(proxy) for proxy in offered.proxies],
+            "from": [_build_peer(proxy) for proxy in offered.proxies],
             "ports": [{"protocol": "TCP", "port": port} for port in ports],
         }
 
@@ -153,10 +155,10 @@ def fill_in(query: str, namespace: str, name: str) -> str:
     return query.replace(NAMESPACE, namespace).replace(ROUTES, route_names(name)).replace(POOL, name)
 
 
-def _peer(proxy: Proxy) -> Body:
+def _build_peer(proxy: Proxy) -> Body:
     if proxy.cidr is not None:
         return {"ipBlock": {"cidr": proxy.cidr}}
-    return k8s.compact(
+    return k8s.drop_none(
         # The API server sets this label, so that a namespace cannot impersonate another.
         namespaceSelector={"matchLabels": {"kubernetes.io/metadata.name": proxy.namespace}},
         podSelector={"matchLabels": dict(proxy.labels)} if proxy.labels else None,

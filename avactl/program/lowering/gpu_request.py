@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from avactl.contracts import names
 from avactl.contracts.pod_annotations import DEVICES, LINK, LINK_POLICY
 from avactl.program.capacity.capacity import gpu_model
-from avactl.program.lowering.k8s import compact, manifest
+from avactl.program.lowering.k8s import build_manifest, drop_none
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
 from avactl.spec.platform.node_pool import NodePoolSpec
@@ -47,7 +47,7 @@ class GpuRequest:
         self.claim_name = f"{item.name}-{role}-gpus"
         self._scheduler = bool(program.cluster_spec(self.cluster).daemons.scheduler)
         wanted = (self.cluster, self.model, compute.pool, tuple(compute.tolerates), bool(self.rdma))
-        self._steering: _Steering = program.memo(("gpu steering", *wanted), lambda: _steering(program, *wanted))
+        self._steering: _Steering = program.memo(("gpu steering", *wanted), lambda: _gpu_steering(program, *wanted))
         self.pools = self._steering.pools
         self.dra = bool(self.count and self.pools and self.pools[0].spec.allocation == "dra")
         self.nics = nic_count(program, self.pools, self.count, self.rdma)
@@ -129,7 +129,7 @@ class GpuRequest:
             "count": self.count,
         }
         found = [
-            manifest(
+            build_manifest(
                 self.item,
                 self.cluster,
                 "resource.k8s.io/v1",
@@ -142,7 +142,7 @@ class GpuRequest:
         if self.domain_name is not None:
             channel = {"resourceClaimTemplate": {"name": self.claims["nvlink"]}, "allocationMode": "Single"}
             found.append(
-                manifest(
+                build_manifest(
                     self.item,
                     self.cluster,
                     "resource.nvidia.com/v1beta1",
@@ -157,7 +157,7 @@ class GpuRequest:
     def pod_fields(self) -> Body:
         """Return the pod-spec fields: claims, node selector, tolerations."""
         select, tolerations = self._steering.select, self._steering.tolerations
-        return compact(
+        return drop_none(
             resourceClaims=[
                 {"name": name, "resourceClaimTemplateName": template} for name, template in self.claims.items()
             ]
@@ -167,7 +167,7 @@ class GpuRequest:
         )
 
 
-def _steering(
+def _gpu_steering(
     program: Program, cluster: str, model: str | None, pool: str | None, tolerates: tuple[str, ...], rdma: bool
 ) -> _Steering:
     pools = program.candidate_pools(cluster, model, pool, tolerates) if model or pool else []
@@ -197,7 +197,7 @@ def _steering(
         for taint in item.spec.all_taints:
             taints.setdefault((taint.key, taint.value, taint.effect), taint)
     tolerations = [
-        compact(
+        drop_none(
             key=taint.key,
             operator="Equal" if taint.value else "Exists",
             value=taint.value or None,

@@ -17,7 +17,7 @@ from avactl.spec.schema.compute import HostNetwork
 
 FIRST, LAST = 20_000, 29_999
 """Allocated ports: below the NodePorts of Services (30000–32767) and the kernel's own choice (32768–60999)."""
-_NEAR = 100
+_NEARBY_PORTS = 100
 """Ports of which a free one is suggested."""
 
 
@@ -49,24 +49,24 @@ class OnHostNetwork(Protocol):
     def host_network(self) -> HostNetwork | None: ...
 
 
-def _wanted(item: Item) -> HostNetwork | None:
+def _wanted_network(item: Item) -> HostNetwork | None:
     found: HostNetwork | None = getattr(item.spec, "host_network", None)
     return found
 
 
-def _listens(item: Item, program: Program) -> tuple[str, int] | None:
+def _listening_port(item: Item, program: Program) -> tuple[str, int] | None:
     """Cluster and port of a spec in the machines' network."""
-    wanted = _wanted(item)
+    wanted = _wanted_network(item)
     return None if wanted is None else (item.cluster, host_port(item, wanted))
 
 
-def _first(program: Program, kind: str) -> dict[tuple[str, int], tuple[str, str, str]]:
+def _first_specs(program: Program, kind: str) -> dict[tuple[str, int], tuple[str, str, str]]:
     """Return the keys of the first specs of a kind, by cluster and port."""
 
     def collect() -> dict[tuple[str, int], tuple[str, str, str]]:
         found: dict[tuple[str, int], tuple[str, str, str]] = {}
         for item in program.of(kind):
-            place = program.derive(item, _listens)
+            place = program.derive(item, _listening_port)
             if place is not None:
                 found.setdefault(place, item.key)
         return found
@@ -95,27 +95,27 @@ def host_network_problems(
             "`metadata: {namespace: NAME}`; or remove the key",
             notes=(Note(team.span(*at, key=entry is None), "the namespace"),),
         )
-    first = _first(program, item.kind)[item.cluster, port]
+    first = _first_specs(program, item.kind)[item.cluster, port]
     if listening and first != item.key:
-        yield _conflict(item, program, port, program.get(item.kind, first[2], first[1]))
+        yield _conflict_problem(item, program, port, program.get(item.kind, first[2], first[1]))
     yield from _too_few_machines(item, program, port, listening)
 
 
-def _place(item: Item) -> tuple[str, ...]:
-    wanted = _wanted(item)
+def _network_path(item: Item) -> tuple[str, ...]:
+    wanted = _wanted_network(item)
     return ("spec", "hostNetwork", "port") if wanted is not None and wanted.port else ("spec", "hostNetwork")
 
 
-def _conflict(item: Item, program: Program, port: int, other: Item) -> Diagnostic:
-    used = _first(program, item.kind)
-    near = islice(chain(range(port, LAST + 1), range(FIRST, port)), _NEAR)
+def _conflict_problem(item: Item, program: Program, port: int, other: Item) -> Diagnostic:
+    used = _first_specs(program, item.kind)
+    near = islice(chain(range(port, LAST + 1), range(FIRST, port)), _NEARBY_PORTS)
     free = next((number for number in near if (item.cluster, number) not in used), None)
     return Diagnostic(
         "host-port-conflict",
         f"{item} and {other} both use port {port} of the machines: no machine can run pods of both",
-        item.span(*_place(item)),
+        item.span(*_network_path(item)),
         hint=f"write `hostNetwork: {{port: {free}}}`" if free else "write another `hostNetwork: {port: …}`",
-        notes=(Note(other.span(*_place(other)), str(other)),),
+        notes=(Note(other.span(*_network_path(other)), str(other)),),
     )
 
 
@@ -128,7 +128,7 @@ def _too_few_machines(item: Item, program: Program, port: int, listening: Sequen
         if not compute.gpus and compute.pool is None:
             return  # machines that are not declared
         model = gpu_model(program, item.cluster, compute)
-        found = fit.offers(program, item.cluster, model, compute.pool, compute.tolerates)
+        found = fit.machine_offers(program, item.cluster, model, compute.pool, compute.tolerates)
         machines |= {offer.pool.name: offer.machines for offer in found}
     count, most = sum(role.least for role in listening), sum(machines.values())
     if count > most:

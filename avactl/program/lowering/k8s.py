@@ -15,7 +15,7 @@ from avactl.program.program import Item, Program, name_label
 from avactl.spec.schema.base import GROUP
 
 
-def labels(item: Item, component: str | None = None) -> dict[str, str]:
+def object_labels(item: Item, component: str | None = None) -> dict[str, str]:
     """Labels of every object of a spec: Kubernetes' recommended labels, and avactl's own."""
     metadata = item.resource.metadata
     result = {
@@ -31,7 +31,7 @@ def labels(item: Item, component: str | None = None) -> dict[str, str]:
     return result
 
 
-def selector(item: Item, component: str) -> dict[str, str]:
+def component_selector(item: Item, component: str) -> dict[str, str]:
     """Labels that select the pods of one component of one spec."""
     return {
         "app.kubernetes.io/name": name_label(item.kind),
@@ -40,7 +40,7 @@ def selector(item: Item, component: str) -> dict[str, str]:
     }
 
 
-def manifest(
+def build_manifest(
     item: Item,
     cluster: str,
     api_version: str,
@@ -60,7 +60,7 @@ def manifest(
 
     Fields that are None are omitted.
     """
-    metadata: Body = {"name": name, "labels": {**labels(item, component), **(extra_labels or {})}}
+    metadata: Body = {"name": name, "labels": {**object_labels(item, component), **(extra_labels or {})}}
     if namespace is not None:
         metadata["namespace"] = namespace
     notes = {**item.resource.metadata.annotations, **(annotations or {})}
@@ -80,12 +80,12 @@ def admission_policy(
     body = {**spec, "failurePolicy": "Fail", "validations": validations}
     binding = {"policyName": name, "validationActions": ["Deny"]}
     return [
-        manifest(item, cluster, version, kind, name, spec=body, **more),
-        manifest(item, cluster, version, f"{kind}Binding", name, spec=binding, **more),
+        build_manifest(item, cluster, version, kind, name, spec=body, **more),
+        build_manifest(item, cluster, version, f"{kind}Binding", name, spec=binding, **more),
     ]
 
 
-def compact(**fields: Any) -> Body:
+def drop_none(**fields: Any) -> Body:
     """Return a mapping without the fields that are None."""
     return {key: value for key, value in fields.items() if value is not None}
 
@@ -96,27 +96,27 @@ def json_text(value: Any) -> str:
     return orjson.dumps(value, option=options).decode()
 
 
-def line(value: Any) -> str:
+def json_line(value: Any) -> str:
     """Return stable JSON for annotations: sorted keys, one line."""
     return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
 
 
-def digest(value: Any, length: int = 10) -> str:
+def short_digest(value: Any, length: int = 10) -> str:
     """Return a short stable hash of plain data, for annotations that restart pods on configuration changes."""
     return hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).hexdigest()[:length]
 
 
 def short_name(text: str, longest: int) -> str:
     """Return a name within the length limit; a truncated name ends with a digest of the full name."""
-    return text if len(text) <= longest else f"{text[: longest - 7].rstrip('-')}-{digest(text, 6)}"
+    return text if len(text) <= longest else f"{text[: longest - 7].rstrip('-')}-{short_digest(text, 6)}"
 
 
 def config_map(item: Item, cluster: str, name: str, namespace: str, data: Mapping[str, str], **more: Any) -> Manifest:
     """Build a ConfigMap."""
-    return manifest(item, cluster, "v1", "ConfigMap", name, namespace=namespace, data=dict(data), **more)
+    return build_manifest(item, cluster, "v1", "ConfigMap", name, namespace=namespace, data=dict(data), **more)
 
 
-def service(
+def build_service(
     item: Item,
     cluster: str,
     name: str,
@@ -129,13 +129,13 @@ def service(
     component: str | None = None,
 ) -> Manifest:
     """Build a Service; `ports` by name. `headless` gives each pod its own address."""
-    spec = compact(
+    spec = drop_none(
         selector=dict(select),
         ports=[{"name": port, "port": number, "targetPort": number} for port, number in ports.items()] or None,
         clusterIP="None" if headless else None,
         publishNotReadyAddresses=True if publish_not_ready else None,
     )
-    return manifest(item, cluster, "v1", "Service", name, namespace=namespace, component=component, spec=spec)
+    return build_manifest(item, cluster, "v1", "Service", name, namespace=namespace, component=component, spec=spec)
 
 
 def disruption_budget(
@@ -153,7 +153,7 @@ def disruption_budget(
     selector: Body = {"matchLabels": dict(select)}
     if without:
         selector["matchExpressions"] = [{"key": without, "operator": "DoesNotExist"}]
-    return manifest(
+    return build_manifest(
         item,
         cluster,
         "policy/v1",
@@ -184,12 +184,12 @@ def volume_claim(
     mode: str = "ReadWriteOnce",
 ) -> Manifest:
     """Build a PersistentVolumeClaim of `size` bytes; `keep`: it holds data that outlives the spec."""
-    spec = compact(
+    spec = drop_none(
         accessModes=[mode],
         resources={"requests": {"storage": size}},
         storageClassName=class_name(program, cluster, use),
     )
-    return manifest(
+    return build_manifest(
         item,
         cluster,
         "v1",

@@ -10,7 +10,7 @@ from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
 from avactl.spec.schema.base import GROUP
 from avactl.spec.schema.monitoring import Monitoring
-from avactl.spec.schema.values import seconds
+from avactl.spec.schema.values import duration_seconds
 
 API = "monitoring.coreos.com/v1"
 
@@ -42,8 +42,8 @@ def pod_monitor(
 ) -> Manifest:
     """Build a PodMonitor of pods in its namespace; `port` is the name of a container's port."""
     monitoring = monitoring_of(program, cluster)
-    endpoint = {"port": port, "path": path, "interval": f"{ceil(seconds(monitoring.interval))}s"}
-    return k8s.manifest(
+    endpoint = {"port": port, "path": path, "interval": f"{ceil(duration_seconds(monitoring.interval))}s"}
+    return k8s.build_manifest(
         item,
         cluster,
         API,
@@ -60,7 +60,7 @@ def pod_monitor(
     )
 
 
-def readers(program: Program, cluster: str, port: int) -> Iterator[Body]:
+def metrics_reader_rules(program: Program, cluster: str, port: int) -> Iterator[Body]:
     """Yield the rule of a NetworkPolicy that lets Prometheus read the metrics of a pod; nothing without monitoring."""
     namespaces = program.cluster_spec(cluster).daemons.metrics_from
     # A selector with no values is invalid, and a rule without `from` would admit everyone.
@@ -75,12 +75,12 @@ def of_component(item: Item, program: Program, component: str, port: int) -> lis
     that lets Prometheus in; nothing without monitoring."""
     if not is_monitored(program, item.cluster):
         return []
-    name, select = f"{item.name}-{component}", k8s.selector(item, component)
+    name, select = f"{item.name}-{component}", k8s.component_selector(item, component)
     found = [pod_monitor(item, program, item.cluster, name, item.ns, select, "/metrics", "http", component)]
-    for rule in readers(program, item.cluster, port):
+    for rule in metrics_reader_rules(program, item.cluster, port):
         spec = {"podSelector": {"matchLabels": dict(select)}, "policyTypes": ["Ingress"], "ingress": [rule]}
         found.append(
-            k8s.manifest(
+            k8s.build_manifest(
                 item,
                 item.cluster,
                 "networking.k8s.io/v1",

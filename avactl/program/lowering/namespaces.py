@@ -44,7 +44,7 @@ def of_team(team: Item[TeamSpec]) -> Iterator[Claim]:
         yield Claim(namespace.name, team, ("spec", "namespaces", index, "name"), what)
 
 
-def _claimed(program: Program, cluster: str) -> dict[str, Claim]:
+def _owning_claims(program: Program, cluster: str) -> dict[str, Claim]:
     """Return the claim that owns each namespace of a cluster: first the cluster's own, then a team of that name,
     then the other teams by name."""
     claimed: dict[str, Claim] = program.memo(("namespaces", cluster), lambda: _first_claims(program, cluster))
@@ -62,7 +62,7 @@ def _first_claims(program: Program, cluster: str) -> dict[str, Claim]:
     return first
 
 
-def _rename(claim: Claim) -> str:
+def _rename_hint(claim: Claim) -> str:
     if claim.path[0] == "spec":
         return "choose another name"
     return "rename the team, or set other namespaces: `namespaces: [{name: …}]`"
@@ -108,7 +108,7 @@ def _reserved_for(claim: Claim, clusters: tuple[str, ...], program: Program) -> 
     return ""
 
 
-def problems(claims: Iterator[Claim], clusters: tuple[str, ...], program: Program) -> Iterator[Diagnostic]:
+def check_claims(claims: Iterator[Claim], clusters: tuple[str, ...], program: Program) -> Iterator[Diagnostic]:
     """Yield the problems of one spec's claims: reserved names, and names already claimed on one of the clusters."""
     for claim in claims:
         if owner := _reserved_for(claim, clusters, program):
@@ -118,17 +118,17 @@ def problems(claims: Iterator[Claim], clusters: tuple[str, ...], program: Progra
                 "reserved-namespace",
                 f"namespace `{claim.name}` is reserved for {owner}",
                 claim.item.span(*claim.path),
-                hint=_rename(claim),
+                hint=_rename_hint(claim),
             )
             continue
         for cluster in clusters:
-            other = _claimed(program, cluster)[claim.name]
+            other = _owning_claims(program, cluster)[claim.name]
             if (other.item, other.path) != (claim.item, claim.path):
                 yield Diagnostic(
                     "duplicate-namespace",
                     f"namespace `{claim.name}` of cluster {cluster} is already declared: {other.what}",
                     claim.item.span(*claim.path),
-                    hint=_rename(claim),
+                    hint=_rename_hint(claim),
                     notes=(Note(other.item.span(*other.path), other.what),),
                 )
                 break
@@ -148,7 +148,7 @@ def pod_security(program: Program, cluster: str, level: str) -> dict[str, str]:
     return labels
 
 
-def manifest(
+def build_namespace(
     item: Item,
     program: Program,
     cluster: str,
@@ -161,6 +161,6 @@ def manifest(
 ) -> Manifest:
     """Build a Namespace. The spec's labels come first, so that they cannot weaken pod security."""
     extra = {**labels, **pod_security(program, cluster, level)}
-    return k8s.manifest(
+    return k8s.build_manifest(
         item, cluster, "v1", "Namespace", name, extra_labels=extra, annotations=annotations, holds_data=holds_data
     )

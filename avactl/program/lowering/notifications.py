@@ -15,13 +15,13 @@ from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import one_of
 from avactl.program.ineffective_keys import without_effect
 from avactl.program.lowering import k8s
-from avactl.program.lowering.k8s import compact
+from avactl.program.lowering.k8s import drop_none
 from avactl.program.lowering.monitoring import API, monitoring_of
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
-from avactl.program.unique_entries import duplicates
+from avactl.program.unique_entries import check_duplicates
 from avactl.spec.schema.monitoring import Notify
-from avactl.spec.schema.values import seconds
+from avactl.spec.schema.values import duration_seconds
 
 JOB_EVENTS, SERVICE_EVENTS = ("failed", "succeeded", "queued"), ("unavailable",)
 LABEL = "avactl_notify"
@@ -45,15 +45,15 @@ def notify_of(item: Item[Notifying], program: Program) -> Notify | None:
     return item.spec.notify or program.team(str(item.team)).spec.notify
 
 
-def offers(program: Program, cluster: str) -> bool:
+def sends_notifications(program: Program, cluster: str) -> bool:
     """Return True if the platform of a cluster sends notifications of teams."""
     monitoring = program.cluster_spec(cluster).monitoring
     return monitoring is not None and monitoring.notifications
 
 
-def receivers(item: Item, program: Program, notify: Notify, cluster: str, namespace: str, name: str) -> Manifest:
+def build_receivers(item: Item, program: Program, notify: Notify, cluster: str, namespace: str, name: str) -> Manifest:
     """Build the AlertmanagerConfig with the receivers of a spec's `notify`."""
-    receiver = compact(
+    receiver = drop_none(
         name=name,
         webhookConfigs=[{"urlSecret": {"name": notify.webhook.name, "key": notify.webhook.key}, "sendResolved": False}]
         if notify.webhook is not None
@@ -70,7 +70,7 @@ def receivers(item: Item, program: Program, notify: Notify, cluster: str, namesp
         "groupBy": ["alertname", "workload"],
         "repeatInterval": "24h",
     }
-    return k8s.manifest(
+    return k8s.build_manifest(
         item,
         cluster,
         "monitoring.coreos.com/v1alpha1",
@@ -83,7 +83,7 @@ def receivers(item: Item, program: Program, notify: Notify, cluster: str, namesp
     )
 
 
-def notifications(
+def build_notifications(
     item: Item[Notifying],
     program: Program,
     *,
@@ -98,7 +98,7 @@ def notifications(
     `stateful_set`: name of the one whose pods answer requests; `stateful_sets`: pattern of the names of several.
     """
     notify = notify_of(item, program)
-    if notify is None or not offers(program, item.cluster):
+    if notify is None or not sends_notifications(program, item.cluster):
         return []
     wanted = notify.events or ("failed", "queued", "unavailable")
     own = item.spec.notify
@@ -113,7 +113,7 @@ def notifications(
     labels = {LABEL: name if own is not None else TEAM, "team": str(item.team), "workload": item.name}
     body = {"groups": [{"name": name, "rules": [{**rule, "labels": labels} for rule in rules]}]}
     found = [
-        k8s.manifest(
+        k8s.build_manifest(
             item,
             item.cluster,
             API,
@@ -126,7 +126,7 @@ def notifications(
         )
     ]
     if own is not None:
-        found.append(receivers(item, program, own, item.cluster, item.ns, name))
+        found.append(build_receivers(item, program, own, item.cluster, item.ns, name))
     return found
 
 
@@ -137,7 +137,7 @@ def _of_jobs(item: Item, notify: Notify, jobs: Sequence[str]) -> Iterator[tuple[
     select = f'namespace="{item.ns}",job_name=~"{names}"'
     yield (
         "failed",
-        _rule(
+        _build_rule(
             "AvactlJobFailed",
             f'max by (namespace, job_name) (kube_job_failed{{{select},condition="true"}}) == 1',
             f"{item} has failed",
@@ -146,7 +146,7 @@ def _of_jobs(item: Item, notify: Notify, jobs: Sequence[str]) -> Iterator[tuple[
     )
     yield (
         "succeeded",
-        _rule(
+        _build_rule(
             "AvactlJobSucceeded",
             f"time() - max by (namespace, job_name) (kube_job_status_completion_time{{{select}}}) < {_SUCCEEDED_FOR}",
             f"{item} has succeeded",
@@ -164,8 +164,8 @@ def _of_jobs(item: Item, notify: Notify, jobs: Sequence[str]) -> Iterator[tuple[
     yield (
         "queued",
         {
-            **_rule("AvactlJobQueued", waits, f"{item} waits for machines", f"avactl why {item.name}"),
-            "for": f"{ceil(seconds(notify.queued_for))}s",
+            **_build_rule("AvactlJobQueued", waits, f"{item} waits for machines", f"avactl why {item.name}"),
+            "for": f"{ceil(duration_seconds(notify.queued_for))}s",
         },
     )
 
@@ -182,12 +182,12 @@ def _of_service(
         expression = f"kube_statefulset_status_replicas_ready{select} < kube_statefulset_replicas{select}"
     else:
         return
-    rule = _rule("AvactlServiceUnavailable", expression, f"{item} has fewer ready pods than it should", "")
+    rule = _build_rule("AvactlServiceUnavailable", expression, f"{item} has fewer ready pods than it should", "")
     yield "unavailable", {**rule, "for": _UNAVAILABLE_FOR}
 
 
-def _rule(name: str, expression: str, summary: str, command: str) -> Body:
-    notes = compact(summary=summary, description=f"See `{command}`." if command else None)
+def _build_rule(name: str, expression: str, summary: str, command: str) -> Body:
+    notes = drop_none(summary=summary, description=f"See `{command}`." if command else None)
     return {"alert": name, "expr": expression, "annotations": notes}
 
 
@@ -197,7 +197,7 @@ def notify_problems(item: Item[Notifying], program: Program, events: Sequence[st
     if notify is None:
         return
     for cluster in item.clusters:
-        if not offers(program, cluster):
+        if not sends_notifications(program, cluster):
             span = program.cluster(cluster).span("metadata", "name")
             yield Diagnostic(
                 "notifications-off",
@@ -207,7 +207,7 @@ def notify_problems(item: Item[Notifying], program: Program, events: Sequence[st
                 notes=(Note(span, "the cluster"),),
             )
             break
-    yield from duplicates(item, (*path, "events"), notify.events or (), "event", key=None)
+    yield from check_duplicates(item, (*path, "events"), notify.events or (), "event", key=None)
     if "queued" not in (notify.events or events) and "queued_for" in notify.model_fields_set:
         why = "`queued` is not among the `events`" if "queued" in events else "only jobs wait"
         yield without_effect(item, (*path, "queuedFor"), why)

@@ -16,7 +16,7 @@ OWN_CONTAINERS = ("follower", "partner", "publisher", "health-check", "worker-li
 """Containers that the compiler adds to some pods later."""
 OWN_VOLUMES = ("token", "worker-library")
 """Volumes that the compiler adds to some pods later: credentials of avactl's accounts, and the workers' library."""
-_SYSTEM = frozenset(
+_SYSTEM_DIRECTORIES = frozenset(
     (
         "/",
         "/bin",
@@ -36,7 +36,7 @@ _SYSTEM = frozenset(
     )
 )
 """Directories that every image needs."""
-_RESERVED = (
+_RESERVED_DIRECTORIES = (
     "/dev",
     "/proc",
     "/sys",
@@ -52,15 +52,15 @@ _RESERVED = (
 def refuse_collisions(item: Item, paths: Sequence[Path], pod: Body, settings: PodSettings) -> None:
     """Raise RefusedError for settings that take a name or a directory of the pod. `paths`: where settings may stand."""
     problems = [
-        *_names(item, paths, pod, settings),
-        *_mounts(item, paths, pod, settings),
-        *_ports(item, paths, pod, settings),
+        *_check_names(item, paths, pod, settings),
+        *_check_mounts(item, paths, pod, settings),
+        *_check_ports(item, paths, pod, settings),
     ]
     if problems:
         raise RefusedError(problems)
 
 
-def _span(item: Item, paths: Sequence[Path], key: str, name: str, *more: str | int) -> Span:
+def _entry_span(item: Item, paths: Sequence[Path], key: str, name: str, *more: str | int) -> Span:
     for path in reversed(paths):
         for index, entry in enumerate(item.doc.get(*path, key) or ()):
             if isinstance(entry, dict) and entry.get("name") == name:
@@ -68,14 +68,14 @@ def _span(item: Item, paths: Sequence[Path], key: str, name: str, *more: str | i
     return item.span(*paths[0])
 
 
-def _names(item: Item, paths: Sequence[Path], pod: Body, settings: PodSettings) -> Iterator[Diagnostic]:
+def _check_names(item: Item, paths: Sequence[Path], pod: Body, settings: PodSettings) -> Iterator[Diagnostic]:
     taken = {each["name"] for each in pod.get("volumes", ())} | {*OWN_VOLUMES}
     for volume in settings.volumes:
         if volume.name in taken:
             yield Diagnostic(
                 "duplicate-entry",
                 f"the pods already have a volume `{volume.name}`, which is avactl's",
-                _span(item, paths, "volumes", volume.name, "name"),
+                _entry_span(item, paths, "volumes", volume.name, "name"),
                 hint=f"choose another name, such as `my-{volume.name}`",
             )
     taken = {each["name"] for each in (*pod["containers"], *pod.get("initContainers", ()))} | {*OWN_CONTAINERS}
@@ -85,13 +85,13 @@ def _names(item: Item, paths: Sequence[Path], pod: Body, settings: PodSettings) 
                 yield Diagnostic(
                     "duplicate-entry",
                     f"the pods already have a container `{container.name}`",
-                    _span(item, paths, key, container.name, "name"),
+                    _entry_span(item, paths, key, container.name, "name"),
                     hint="choose another name",
                 )
             taken.add(container.name)
 
 
-def _ports(item: Item, paths: Sequence[Path], pod: Body, settings: PodSettings) -> Iterator[Diagnostic]:
+def _check_ports(item: Item, paths: Sequence[Path], pod: Body, settings: PodSettings) -> Iterator[Diagnostic]:
     """Yield ports on which two containers of a pod listen at the same time: the second one could not start."""
     taken = {
         (port["containerPort"], port.get("protocol", "TCP")): each["name"]
@@ -106,12 +106,12 @@ def _ports(item: Item, paths: Sequence[Path], pod: Body, settings: PodSettings) 
                     "duplicate-entry",
                     f"container `{other}` of the pods listens on port {port.container_port} already: containers of a "
                     "pod share its network",
-                    _span(item, paths, "sidecars", container.name, "ports", index, "containerPort"),
+                    _entry_span(item, paths, "sidecars", container.name, "ports", index, "containerPort"),
                     hint="let one of them listen on another port",
                 )
 
 
-def _mounts(item: Item, paths: Sequence[Path], pod: Body, settings: PodSettings) -> Iterator[Diagnostic]:
+def _check_mounts(item: Item, paths: Sequence[Path], pod: Body, settings: PodSettings) -> Iterator[Diagnostic]:
     main = pod["containers"][0]
     taken = {
         each["mountPath"].rstrip("/"): (each["name"], each.get("readOnly", False))
@@ -119,8 +119,8 @@ def _mounts(item: Item, paths: Sequence[Path], pod: Body, settings: PodSettings)
     }
     for volume in settings.volumes:
         if volume.mount_path is not None:
-            span = _span(item, paths, "volumes", volume.name, "mountPath")
-            yield from _mount(volume.mount_path, volume.name, volume.read_only, taken, span)
+            span = _entry_span(item, paths, "volumes", volume.name, "mountPath")
+            yield from _check_mount(volume.mount_path, volume.name, volume.read_only, taken, span)
     known = [*(each["name"] for each in pod.get("volumes", ())), *(each.name for each in settings.volumes)]
     for key, containers in (("sidecars", settings.sidecars), ("initContainers", settings.init_containers)):
         for container in containers:
@@ -137,26 +137,26 @@ def _of_container(
             yield Diagnostic(
                 "missing-reference",
                 f"the pods have no volume `{mount.name}`",
-                _span(item, paths, key, container.name, *path, "name"),
+                _entry_span(item, paths, key, container.name, *path, "name"),
                 hint=did_you_mean(mount.name, known, "volumes of the pods"),
             )
-        span = _span(item, paths, key, container.name, *path, "mountPath")
-        yield from _mount(mount.mount_path, mount.name, mount.read_only, taken, span)
+        span = _entry_span(item, paths, key, container.name, *path, "mountPath")
+        yield from _check_mount(mount.mount_path, mount.name, mount.read_only, taken, span)
 
 
-def hides(directory: str) -> bool:
+def hides_system_files(directory: str) -> bool:
     """Return True if a mount would hide files of the image, the kernel, avactl or service accounts."""
     directory = directory.rstrip("/") or "/"
-    inside = directory != "/dev/shm" and any(f"{directory}/".startswith(f"{own}/") for own in _RESERVED)  # noqa: S108
-    return directory in _SYSTEM or inside
+    inside = directory != "/dev/shm" and any(f"{directory}/".startswith(f"{own}/") for own in _RESERVED_DIRECTORIES)  # noqa: S108
+    return directory in _SYSTEM_DIRECTORIES or inside
 
 
-def _mount(
+def _check_mount(
     path: str, name: str, read_only: bool, taken: dict[str, tuple[str, bool]], span: Span
 ) -> Iterator[Diagnostic]:
     directory = path.rstrip("/") or "/"
-    other = next(((at, *what) for at, what in taken.items() if _clash(directory, read_only, at, what[1])), None)
-    if hides(directory):
+    other = next(((at, *what) for at, what in taken.items() if _mounts_clash(directory, read_only, at, what[1])), None)
+    if hides_system_files(directory):
         message = f"volume {name} at `{path}` would hide files of the image, the system or avactl"
         yield Diagnostic("mount-conflict", message, span, hint="use a directory of its own, such as `/scratch`")
     elif other is not None:
@@ -165,7 +165,7 @@ def _mount(
     taken[directory] = (name, read_only)
 
 
-def _clash(one: str, one_read_only: bool, other: str, other_read_only: bool) -> bool:
+def _mounts_clash(one: str, one_read_only: bool, other: str, other_read_only: bool) -> bool:
     """Return True if two mounts have the same directory, or one is inside of a read-only one."""
     if one == other:
         return True

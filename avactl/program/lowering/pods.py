@@ -10,7 +10,7 @@ from avactl.program import dataset_access
 from avactl.program.lowering.gpu_request import NO_GPUS as NO_GPUS
 from avactl.program.lowering.gpu_request import GpuRequest as GpuRequest
 from avactl.program.lowering.gpu_request import device_class as device_class
-from avactl.program.lowering.k8s import compact
+from avactl.program.lowering.k8s import drop_none
 from avactl.program.lowering.pod_collisions import refuse_collisions
 from avactl.program.lowering.pod_settings import with_settings
 from avactl.program.manifest import Body
@@ -56,13 +56,13 @@ def env_list(env: Mapping[str, Any]) -> list[Body]:
     result: list[Body] = []
     for name, value in env.items():
         if isinstance(value, EnvSource):
-            result.append({"name": name, "valueFrom": _source(value)})
+            result.append({"name": name, "valueFrom": _build_source(value)})
         else:
             result.append({"name": name, "value": value})
     return result
 
 
-def _source(value: EnvSource) -> Body:
+def _build_source(value: EnvSource) -> Body:
     if value.secret is not None:
         return {"secretKeyRef": {"name": value.secret.name, "key": value.secret.key}}
     if value.config_map is not None:
@@ -81,7 +81,7 @@ def merge_env(*parts: Iterable[Body]) -> list[Body]:
     return list(result.values())
 
 
-def resources(cpu: str, memory: str, extended: dict[str, str] | None = None, claims: Iterable[str] = ()) -> Body:
+def build_resources(cpu: str, memory: str, extended: dict[str, str] | None = None, claims: Iterable[str] = ()) -> Body:
     """Requests equal to limits for memory and devices; CPU has no limit, so that idle cores are used."""
     extra = extended or {}
     result: Body = {
@@ -93,7 +93,7 @@ def resources(cpu: str, memory: str, extended: dict[str, str] | None = None, cla
     return result
 
 
-def helper(
+def build_helper(
     name: str, image: str | None, script: str, env: Iterable[Body], compute: Body, mounts: Sequence[Body], **more: Any
 ) -> Body:
     """Build a container of the platform in a user pod: it runs a shell script and sees no GPU."""
@@ -124,16 +124,16 @@ class Volumes:
 
     def empty(self, name: str, path: str, *, size: str | None = None, memory: bool = False) -> None:
         """Add an emptyDir; `size` in bytes."""
-        source = compact(sizeLimit=size, medium="Memory" if memory else None)
+        source = drop_none(sizeLimit=size, medium="Memory" if memory else None)
         self.volumes.append({"name": name, "emptyDir": source})
         self.mounts.append({"name": name, "mountPath": path})
 
     def claim(self, name: str, claim: str, path: str, *, read_only: bool = False, fuse: bool = False) -> None:
         """Add a PersistentVolumeClaim; `fuse`: propagate mounts that the host recreates."""
-        source = compact(claimName=claim, readOnly=True if read_only else None)
+        source = drop_none(claimName=claim, readOnly=True if read_only else None)
         self.volumes.append({"name": name, "persistentVolumeClaim": source})
         self.mounts.append(
-            compact(
+            drop_none(
                 name=name,
                 mountPath=path,
                 readOnly=True if read_only else None,
@@ -145,7 +145,7 @@ class Volumes:
         self, name: str, config_map: str, path: str, *, keys: Sequence[str] = (), executable: bool = False
     ) -> None:
         """Add a ConfigMap as files: all of its keys, or the given ones."""
-        source = compact(
+        source = drop_none(
             name=config_map,
             items=[{"key": key, "path": key} for key in keys] or None,
             defaultMode=0o555 if executable else None,
@@ -177,7 +177,7 @@ class Volumes:
         if team is not None and team.spec.buckets:
             source = {"name": dataset_access.TEAM_BUCKETS}
             self.env_from.append({"prefix": dataset_access.BUCKET_PREFIX, "configMapRef": source})
-        for bucket in dataset_access.buckets(self.program, self.item):
+        for bucket in dataset_access.mounted_buckets(self.program, self.item):
             claim = dataset_access.bucket_claim(bucket.name)
             self.claim(
                 f"bucket-{bucket.name}",
@@ -207,7 +207,7 @@ class Volumes:
             env |= {f"GIT_CONFIG_KEY_{index}": key, f"GIT_CONFIG_VALUE_{index}": value}
         env["GIT_CONFIG_COUNT"] = str(len(settings))
         image = self.program.cluster_spec(self.item.cluster).images.git
-        self.init.append(helper(CODE, image, GIT_SCRIPT, env_list(env), resources("100m", "256Mi"), mounts))
+        self.init.append(build_helper(CODE, image, GIT_SCRIPT, env_list(env), build_resources("100m", "256Mi"), mounts))
 
 
 CODE = "code"
@@ -332,7 +332,7 @@ def fetch_container(
         keys = {"RCLONE_S3_ACCESS_KEY_ID": "accessKeyId", "RCLONE_S3_SECRET_ACCESS_KEY": "secretAccessKey"}
         env += secret_env(access.secret, {**keys, "RCLONE_S3_ENDPOINT": "endpoint"})
     image = program.cluster_spec(item.cluster).images.fetch
-    return helper(name, image, script, env, resources("500m", "1Gi"), [{"name": volume, "mountPath": path}])
+    return build_helper(name, image, script, env, build_resources("500m", "1Gi"), [{"name": volume, "mountPath": path}])
 
 
 def pod_spec(
@@ -378,7 +378,7 @@ def pod_spec(
         "securityContext": pod_security(user, getattr(item.spec, "run_as_group", None)),
         "containers": [container],
         "enableServiceLinks": False,
-        **compact(
+        **drop_none(
             initContainers=gathered.init or None,
             volumes=gathered.volumes or None,
             priorityClassName=priority,

@@ -10,7 +10,7 @@ from avactl.program.manifest import Manifest
 from avactl.program.program import Item, Program, pool_size
 
 
-def leaf(item: Item, program: Program, cluster: str, document: TeamLeaf) -> Manifest:
+def build_leaf(item: Item, program: Program, cluster: str, document: TeamLeaf) -> Manifest:
     """Return a team's leaf. GPUs count across all of its namespaces."""
     return k8s.config_map(
         item,
@@ -22,7 +22,7 @@ def leaf(item: Item, program: Program, cluster: str, document: TeamLeaf) -> Mani
     )
 
 
-def borrower(item: Item, program: Program, cluster: str, namespaces: list[str]) -> list[Manifest]:
+def build_borrower(item: Item, program: Program, cluster: str, namespaces: list[str]) -> list[Manifest]:
     """Return the leaf of a team without a Quota beside teams with one: guaranteed nothing, it may borrow every GPU.
 
     Without a leaf its pods would never give way to the guarantees of the others.
@@ -36,4 +36,4 @@ def borrower(item: Item, program: Program, cluster: str, namespaces: list[str]) 
         total = sum(pool_size(pool) * program.machine(pool).gpus.count for pool in pools)
         gpus.append(GpuLimit(gpu=model, guaranteed=0, borrow=total, weight=1))
     document = TeamLeaf(version=1, team=item.name, namespaces=tuple(namespaces), gpus=tuple(gpus), shapes=())
-    return [leaf(item, program, cluster, document)]
+    return [build_leaf(item, program, cluster, document)]

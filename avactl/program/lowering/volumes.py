@@ -45,8 +45,8 @@ def claimed_volume(
         "volumeName": volume,
     }
     return [
-        k8s.manifest(item, cluster, "v1", "PersistentVolume", volume, component=component, spec=volume_spec),
-        k8s.manifest(
+        k8s.build_manifest(item, cluster, "v1", "PersistentVolume", volume, component=component, spec=volume_spec),
+        k8s.build_manifest(
             item,
             cluster,
             "v1",

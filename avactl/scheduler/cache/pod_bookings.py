@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from avactl.hardware.placement.allocation import MAX_GPUS, MILLI_PER_GPU, Booking
-from avactl.hardware.topology import members
+from avactl.hardware.topology import gpus_in_mask
 from avactl.kube import logs
 from avactl.scheduler.cache.requests import RequestBuilder
 from avactl.scheduler.cache.tables import ChangeListener, ClusterTables
@@ -72,11 +72,11 @@ class PodBookings(ChangeListener):
         tables, state, node = self._tables, self._tables.state, pod.assumed or pod.node
         free = state.gpu_free[slot].tolist()
         mine = self._named_devices(pod, count)
-        twice = [gpu for gpu in members(mine) if 0 <= free[gpu] < milli]
+        twice = [gpu for gpu in gpus_in_mask(mine) if 0 <= free[gpu] < milli]
         others = [key for key in state.held[slot] if state.bookings[key].gpus & mine] if twice else []
         if twice:
             logs.error("GPUs are held twice", pod=pod.key, node=pod.node, gpus=twice, others=sorted(map(str, others)))
-        booked = [gpu for gpu in members(mine) if free[gpu] >= milli]
+        booked = [gpu for gpu in gpus_in_mask(mine) if free[gpu] >= milli]
         if len(booked) < mine.bit_count():
             self._substituted.add(node)
         if len(booked) < count:

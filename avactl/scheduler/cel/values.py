@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import re2  # type: ignore[import-untyped]
 
-from avactl.base.quantity import whole
+from avactl.base.quantity import whole_units
 
 Value = Any
 _NANO = 10**9
@@ -89,7 +89,7 @@ def quantity(text: str) -> Quantity:
     try:
         if not text.isascii() or (digits is not text and text.endswith(("Pi", "Ei"))):
             raise ValueError(f"not a quantity: {text!r}")
-        return Quantity(whole(digits, _NANO), _is_integer(digits))
+        return Quantity(whole_units(digits, _NANO), _is_integer(digits))
     except ValueError as error:
         raise CelError(str(error)) from None
 

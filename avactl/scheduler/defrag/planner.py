@@ -12,7 +12,7 @@ from avactl.hardware.placement.diagnosis import gang_message, why_gang
 from avactl.hardware.placement.gang import Gang, Role, place_gang
 from avactl.hardware.placement.request import Request
 from avactl.hardware.placement.score import Scorer
-from avactl.hardware.topology import members
+from avactl.hardware.topology import gpus_in_mask
 from avactl.kube.timestamps import seconds_since
 from avactl.scheduler.cache.team_usage import StartRequest
 from avactl.scheduler.inspection import usage
@@ -170,7 +170,7 @@ def _request_when_recreated(view: ClusterView, pod: PodInfo) -> Request:
     held = [state.bookings.get(cache.dra.claims[key].uid) for key in keys if key in view.claims]
     if len(held) < len(keys):
         raise UnsupportedError(UNSUPPORTED_CLAIMS)
-    gpus = sum({1 << gpu for booking in held if booking for gpu in members(booking.gpus)})
+    gpus = sum({1 << gpu for booking in held if booking for gpu in gpus_in_mask(booking.gpus)})
     for key in keys:
         cache.claims.put({**view.claims[key], "status": {}})
     try:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from avactl.base.svg import Svg
 from avactl.hardware.machine import Machine
 from avactl.hardware.placement.allocation import ABSENT, MILLI_PER_GPU, Booking
-from avactl.hardware.topology import members
+from avactl.hardware.topology import gpus_in_mask
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.inspection import partial_gpus, usage
 from avactl.scheduler.objects.node_info import NodeInfo
@@ -251,7 +251,7 @@ class _Picture:
             (self._holder(key), booking) for key in state.held[machine.slot] if (booking := state.bookings[key]).gpus
         ]
         for holder, booking in sorted(held, key=lambda each: each[0]):
-            for gpu in members(booking.gpus):
+            for gpu in gpus_in_mask(booking.gpus):
                 found.setdefault(gpu, []).append((holder, booking.milli))
         for claim, part in self._in_parts.get(machine.name, ()):
             found.setdefault(part.gpu, []).append((self._holder(claim.uid), part.milli))

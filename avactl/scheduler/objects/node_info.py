@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from sys import intern
 from typing import Any
 
-from avactl.base.quantity import amount
+from avactl.base.quantity import resource_amount
 from avactl.contracts import names
 
 MAX_RESOURCES = 128
@@ -48,7 +48,7 @@ class NodeInfo:
         self.source: Mapping[str, Any] = (
             given if len(given) <= MAX_RESOURCES else dict(list(given.items())[:MAX_RESOURCES])
         )
-        self.allocatable = {intern(name): amount(name, text) for name, text in self.source.items()}
+        self.allocatable = {intern(name): resource_amount(name, text) for name, text in self.source.items()}
         self.gpu_resource = ""
         """Extended resource of its GPUs; empty if there is none."""
 

@@ -8,7 +8,7 @@ from weakref import WeakValueDictionary
 
 import orjson
 
-from avactl.base.quantity import amount
+from avactl.base.quantity import resource_amount
 from avactl.contracts import names
 from avactl.contracts.pod_annotations import GANG_SIZE, GPU_SHARE, LINK, LINK_POLICY, Reader, read_by
 from avactl.scheduler.objects.limits import quote
@@ -137,7 +137,7 @@ class PodRequirements:
         text = notes.get(GPU_SHARE.name)
         if text is not None:
             try:
-                share = amount("cpu", text)
+                share = resource_amount("cpu", text)
             except ValueError:
                 share = 0
             if not 0 < share < 1000:
@@ -246,8 +246,8 @@ def requests(spec: Mapping[str, Any]) -> dict[str, int]:
     for name, value in most.items():
         total[name] = max(total.get(name, 0), value)
     for name, text in ((spec.get("resources") or {}).get("requests") or {}).items():
-        total[name] = amount(name, text)
-    _add_amounts(total, {name: amount(name, text) for name, text in (spec.get("overhead") or {}).items()})
+        total[name] = resource_amount(name, text)
+    _add_amounts(total, {name: resource_amount(name, text) for name, text in (spec.get("overhead") or {}).items()})
     total["pods"] = 1
     return {name: value for name, value in total.items() if value}
 
@@ -289,7 +289,7 @@ def _with_allocated(given: Mapping[str, Any], told: Mapping[str, Any], infeasibl
     most = {} if infeasible else dict(wanted)
     for held in ((told.get("resources") or {}).get("requests"), told.get("allocatedResources")):
         for name, text in (held or {}).items():
-            if name not in most or amount(name, text) > amount(name, most[name]):
+            if name not in most or resource_amount(name, text) > resource_amount(name, most[name]):
                 most[name] = text
     return given if most == wanted else {**given, "resources": {"requests": most}}
 
@@ -297,7 +297,7 @@ def _with_allocated(given: Mapping[str, Any], told: Mapping[str, Any], infeasibl
 def _container_requests(container: Mapping[str, Any]) -> dict[str, int]:
     given = container.get("resources") or {}
     return {
-        name: amount(name, text)
+        name: resource_amount(name, text)
         for name, text in {**(given.get("limits") or {}), **(given.get("requests") or {})}.items()
     }
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from avactl.base.quantity import whole
+from avactl.base.quantity import whole_units
 
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
 LATER = "WaitForFirstConsumer"
@@ -26,7 +26,7 @@ ZONES = {
 
 def _parse_size(given: Mapping[str, Any] | None) -> int:
     text = (given or {}).get("storage")
-    return whole(text) if text is not None else 0
+    return whole_units(text) if text is not None else 0
 
 
 def _class_of(item: Mapping[str, Any]) -> str:
@@ -193,4 +193,4 @@ class StorageCapacity(NamedTuple):
     def parse(cls, item: Mapping[str, Any]) -> StorageCapacity:
         """Parse the Kubernetes object."""
         text = item.get("maximumVolumeSize") or item.get("capacity")
-        return cls(item["storageClassName"], whole(text) if text is not None else -1, item.get("nodeTopology"))
+        return cls(item["storageClassName"], whole_units(text) if text is not None else -1, item.get("nodeTopology"))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from typing import NamedTuple
 
 from avactl.hardware.placement.allocation import Booking
-from avactl.hardware.topology import members
+from avactl.hardware.topology import gpus_in_mask
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.cache.statement import Statement
 from avactl.scheduler.objects.pod_info import PodInfo
@@ -40,7 +40,7 @@ class _ExpectedResources:
         self.gpus: dict[int, int] = {}
         for booking in bookings:
             self.amounts = [have + more for have, more in zip(self.amounts, booking.amounts, strict=True)]
-            for gpu in members(booking.gpus):
+            for gpu in gpus_in_mask(booking.gpus):
                 self.gpus[gpu] = self.gpus.get(gpu, 0) + booking.milli
 
     def amount(self, index: int, wanted: int) -> int:
@@ -95,7 +95,7 @@ class Reservations:
         )
         nothing = (0,) * len(amounts)
         parts = [(place.pod.uid, Booking(slot, amounts))]
-        for gpu in members(booking.gpus):
+        for gpu in gpus_in_mask(booking.gpus):
             milli = min(int(state.gpu_free[slot][gpu]), coming.gpu(gpu, booking.milli) if coming else booking.milli)
             if milli > 0:
                 parts.append((f"{place.pod.uid}/{gpu}", Booking(slot, nothing, 1 << gpu, milli)))

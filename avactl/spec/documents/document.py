@@ -68,17 +68,17 @@ class ShippedDocument(Document):
     shipped = True
 
 
-def strings(value: Any, path: Path = ()) -> Iterator[tuple[Path, str, bool]]:
+def nested_strings(value: Any, path: Path = ()) -> Iterator[tuple[Path, str, bool]]:
     """Yield every string in a value: its path, the string, and True if it is the last key of the path."""
     if isinstance(value, str):
         yield path, value, False
     elif isinstance(value, dict):
         for key, inner in value.items():
             yield (*path, key), key, True
-            yield from strings(inner, (*path, key))
+            yield from nested_strings(inner, (*path, key))
     elif isinstance(value, list):
         for index, inner in enumerate(value):
-            yield from strings(inner, (*path, index))
+            yield from nested_strings(inner, (*path, index))
 
 
 class FixedLocator:

@@ -20,7 +20,7 @@ from avactl.base.errors import HintedError
 from avactl.base.exit_codes import USAGE
 from avactl.diagnostics.suggest import did_you_mean
 from avactl.spec.documents.value_path import Entry, parse_path
-from avactl.spec.documents.yaml import compose, load_yaml
+from avactl.spec.documents.yaml import compose_documents, load_yaml
 
 
 class EditError(HintedError):
@@ -46,19 +46,19 @@ def _resolve(text: str, root: Any) -> tuple[str | int, ...]:
     for selector in parse_path(text):
         step: str | int
         if isinstance(selector, Entry):
-            step = _entry(node, selector, text)
+            step = _find_entry(node, selector, text)
         else:
             index = isinstance(selector, str) and selector.isdigit() and isinstance(node, yaml.SequenceNode)
             step = int(selector) if index else selector
         path.append(step)
-        node = _child(node, step)[1]
+        node = _child_nodes(node, step)[1]
     return tuple(path)
 
 
-def _entry(node: Any, wanted: Entry, text: str) -> int:
+def _find_entry(node: Any, wanted: Entry, text: str) -> int:
     names = []
     for i, entry in enumerate(node.value if isinstance(node, yaml.SequenceNode) else []):
-        found = _child(entry, wanted.key)[1]
+        found = _child_nodes(entry, wanted.key)[1]
         if isinstance(found, yaml.ScalarNode):
             if found.value == wanted.value:
                 return i
@@ -67,7 +67,7 @@ def _entry(node: Any, wanted: Entry, text: str) -> int:
     raise EditError(f"`{text}`: no entry has {wanted.key} `{wanted.value}`", hint)
 
 
-def _child(node: Any, step: str | int) -> tuple[Any, Any]:
+def _child_nodes(node: Any, step: str | int) -> tuple[Any, Any]:
     if isinstance(node, yaml.MappingNode):
         return next(((k, v) for k, v in node.value if isinstance(k, yaml.ScalarNode) and k.value == step), (None, None))
     if isinstance(node, yaml.SequenceNode) and isinstance(step, int) and 0 <= step < len(node.value):
@@ -86,7 +86,7 @@ def _parse_value(text: str) -> Any:
 
 def _one_line(value: Any, flow: bool) -> str:
     """Write a value on one line with ruamel.yaml, inside a flow collection (`flow`) or after a block key."""
-    for part in _parts(value):
+    for part in _node_parts(value):
         part.fa.set_flow_style()
     writer = YAML()
     writer.width = 1_000_000
@@ -120,22 +120,22 @@ def _new_text(old: Any, text: str, flow: bool) -> str:
     """Return the text of a new value: in the quotes of the old one, else as the user wrote it."""
     if (not _is_quoted(old) or text.strip()[:1] in "'\"[{") and _stands_as_it_is(text, flow):
         return text.strip()
-    return _one_line(_like(old, text), flow)
+    return _one_line(_quoted_like(old, text), flow)
 
 
 def _is_quoted(node: Any) -> bool:
     return isinstance(node, yaml.ScalarNode) and node.style in ("'", '"')
 
 
-def _parts(value: Any) -> list[Any]:
+def _node_parts(value: Any) -> list[Any]:
     if isinstance(value, CommentedMap):
-        return [value, *(part for inner in value.values() for part in _parts(inner))]
+        return [value, *(part for inner in value.values() for part in _node_parts(inner))]
     if isinstance(value, CommentedSeq):
-        return [value, *(part for inner in value for part in _parts(inner))]
+        return [value, *(part for inner in value for part in _node_parts(inner))]
     return []
 
 
-def _like(old: Any, text: str) -> Any:
+def _quoted_like(old: Any, text: str) -> Any:
     """Return the new value in the old one's quoting: quoted strings stay quoted strings."""
     value = _parse_value(text)
     if _is_quoted(old) and not isinstance(value, CommentedMap | CommentedSeq):
@@ -147,7 +147,7 @@ def _like(old: Any, text: str) -> Any:
 def set_values(file: str, text: str, document: int, edits: list[tuple[str, str | None]]) -> str:
     """Apply the edits to one document of the text (counted from 0). Raises EditError and PathError."""
     for path, value in edits:
-        nodes = compose(text)
+        nodes = compose_documents(text)
         steps = _resolve(path, nodes[document])
         text = _apply(text, nodes[document], steps, value)
         _, problems = load_yaml(file, text.encode())
@@ -162,15 +162,15 @@ def set_values(file: str, text: str, document: int, edits: list[tuple[str, str |
 def _apply(text: str, root: Any, path: tuple[str | int, ...], value: str | None) -> str:
     node = parent = root
     for depth, step in enumerate(path):
-        key, found = _child(node, step)
+        key, found = _child_nodes(node, step)
         if found is None:
             if value is None:
                 raise EditError(f"`{'.'.join(map(str, path))}` does not exist")
-            return _insert(text, node, path[depth:], value)
+            return _insert_value(text, node, path[depth:], value)
         parent, node = node, found
     if value is None:
         return _remove(text, parent, key, node)
-    start, end = _extent(text, node)
+    start, end = _node_extent(text, node)
     block = not isinstance(node, yaml.ScalarNode) and not node.flow_style
     new = _new_text(node, value, bool(parent.flow_style))
     if block:
@@ -182,7 +182,7 @@ def _apply(text: str, root: Any, path: tuple[str | int, ...], value: str | None)
     return text[:start] + new + text[end:]
 
 
-def _extent(text: str, node: Any) -> tuple[int, int]:
+def _node_extent(text: str, node: Any) -> tuple[int, int]:
     """Return the first and last character of a node, without trailing line ends and comments of a block."""
     start, end = node.start_mark.index, node.end_mark.index
     if isinstance(node, yaml.ScalarNode) and node.style not in ("|", ">"):
@@ -193,10 +193,10 @@ def _extent(text: str, node: Any) -> tuple[int, int]:
         body = text[start:end].rstrip("\n")
         return start, start + len(body)
     children = [n for pair in node.value for n in (pair if isinstance(pair, tuple) else (pair,))]
-    return start, max(_extent(text, child)[1] for child in children)
+    return start, max(_node_extent(text, child)[1] for child in children)
 
 
-def _nested(steps: tuple[str | int, ...], value: str, flow: bool) -> str:
+def _nested_text(steps: tuple[str | int, ...], value: str, flow: bool) -> str:
     """Return the text of a new value below keys that do not exist yet."""
     if not steps:
         return _new_text(None, value, flow)
@@ -208,15 +208,15 @@ def _nested(steps: tuple[str | int, ...], value: str, flow: bool) -> str:
     return _one_line(result, flow)
 
 
-def _insert(text: str, parent: Any, steps: tuple[str | int, ...], value: str) -> str:
+def _insert_value(text: str, parent: Any, steps: tuple[str | int, ...], value: str) -> str:
     first, rest = steps[0], steps[1:]
     if isinstance(parent, yaml.SequenceNode):
         if first != len(parent.value):
             message = f"entry [{first}] does not exist"
             raise EditError(message, f"the list has {len(parent.value)} entries; to append, use [{len(parent.value)}]")
-        new = _nested(rest, value, bool(parent.flow_style))
+        new = _nested_text(rest, value, bool(parent.flow_style))
     elif isinstance(parent, yaml.MappingNode) and isinstance(first, str):
-        new = f"{_one_line(first, True)}: {_nested(rest, value, bool(parent.flow_style))}"
+        new = f"{_one_line(first, True)}: {_nested_text(rest, value, bool(parent.flow_style))}"
     else:
         raise EditError(f"`{first}` is below a value that is not a {'list' if isinstance(first, int) else 'mapping'}")
     if parent.flow_style:
@@ -224,7 +224,7 @@ def _insert(text: str, parent: Any, steps: tuple[str | int, ...], value: str) ->
         body_end = len(text[:close].rstrip())
         comma = ", " if parent.value and text[body_end - 1] != "," else " " if parent.value else ""
         return text[:body_end] + comma + new + text[body_end:]
-    end = _extent(text, parent)[1]
+    end = _node_extent(text, parent)[1]
     line_end = text.find("\n", end)
     line_end = len(text) if line_end < 0 else line_end
     indent = " " * parent.start_mark.column
@@ -234,9 +234,9 @@ def _insert(text: str, parent: Any, steps: tuple[str | int, ...], value: str) ->
 
 def _remove(text: str, parent: Any, key: Any, node: Any) -> str:
     start = (key or node).start_mark.index
-    end = _extent(text, node)[1]
+    end = _node_extent(text, node)[1]
     if len(parent.value) == 1:
-        p_start, p_end = _extent(text, parent)
+        p_start, p_end = _node_extent(text, parent)
         empty = "{}" if isinstance(parent, yaml.MappingNode) else "[]"
         if parent.flow_style:
             return text[:p_start] + empty + text[p_end:]
@@ -260,18 +260,18 @@ def _remove(text: str, parent: Any, key: Any, node: Any) -> str:
 
 def document_content(text: str, index: int) -> str:
     """Return the text of a document, counted from 0, without the line `---` above it. Raises EditError."""
-    start, end = _content(text, index)
+    start, end = _document_extent(text, index)
     return text[start:end]
 
 
 def replace_document(text: str, index: int, content: str) -> str:
     """Return the text with another content of one document. Raises EditError."""
-    start, end = _content(text, index)
+    start, end = _document_extent(text, index)
     ended = content if content.endswith("\n") or end == len(text) else f"{content}\n"
     return text[:start] + ended + text[end:]
 
 
-def _content(text: str, index: int) -> tuple[int, int]:
+def _document_extent(text: str, index: int) -> tuple[int, int]:
     """Return where the content of a document begins and ends. Comments above a `---` are those of what precedes it."""
     try:
         events: Any = yaml.parse(text, yaml.CSafeLoader)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 
-_INT = re.compile(r"[-+]?[0-9]+").fullmatch
-_OCTAL = re.compile(r"0o[0-7]+").fullmatch
-_HEX = re.compile(r"0x[0-9a-fA-F]+").fullmatch
-_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?").fullmatch
-_INF = re.compile(r"[-+]?\.(inf|Inf|INF)").fullmatch
+_IS_INT = re.compile(r"[-+]?[0-9]+").fullmatch
+_IS_OCTAL = re.compile(r"0o[0-7]+").fullmatch
+_IS_HEX = re.compile(r"0x[0-9a-fA-F]+").fullmatch
+_IS_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?").fullmatch
+_IS_INF = re.compile(r"[-+]?\.(inf|Inf|INF)").fullmatch
 
 Scalar = str | int | float | bool | None
 
@@ -29,14 +29,14 @@ def resolve_plain(text: str) -> Scalar:
         return _WORDS[text]
     if text[0] not in "-+.0123456789" or len(text) > _MAX_DIGITS:
         return text
-    if _INT(text):
+    if _IS_INT(text):
         return int(text)
-    if _FLOAT(text):
+    if _IS_FLOAT(text):
         return float(text)
-    if _OCTAL(text):
+    if _IS_OCTAL(text):
         return int(text[2:], 8)
-    if _HEX(text):
+    if _IS_HEX(text):
         return int(text[2:], 16)
-    if _INF(text):
+    if _IS_INF(text):
         return float("-inf") if text[0] == "-" else float("inf")
     return text

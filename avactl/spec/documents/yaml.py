@@ -48,13 +48,13 @@ class _Problem(Exception):  # noqa: N818 - control flow inside of this module
         super().__init__(diagnostic.message)
 
 
-def _span(file: str, mark: Any, end: Any = None) -> Span:
+def _make_span(file: str, mark: Any, end: Any = None) -> Span:
     column = mark.column + 1
     same_line = end is not None and end.line == mark.line and end.column > mark.column
     return Span(file, mark.line + 1, column, end.column + 1 if same_line else 0)
 
 
-def compose(text: str) -> list[Any]:
+def compose_documents(text: str) -> list[Any]:
     """Return the YAML nodes of each document of `text`. Raises `yaml.YAMLError`."""
     loader = _Loader(text)
     try:
@@ -87,7 +87,7 @@ class YamlLocator:
 
     def locate(self, index: int, path: Path, key: bool) -> Span:
         if self._nodes is None:
-            self._nodes = compose(self.text)
+            self._nodes = compose_documents(self.text)
         node = self._nodes[index]
         key_node = None
         for step in path:
@@ -100,25 +100,25 @@ class YamlLocator:
 
     def _child(self, node: Any, step: str | int) -> tuple[Any, Any]:
         if not isinstance(node, yaml.MappingNode) or len(node.value) < 64:
-            return _child(node, step)
+            return _child_nodes(node, step)
         index = self._indexes.get(id(node))
         if index is None:  # cached: all keys of a large mapping may have problems
             index = self._indexes[id(node)] = {
                 key.value: (key, value) for key, value in reversed(node.value) if isinstance(key, yaml.ScalarNode)
             }
-        return index.get(step) or _child(node, step)
+        return index.get(step) or _child_nodes(node, step)
 
     def _of(self, node: Any, key_node: Any, key: bool) -> Span:
         is_block = not isinstance(node, yaml.ScalarNode) and not node.flow_style
         if key_node is not None and (key or is_block):
-            return _span(self.file, key_node.start_mark, key_node.end_mark)
+            return _make_span(self.file, key_node.start_mark, key_node.end_mark)
         if is_block and isinstance(node, yaml.MappingNode) and node.value:
             first = node.value[0][0]
-            return _span(self.file, first.start_mark, first.end_mark)
-        return _span(self.file, node.start_mark, node.end_mark)
+            return _make_span(self.file, first.start_mark, first.end_mark)
+        return _make_span(self.file, node.start_mark, node.end_mark)
 
 
-def written(doc: Document, *path: str | int) -> str:
+def written_scalar(doc: Document, *path: str | int) -> str:
     """Return a scalar as written in its file, such as `1.30`; "" for other values and files that are not YAML."""
     span = doc.span(*path)
     if not isinstance(doc.locator, YamlLocator) or not span.end_column:
@@ -126,7 +126,7 @@ def written(doc: Document, *path: str | int) -> str:
     return doc.locator.text.split("\n")[span.line - 1][span.column - 1 : span.end_column - 1]
 
 
-def _child(node: Any, step: str | int) -> tuple[Any, Any]:
+def _child_nodes(node: Any, step: str | int) -> tuple[Any, Any]:
     if isinstance(node, yaml.MappingNode):
         merged: list[Any] = []
         for key, value in node.value:
@@ -135,7 +135,7 @@ def _child(node: Any, step: str | int) -> tuple[Any, Any]:
             if key.tag == _PLAIN and key.value == "<<":
                 merged += value.value if isinstance(value, yaml.SequenceNode) else [value]
         for other in merged:
-            found = _child(other, step)
+            found = _child_nodes(other, step)
             if found[1] is not None:
                 return found
     elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and -len(node.value) <= step < len(node.value):
@@ -168,10 +168,10 @@ class _Constructor:
         if tag != _QUOTED and tag not in _KNOWN_TAGS:
             self._unknown_tag(node)
         if id(node) in self.open:
-            span = _span(self.file, node.start_mark)
+            span = _make_span(self.file, node.start_mark)
             raise _Problem(Diagnostic("yaml-alias-bomb", "an alias contains itself", span, hint="remove the alias"))
         if len(self.open) >= MAX_DEPTH:
-            raise _Problem(_too_deep(_span(self.file, node.start_mark)))
+            raise _Problem(_too_deep(_make_span(self.file, node.start_mark)))
         self.open[id(node)] = node
         value = self._mapping(node) if isinstance(node, yaml.MappingNode) else [self.build(n) for n in node.value]
         del self.open[id(node)]
@@ -246,7 +246,7 @@ class _Constructor:
         self.problems.append(Diagnostic("yaml-tag", message, self._place(node), hint=hint))
 
     def _place(self, node: Any) -> Span:
-        return _span(self.file, node.start_mark, node.end_mark)
+        return _make_span(self.file, node.start_mark, node.end_mark)
 
 
 def _too_deep(span: Span) -> Diagnostic:
@@ -276,16 +276,16 @@ def _check_depth(file: str, text: str) -> None:
     if not _may_nest_deeply(text):
         return
     depth = 0
-    for event in _events(text):
+    for event in _parse_events(text):
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > MAX_DEPTH:
-                raise _Problem(_too_deep(_span(file, event.start_mark)))
+                raise _Problem(_too_deep(_make_span(file, event.start_mark)))
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
 
 
-def _events(text: str) -> Iterator[Any]:
+def _parse_events(text: str) -> Iterator[Any]:
     loader = yaml.CSafeLoader(text)
     try:
         while loader.check_event():
@@ -353,7 +353,7 @@ def load_yaml(file: str, data: bytes) -> tuple[list[Document], list[Diagnostic]]
     locator = YamlLocator(file, text)
     try:
         _check_depth(file, text)
-        for index, node in enumerate(compose(text)):
+        for index, node in enumerate(compose_documents(text)):
             constructor = _Constructor(file)
             value = constructor.build(node)
             problems += constructor.problems
@@ -368,7 +368,7 @@ def load_yaml(file: str, data: bytes) -> tuple[list[Document], list[Diagnostic]]
     except _Problem as problem:
         problems.append(problem.diagnostic)
     except yaml.YAMLError as error:
-        problems.append(_syntax(file, text, error))
+        problems.append(_syntax_problem(file, text, error))
     return documents, problems
 
 
@@ -379,7 +379,7 @@ def too_large(file: str, size: int) -> Diagnostic:
     return Diagnostic("file-too-large", message, Span(file), hint=hint)
 
 
-_HINTS = (
+_SYNTAX_HINTS = (
     ("could not find expected ':'", "a key needs a colon followed by a space"),
     ("mapping values are not allowed", "quote text that contains `: `, or check the indentation"),
     ("did not find expected key", "check the indentation of this line and the previous one"),
@@ -391,12 +391,12 @@ _HINTS = (
 )
 
 
-def _character(lines: list[str], mark: Any) -> str:
+def _character_at(lines: list[str], mark: Any) -> str:
     """Return the character at a mark; "" if libyaml points past the end of the text."""
     return lines[mark.line][mark.column : mark.column + 1] if mark.line < len(lines) else ""
 
 
-_CONFLICT = re.compile(r"^<{7} .*\n(?:.*\n)*?={7}$", re.MULTILINE).search
+_FIND_CONFLICT = re.compile(r"^<{7} .*\n(?:.*\n)*?={7}$", re.MULTILINE).search
 
 
 _is_block_key = re.compile(r"\s*[A-Za-z][\w-]*:(\s|$)").match
@@ -422,7 +422,7 @@ def _second_colon(lines: list[str], span: Span) -> tuple[Span, str] | None:
     return Span(span.file, above, glued.start(1) + 1), f"put a space after the colon: `{glued[1]}: …`"
 
 
-def _syntax(file: str, text: str, error: yaml.YAMLError) -> Diagnostic:
+def _syntax_problem(file: str, text: str, error: yaml.YAMLError) -> Diagnostic:
     problem = str(getattr(error, "problem", None) or getattr(error, "reason", None) or error)
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     if mark is None:
@@ -431,7 +431,7 @@ def _syntax(file: str, text: str, error: yaml.YAMLError) -> Diagnostic:
         span = Span(file, before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1)
     else:
         span = Span(file, mark.line + 1, mark.column + 1)
-    conflict = _CONFLICT(text)
+    conflict = _FIND_CONFLICT(text)
     if conflict is not None:
         span = Span(file, text.count("\n", 0, conflict.start()) + 1, 1, 8)
         hint = "resolve the conflict and remove its three marker lines"
@@ -447,7 +447,7 @@ def _syntax(file: str, text: str, error: yaml.YAMLError) -> Diagnostic:
         column = indent.index("\t") + 1
         span = Span(file, span.line, column)
         return Diagnostic("yaml-tab", "tabs cannot indent YAML", span, hint="indent with spaces")
-    hint = next((hint for start, hint in _HINTS if start in problem), "compare with a spec of `avactl init DIR`")
+    hint = next((hint for start, hint in _SYNTAX_HINTS if start in problem), "compare with a spec of `avactl init DIR`")
     if "mapping values are not allowed" in problem:
         span, hint = _second_colon(lines, span) or (span, hint)
     elif "undefined alias" in problem and _has_anchor(lines, span):
@@ -468,6 +468,6 @@ def _syntax(file: str, text: str, error: yaml.YAMLError) -> Diagnostic:
     elif start is not None and "flow" in context and span.line > start.line + 1 and _is_block_key(line):
         span = Span(file, start.line + 1, start.column + 1)
         problem, hint = "unclosed bracket", "close the bracket"
-    elif start is not None and "flow" in context and _character(lines, start) in ("[", "{"):
+    elif start is not None and "flow" in context and _character_at(lines, start) in ("[", "{"):
         notes = (Note(Span(file, start.line + 1, start.column + 1), "opening bracket"),)
     return Diagnostic("yaml-syntax", f"not YAML: {problem}", span, hint=hint, notes=notes)

@@ -13,55 +13,55 @@ from avactl.spec.platform.reconcile import Reconcile
 from avactl.spec.schema.base import Labels, Model, Resource
 from avactl.spec.schema.exposure import Exposure
 from avactl.spec.schema.monitoring import Monitoring
-from avactl.spec.schema.values import Duration, HostPath, Name, PinnedImage, bad, label_key
+from avactl.spec.schema.values import Duration, HostPath, Name, PinnedImage, label_key, value_error
 
-_VERSION = re.compile(r"1\.[0-9]{1,2}(\.[0-9]+)?").fullmatch
+_IS_VERSION = re.compile(r"1\.[0-9]{1,2}(\.[0-9]+)?").fullmatch
 _SUBDOMAIN_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
-_SUBDOMAIN = re.compile(_SUBDOMAIN_PATTERN).fullmatch
+_IS_SUBDOMAIN = re.compile(_SUBDOMAIN_PATTERN).fullmatch
 
 
-def _version(value: Any) -> Any:
+def _check_version(value: Any) -> Any:
     if isinstance(value, float):
-        raise bad("the version is a number, which cannot distinguish 1.30 from 1.3", "quote it")
-    if isinstance(value, str) and not _VERSION(value):
+        raise value_error("the version is a number, which cannot distinguish 1.30 from 1.3", "quote it")
+    if isinstance(value, str) and not _IS_VERSION(value):
         fixed = value.strip().removeprefix("v")
-        hint = f'write `"{fixed}"`' if _VERSION(fixed) else 'write major and minor, e.g. `"1.36"`'
-        raise bad(f"`{value[:40]}` is not a Kubernetes version", hint)
+        hint = f'write `"{fixed}"`' if _IS_VERSION(fixed) else 'write major and minor, e.g. `"1.36"`'
+        raise value_error(f"`{value[:40]}` is not a Kubernetes version", hint)
     return value
 
 
-def _subdomain(value: str) -> str:
-    if len(value) > 253 or not _SUBDOMAIN(value):
-        raise bad(f"`{value[:60]}` is not a DNS name", "use lowercase letters, digits, `-` and `.`")
+def _check_subdomain(value: str) -> str:
+    if len(value) > 253 or not _IS_SUBDOMAIN(value):
+        raise value_error(f"`{value[:60]}` is not a DNS name", "use lowercase letters, digits, `-` and `.`")
     return value
 
 
-def _cidr(value: str) -> str:
+def _check_cidr(value: str) -> str:
     import ipaddress  # most compiles never need it
 
     try:
         network = ipaddress.ip_network(value, strict=False)
     except ValueError:
         hint = "write a network and prefix length: `10.0.0.0/8`; network policies do not support host names"
-        raise bad(f"`{value[:80]}` is not a CIDR", hint) from None
+        raise value_error(f"`{value[:80]}` is not a CIDR", hint) from None
     if str(network) != value:
-        raise bad(f"`{value}` is not a CIDR in canonical form", f"write `{network}`")
+        raise value_error(f"`{value}` is not a CIDR in canonical form", f"write `{network}`")
     return value
 
 
-def _cel(value: str) -> str:
+def _check_cel(value: str) -> str:
     if not value.strip():
-        raise bad("an empty expression selects nothing", 'write CEL: `device.driver == "gpu.nvidia.com"`')
+        raise value_error("an empty expression selects nothing", 'write CEL: `device.driver == "gpu.nvidia.com"`')
     return value
 
 
 KubernetesVersion = Annotated[
-    str, BeforeValidator(_version), WithJsonSchema({"type": "string", "pattern": r"^1\.[0-9]{1,2}(\.[0-9]+)?$"})
+    str, BeforeValidator(_check_version), WithJsonSchema({"type": "string", "pattern": r"^1\.[0-9]{1,2}(\.[0-9]+)?$"})
 ]
 """A Kubernetes version: `1.36` or `1.36.3`."""
 Subdomain = Annotated[
     str,
-    AfterValidator(_subdomain),
+    AfterValidator(_check_subdomain),
     WithJsonSchema({"type": "string", "pattern": _SUBDOMAIN_PATTERN, "maxLength": 253}),
 ]
 """A DNS subdomain (RFC 1123): the form of storage class, driver and device class names."""
@@ -72,14 +72,14 @@ LabelKey = Annotated[
 ]
 """A label key: a name with an optional DNS prefix."""
 Cidr = Annotated[
-    str, AfterValidator(_cidr), WithJsonSchema({"type": "string", "pattern": r"^[0-9A-Fa-f:.]+/[0-9]{1,3}$"})
+    str, AfterValidator(_check_cidr), WithJsonSchema({"type": "string", "pattern": r"^[0-9A-Fa-f:.]+/[0-9]{1,3}$"})
 ]
 """An IPv4 or IPv6 network: `10.0.0.0/8`."""
 
 Cel = Annotated[
     str,
     Field(max_length=10_240),
-    AfterValidator(_cel),
+    AfterValidator(_check_cel),
     WithJsonSchema({"type": "string", "pattern": r"\S", "maxLength": 10_240}),
 ]
 """A Common Expression Language expression. The API server limits it to 10 KiB."""

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, Field, WithJsonSchema
 
 from avactl.spec.schema.base import Model, Resource
-from avactl.spec.schema.schedules import cron
+from avactl.spec.schema.schedules import check_cron
 from avactl.spec.schema.values import (
     Bytes,
     CacheTierRef,
@@ -39,13 +39,13 @@ class Version(Model):
     )
 
 
-def _when(value: str) -> str:
-    return value if value in ("once", "admitted") else cron(value)
+def _check_condition(value: str) -> str:
+    return value if value in ("once", "admitted") else check_cron(value)
 
 
 When = Annotated[
     str,
-    AfterValidator(_when),
+    AfterValidator(_check_condition),
     WithJsonSchema({"type": "string", "pattern": r"^(once|admitted|\S+ \S+ \S+ \S+ \S+)$"}),
     Says("`once`, `admitted` or a cron schedule"),
 ]

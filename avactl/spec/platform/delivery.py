@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, WithJsonSchema
 from avactl.forges import FORGES, forge_names
 from avactl.spec.platform.reconcile import Branch, git_url
 from avactl.spec.schema.base import Model
-from avactl.spec.schema.values import Name, RelPath, Says, bad, want_length
+from avactl.spec.schema.values import Name, RelPath, Says, value_error, want_length
 
 if TYPE_CHECKING:
     ForgeName = str
@@ -18,35 +18,37 @@ else:
     ForgeName = Literal[tuple(forge_names())]
 
 
-_SSH = re.compile(r"(?:ssh://)?(?:[^@/\s]+@)?([A-Za-z0-9.-]+)(?::[0-9]+/|[:/])/?([^\s:]+)").fullmatch
+_SSH_URL = re.compile(r"(?:ssh://)?(?:[^@/\s]+@)?([A-Za-z0-9.-]+)(?::[0-9]+/|[:/])/?([^\s:]+)").fullmatch
 
 
 _URL_PATTERN = r"^https?://[A-Za-z0-9.-]+(:[0-9]+)?(/[A-Za-z0-9_.~%-]+)"
 
 
-_API = re.compile(rf"{_URL_PATTERN}*/?$").fullmatch
+_IS_API_URL = re.compile(rf"{_URL_PATTERN}*/?$").fullmatch
 
 
-def _pushed(value: str) -> str:
+def _check_push_url(value: str) -> str:
     want_length(value)
-    ssh = _SSH(value) if value.startswith("ssh://") or "://" not in value else None
+    ssh = _SSH_URL(value) if value.startswith("ssh://") or "://" not in value else None
     if ssh:
-        raise bad("the delivery daemon pushes by https", f"write `https://{ssh[1]}/{ssh[2].removesuffix('.git')}`")
+        raise value_error(
+            "the delivery daemon pushes by https", f"write `https://{ssh[1]}/{ssh[2].removesuffix('.git')}`"
+        )
     return git_url(value)
 
 
-def _api(value: str) -> str:
+def _check_api_url(value: str) -> str:
     want_length(value)
-    if not _API(value):
+    if not _IS_API_URL(value):
         whole = f"https://{value.removeprefix('//')}"
-        hint = f"write `{whole}`" if "://" not in value and _API(whole) else "write `https://HOST/PATH`"
-        raise bad("not the URL of an API", hint)
+        hint = f"write `{whole}`" if "://" not in value and _IS_API_URL(whole) else "write `https://HOST/PATH`"
+        raise value_error("not the URL of an API", hint)
     return value
 
 
 PushUrl = Annotated[
     str,
-    AfterValidator(_pushed),
+    AfterValidator(_check_push_url),
     WithJsonSchema({"type": "string", "pattern": f"{_URL_PATTERN}+/?$"}),
     Says("URL of a git repository: `https://…`"),
 ]
@@ -55,7 +57,7 @@ PushUrl = Annotated[
 
 ApiUrl = Annotated[
     str,
-    AfterValidator(_api),
+    AfterValidator(_check_api_url),
     WithJsonSchema({"type": "string", "pattern": f"{_URL_PATTERN}*/?$"}),
     Says("URL of an API: `https://…`"),
 ]

@@ -16,23 +16,26 @@ from avactl.spec.schema.values import (
     Duration,
     HostPath,
     MachineTypeRef,
-    bad,
     label_key,
     label_value,
+    value_error,
 )
 
-_OWN = (f"{names.GROUP}/", "kubernetes.io/", "k8s.io/")
+_RESERVED_PREFIXES = (f"{names.GROUP}/", "kubernetes.io/", "k8s.io/")
 
 
 def _node_label(key: str) -> str:
-    if key.startswith(_OWN):
-        raise bad(f"label `{key}` is set by avactl or Kubernetes", "choose a prefix of your own")
+    if key.startswith(_RESERVED_PREFIXES):
+        raise value_error(f"label `{key}` is set by avactl or Kubernetes", "choose a prefix of your own")
     return label_key(key)
 
 
-_PATTERN = f"^(?!{'|'.join(_OWN)}){LABEL_KEY_PATTERN[1:]}".replace(f"{names.GROUP}/", r"avactl\.dev/")
+_LABEL_PATTERN = f"^(?!{'|'.join(_RESERVED_PREFIXES)}){LABEL_KEY_PATTERN[1:]}".replace(
+    f"{names.GROUP}/", r"avactl\.dev/"
+)
 NodeLabels = dict[
-    Annotated[str, AfterValidator(_node_label), WithJsonSchema({"type": "string", "pattern": _PATTERN})], LabelValue
+    Annotated[str, AfterValidator(_node_label), WithJsonSchema({"type": "string", "pattern": _LABEL_PATTERN})],
+    LabelValue,
 ]
 """Labels of nodes. Pools without named nodes may select labels that others set: `topology.kubernetes.io/zone`."""
 
@@ -41,12 +44,12 @@ def _taint_key(value: str) -> str:
     key, equals, rest = value.partition("=")
     taint, colon, effect = rest.partition(":")
     if equals and colon:  # kubectl's notation
-        raise bad(
+        raise value_error(
             f"`{value}` is a complete taint, not a key", f"write `{{key: {key}, value: {taint}, effect: {effect}}}`"
         )
     if value.startswith(f"{names.GROUP}/"):
         hint = "write `capacity: spot` in the pool" if value == names.CAPACITY else "choose a prefix of your own"
-        raise bad(f"taint `{value}` is set by avactl", hint)
+        raise value_error(f"taint `{value}` is set by avactl", hint)
     return label_key(value)
 
 
@@ -74,26 +77,26 @@ class Autoscaling(Model):
     )
 
 
-_NODE = "^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"
-_RANGE = re.compile(r"([-.a-z0-9]*)\[([0-9]{1,6})-[0-9]{1,6}\]([-.a-z0-9]*)").fullmatch
+_NODE_PATTERN = "^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"
+_NODE_RANGE = re.compile(r"([-.a-z0-9]*)\[([0-9]{1,6})-[0-9]{1,6}\]([-.a-z0-9]*)").fullmatch
 """Slurm's format of several names: `gpu[01-16]`."""
 
 
 def _node_name(value: str) -> str:
-    if not re.fullmatch(_NODE, value) or len(value) > 253:
+    if not re.fullmatch(_NODE_PATTERN, value) or len(value) > 253:
         hint = "use lowercase letters, digits, `-` and `.`"
-        if several := _RANGE(value):
+        if several := _NODE_RANGE(value):
             second = str(int(several[2]) + 1).zfill(len(several[2]))
             names = (f"{several[1]}{number}{several[3]}" for number in (several[2], second))
             hint = f"write each name: `[{', '.join(names)}, …]`"
-        raise bad(f"`{value[:80]}` is not the name of a node", hint)
+        raise value_error(f"`{value[:80]}` is not the name of a node", hint)
     return value
 
 
 NodeName = Annotated[
     str,
     AfterValidator(_node_name),
-    WithJsonSchema({"type": "string", "pattern": _NODE, "maxLength": 253}),
+    WithJsonSchema({"type": "string", "pattern": _NODE_PATTERN, "maxLength": 253}),
 ]
 
 

@@ -8,20 +8,22 @@ from pydantic import AfterValidator, Field, WithJsonSchema
 
 from avactl.spec.schema.base import Model
 from avactl.spec.schema.compute import GpuModel
-from avactl.spec.schema.values import bad
+from avactl.spec.schema.values import value_error
 
 _CURRENCY_PATTERN = r"^[A-Z]{3}$"
 
 
-def _currency(value: str) -> str:
+def _check_currency(value: str) -> str:
     if len(value) != 3 or not value.isascii() or not value.isalpha() or not value.isupper():
         known = {"€": "EUR", "$": "USD", "£": "GBP", "¥": "CNY"}
         fixed = known.get(value, value.upper() if len(value) == 3 and value.isascii() and value.isalpha() else "EUR")
-        raise bad(f"`{value[:40]}` is not a currency", f"use the three-letter code (ISO 4217), e.g. `{fixed}`")
+        raise value_error(f"`{value[:40]}` is not a currency", f"use the three-letter code (ISO 4217), e.g. `{fixed}`")
     return value
 
 
-Currency = Annotated[str, AfterValidator(_currency), WithJsonSchema({"type": "string", "pattern": _CURRENCY_PATTERN})]
+Currency = Annotated[
+    str, AfterValidator(_check_currency), WithJsonSchema({"type": "string", "pattern": _CURRENCY_PATTERN})
+]
 """A three-letter currency code (ISO 4217)."""
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, WithJsonSchema
 
 from avactl.spec.schema.base import Model
-from avactl.spec.schema.values import Duration, Name, RelPath, Says, bad, seconds, want_length
+from avactl.spec.schema.values import Duration, Name, RelPath, Says, duration_seconds, value_error, want_length
 
 Mode = Literal["pulumi", "files", "flux", "argocd", "pulumiOperator", "builtin"]
 
@@ -33,13 +33,13 @@ USED: dict[str, frozenset[str]] = {
 }
 """Mode → fields besides `mode` that the mode uses; none for modes that are not listed."""
 
-_PART = r"[A-Za-z0-9_.~%-]+"
-_URL_PATTERN = rf"^(https?|ssh)://([A-Za-z0-9_.-]+@)?[A-Za-z0-9.-]+(:[0-9]+)?(/{_PART})+/?$"
-_URL = re.compile(_URL_PATTERN).fullmatch
-_SCP = re.compile(r"([A-Za-z0-9_.-]+@)?([A-Za-z0-9.-]+):(?!/)(\S+)").fullmatch
+_URL_PART = r"[A-Za-z0-9_.~%-]+"
+_URL_PATTERN = rf"^(https?|ssh)://([A-Za-z0-9_.-]+@)?[A-Za-z0-9.-]+(:[0-9]+)?(/{_URL_PART})+/?$"
+_IS_URL = re.compile(_URL_PATTERN).fullmatch
+_SCP_URL = re.compile(r"([A-Za-z0-9_.-]+@)?([A-Za-z0-9.-]+):(?!/)(\S+)").fullmatch
 _BRANCH_PATTERN = r"^[A-Za-z0-9_]([-A-Za-z0-9_./+@#]*[A-Za-z0-9_+@#-])?$"
-_BRANCH = re.compile(_BRANCH_PATTERN).fullmatch
-_BACKENDS = ("https", "s3", "gs", "azblob", "file")
+_IS_BRANCH = re.compile(_BRANCH_PATTERN).fullmatch
+_BACKEND_SCHEMES = ("https", "s3", "gs", "azblob", "file")
 
 
 def git_url(value: str) -> str:
@@ -47,41 +47,41 @@ def git_url(value: str) -> str:
     want_length(value)
     place = value.partition("://")[2].partition("/")[0]
     if "@" in place and (value.startswith("http") or ":" in place.partition("@")[0]):
-        raise bad(
+        raise value_error(
             "the repository URL contains a credential",
             "remove it from the URL and reference a Secret in `secret`",
         )
-    if not _URL(value):
-        short = _SCP(value)
+    if not _IS_URL(value):
+        short = _SCP_URL(value)
         hint = "write `https://HOST/PATH` or `ssh://git@HOST/PATH`"
         if short and "://" not in value:
             hint = f"write `ssh://{short[1] or 'git@'}{short[2]}/{short[3]}`"
-        raise bad(f"`{value[:80]}` is not a git repository URL", hint)
+        raise value_error(f"`{value[:80]}` is not a git repository URL", hint)
     return value
 
 
-def _branch(value: str) -> str:
+def _check_branch(value: str) -> str:
     want_length(value)
     if value.startswith("refs/"):
-        raise bad(f"`{value[:80]}` is not a branch name", f"write `{value.removeprefix('refs/heads/')}`")
-    if not _BRANCH(value) or ".." in value or "//" in value or "@{" in value or value.endswith(".lock"):
-        raise bad(f"`{value[:80]}` is not a branch name", "use letters, digits, `-`, `_`, `.` and `/`")
+        raise value_error(f"`{value[:80]}` is not a branch name", f"write `{value.removeprefix('refs/heads/')}`")
+    if not _IS_BRANCH(value) or ".." in value or "//" in value or "@{" in value or value.endswith(".lock"):
+        raise value_error(f"`{value[:80]}` is not a branch name", "use letters, digits, `-`, `_`, `.` and `/`")
     return value
 
 
-def _interval(value: str) -> str:
-    if seconds(value) < 10:
-        raise bad(f"`{value}` is shorter than the minimum polling interval of 10 s", "write `1m`")
+def _check_interval(value: str) -> str:
+    if duration_seconds(value) < 10:
+        raise value_error(f"`{value}` is shorter than the minimum polling interval of 10 s", "write `1m`")
     return value
 
 
-def _backend(value: str) -> str:
+def _check_backend(value: str) -> str:
     want_length(value)
     scheme, _, rest = value.partition("://")
     if "@" in rest.partition("/")[0]:
-        raise bad("the backend URL contains a credential", "remove it from the URL and put it in `stateSecret`")
-    if scheme not in _BACKENDS or not rest or not value.isprintable() or " " in value:
-        raise bad(
+        raise value_error("the backend URL contains a credential", "remove it from the URL and put it in `stateSecret`")
+    if scheme not in _BACKEND_SCHEMES or not rest or not value.isprintable() or " " in value:
+        raise value_error(
             f"`{value[:80]}` is not a Pulumi backend URL",
             "write `s3://BUCKET`, `gs://…`, `azblob://…` or `https://…`",
         )
@@ -95,14 +95,14 @@ GitUrl = Annotated[
     Says("URL of a git repository: `https://…`, `ssh://…`"),
 ]
 """URL of a git repository, without credentials."""
-Branch = Annotated[str, AfterValidator(_branch), WithJsonSchema({"type": "string", "pattern": _BRANCH_PATTERN})]
+Branch = Annotated[str, AfterValidator(_check_branch), WithJsonSchema({"type": "string", "pattern": _BRANCH_PATTERN})]
 """A branch name."""
-Interval = Annotated[Duration, AfterValidator(_interval)]
+Interval = Annotated[Duration, AfterValidator(_check_interval)]
 """A duration of at least 10 s."""
 Backend = Annotated[
     str,
-    AfterValidator(_backend),
-    WithJsonSchema({"type": "string", "pattern": rf"^({'|'.join(_BACKENDS)})://[^\s@]+$"}),
+    AfterValidator(_check_backend),
+    WithJsonSchema({"type": "string", "pattern": rf"^({'|'.join(_BACKEND_SCHEMES)})://[^\s@]+$"}),
     Says("URL of a Pulumi backend: `s3://BUCKET`"),
 ]
 """URL of a Pulumi state backend, without credentials."""

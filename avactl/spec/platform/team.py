@@ -18,18 +18,18 @@ from avactl.spec.schema.values import (
     ObjectUrl,
     PodCpu,
     TeamRef,
-    bad,
+    value_error,
 )
 
 
-def _subject(value: str) -> str:
+def _check_subject(value: str) -> str:
     if value.startswith("system:"):
-        raise bad(f"`{value}` is reserved by Kubernetes", "use a user or group of the identity provider")
+        raise value_error(f"`{value}` is reserved by Kubernetes", "use a user or group of the identity provider")
     if not value or value.split() != [value]:
         what = f"`{value}` contains whitespace" if value else "the name is empty"
-        raise bad(what, "write the name exactly as the identity provider reports it")
+        raise value_error(what, "write the name exactly as the identity provider reports it")
     if "*" in value:
-        raise bad(
+        raise value_error(
             f"`{value}` is not a name: patterns and `*` match nobody or everybody", "list users and groups by name"
         )
     return value
@@ -38,7 +38,7 @@ def _subject(value: str) -> str:
 Subject = Annotated[
     str,
     Field(max_length=253),
-    AfterValidator(_subject),
+    AfterValidator(_check_subject),
     WithJsonSchema({"type": "string", "pattern": r"^(?!system:)[^\s*]+$", "maxLength": 253}),
 ]
 """A user or group name from the identity provider."""
@@ -85,9 +85,9 @@ class TeamNamespace(Model):
     labels: Labels = Field(default_factory=dict, description="Additional labels.")
 
 
-def _account(value: str) -> str:
+def _check_account(value: str) -> str:
     if value == "default" or value.startswith(f"{MANAGER}-"):
-        raise bad(
+        raise value_error(
             f"`{value}` is an account of {'Kubernetes' if value == 'default' else MANAGER}", "choose another name"
         )
     return value
@@ -96,7 +96,7 @@ def _account(value: str) -> str:
 class TeamAccount(Model):
     """A service account that specs of the team may use, in each of its namespaces."""
 
-    name: Annotated[Name, AfterValidator(_account)] = Field(description="Name of the account.")
+    name: Annotated[Name, AfterValidator(_check_account)] = Field(description="Name of the account.")
     annotations: Annotations = Field(
         default_factory=dict,
         description="Annotations, by which clouds give its pods a role: `eks.amazonaws.com/role-arn`, "

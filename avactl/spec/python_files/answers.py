@@ -10,7 +10,7 @@ from avactl.diagnostics import Diagnostic, Span
 
 _MOST_VALUES = 4_000_000
 """Maximum number of values in an answer, counted by their separators."""
-_DEEPEST = 100
+_MAX_DEPTH = 100
 """Deepest nesting of an answer; that of a spec within it is less (`avactl.program.python_capture`)."""
 _LONGEST_NUMBER = 68
 _LONGEST_TEXT = 1000
@@ -26,23 +26,23 @@ def parse(data: bytes) -> Any:
         raise ValueError("too many values")
     source = data.decode("utf-8")
     try:
-        value = json.loads(source, parse_constant=_refuse, parse_int=_integer, parse_float=_number)
+        value = json.loads(source, parse_constant=_refuse_constant, parse_int=_parse_integer, parse_float=_parse_number)
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    _measure(value)
+    _check_depth(value)
     if "\\ud" in source or "\\uD" in source:
         json.dumps(value, ensure_ascii=False).encode("utf-8")
     return value
 
 
-def text(value: Any) -> str:
+def bounded_text(value: Any) -> str:
     """Return a string of an answer, truncated if long. Raises ValueError if it is not a string."""
     if not isinstance(value, str):
         raise ValueError("not a string")
     return value[:_LONGEST_TEXT]
 
 
-def coordinate(value: Any) -> int:
+def bounded_coordinate(value: Any) -> int:
     """Return a line or column of an answer. Raises ValueError if it is not one."""
     if type(value) is not int or not 0 <= value < _LARGEST_PLACE:
         raise ValueError("not a line or a column")
@@ -59,29 +59,29 @@ def not_confined(path: str, missing: tuple[str, ...], rule: str = "") -> Diagnos
     return Diagnostic("python-not-confined", message, Span(path), hint=hint, rule=rule)
 
 
-def _refuse(name: str) -> NoReturn:
+def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-def _integer(digits: str) -> int:
+def _parse_integer(digits: str) -> int:
     if len(digits) > _LONGEST_NUMBER:
         raise ValueError("a number is too long")
     return int(digits)
 
 
-def _number(digits: str) -> float:
+def _parse_number(digits: str) -> float:
     value = float(digits)
     if not isfinite(value):
         raise ValueError("a number is too large")
     return value
 
 
-def _measure(value: Any) -> None:
+def _check_depth(value: Any) -> None:
     """Raise ValueError if containers are nested too deeply."""
     level, depth = [value], 0
     while level:
         depth += 1
-        if depth > _DEEPEST:
+        if depth > _MAX_DEPTH:
             raise ValueError("nested too deeply")
         inner: list[Any] = []
         for each in level:

@@ -24,7 +24,7 @@ class Place(NamedTuple):
     end_column: int
 
 
-def position(root: str, code: CodeType, instruction: int) -> Place:
+def instruction_place(root: str, code: CodeType, instruction: int) -> Place:
     """Return the place of an instruction in a file; its name is cut if it is below `root`, which ends with `/`."""
     line, end_line, column, end_column = next(
         islice(code.co_positions(), instruction // 2, None), (None, None, None, None)
@@ -33,15 +33,15 @@ def position(root: str, code: CodeType, instruction: int) -> Place:
     return Place(code.co_filename.removeprefix(root), line, column or 0, end_line or line, end_column or 0)
 
 
-_OWN = str(File(__file__).parents[1]) + "/"
+_OWN_DIRECTORY = str(File(__file__).parents[1]) + "/"
 
 
 def calling_place(frame: FrameType | None) -> Place | None:
     """Return the place of the innermost call outside of avactl and pydantic; None if there is none."""
     while frame is not None:
         file = frame.f_code.co_filename
-        if not file.startswith(_OWN) and "/pydantic" not in file:
-            return position("", frame.f_code, frame.f_lasti)
+        if not file.startswith(_OWN_DIRECTORY) and "/pydantic" not in file:
+            return instruction_place("", frame.f_code, frame.f_lasti)
         frame = frame.f_back
     return None
 
@@ -67,13 +67,13 @@ class PythonLocator:
     def _within(self, place: Place, rest: Path, key: bool) -> Span:
         """Return the span of the argument at `rest` of a call; the call's name if the argument cannot be determined."""
         text = self._text(place.file)
-        call = _calls(text).get(place[1:])
+        call = _find_calls(text).get(place[1:])
         if call is None:
             return span_in(place.file, text, place.line, place.column, place.end_line, place.end_column)
         name: ast.AST | None = None
         node: ast.AST = call
         for step in rest:
-            found = _argument(node, step)
+            found = _find_argument(node, step)
             if found is None:
                 name, node = None, call
                 break
@@ -90,26 +90,28 @@ class PythonLocator:
         return span_in(place.file, text, at.lineno, at.col_offset, end_line, end_column)
 
 
-def _argument(node: ast.AST, step: str | int) -> tuple[ast.AST | None, ast.AST] | None:
+def _find_argument(node: ast.AST, step: str | int) -> tuple[ast.AST | None, ast.AST] | None:
     """Return the name and value nodes of one path step: an argument of a call, or an entry of a literal."""
     if isinstance(node, ast.Call) and isinstance(step, str):
-        return next(((k, k.value) for k in node.keywords if k.arg is not None and _same(k.arg, step)), None)
+        return next(((k, k.value) for k in node.keywords if k.arg is not None and _is_same_name(k.arg, step)), None)
     if isinstance(node, ast.Dict):
         pairs = zip(node.keys, node.values, strict=True)
-        return next(((k, v) for k, v in pairs if isinstance(k, ast.Constant) and _same(str(k.value), str(step))), None)
+        return next(
+            ((k, v) for k, v in pairs if isinstance(k, ast.Constant) and _is_same_name(str(k.value), str(step))), None
+        )
     if isinstance(node, ast.List | ast.Tuple) and isinstance(step, int) and step < len(node.elts):
         known = not any(isinstance(entry, ast.Starred) for entry in node.elts[: step + 1])
         return (None, node.elts[step]) if known else None
     return None
 
 
-def _same(name: str, key: str) -> bool:
+def _is_same_name(name: str, key: str) -> bool:
     """Return whether a Python name and a YAML key are equivalent: `max_surge`, `maxSurge`."""
     return name == key or name.replace("_", "").lower() == key.replace("_", "").lower()
 
 
 @cache
-def _calls(text: str) -> dict[tuple[int, int, int, int], ast.Call]:
+def _find_calls(text: str) -> dict[tuple[int, int, int, int], ast.Call]:
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -28,7 +28,7 @@ MAX_SPECS = 50_000
 """Maximum number of specs per file."""
 
 _MENTIONS_SPECS = re.compile(r"\bspecs\b").search
-_MISSPELT = re.compile(r"^(?:def[ \t]+)?(spec|Spec|Specs|SPECS|SPEC)\b[ \t]*[=:(]", re.MULTILINE).search
+_MISSPELT_SPECS = re.compile(r"^(?:def[ \t]+)?(spec|Spec|Specs|SPECS|SPEC)\b[ \t]*[=:(]", re.MULTILINE).search
 
 
 def load_python(tree: Tree, path: str, timeout: float) -> tuple[list[Document], list[Diagnostic]]:
@@ -40,21 +40,21 @@ def load_python(tree: Tree, path: str, timeout: float) -> tuple[list[Document], 
     if problems:
         return [], problems
     if not _MENTIONS_SPECS(source):
-        return [], _misspelt(path, source)
+        return [], _misspelt_problems(path, source)
     try:
         root = laid_out(tree)
-        answer = _evaluate(root.path, path, timeout)
+        answer = _evaluate_file(root.path, path, timeout)
     except OSError as error:
         return [], [_no_answer(path, str(error), "it needs a writable temporary directory and its own interpreter")]
     if isinstance(answer, Diagnostic):
         return [], [answer]
     try:
-        return _documents(root, path, answer)
+        return _parse_answer(root, path, answer)
     except answers.FORGED:
         return [], [_no_answer(path, "its output is malformed", "remove code that writes to open file descriptors")]
 
 
-def _documents(root: Root, path: str, answer: bytes) -> tuple[list[Document], list[Diagnostic]]:
+def _parse_answer(root: Root, path: str, answer: bytes) -> tuple[list[Document], list[Diagnostic]]:
     """Convert the child's answer, which the file may have forged: everything is validated."""
     said = answers.parse(answer)
     entries = said["documents"]
@@ -68,12 +68,12 @@ def _documents(root: Root, path: str, answer: bytes) -> tuple[list[Document], li
         return documents, []
     place = root.place(path, *said["error"]["place"])
     span = span_in(place.file, root.text(place.file), place.line, place.column, place.end_line, place.end_column)
-    message = answers.text(said["error"]["message"])
-    hint = _HINTS.get(answers.text(said["error"]["cause"]), "fix this line, or its caller")
+    message = answers.bounded_text(said["error"]["message"])
+    hint = _FAILURE_HINTS.get(answers.bounded_text(said["error"]["cause"]), "fix this line, or its caller")
     return documents, [Diagnostic("python-error", message, span, hint=hint)]
 
 
-_HINTS = {
+_FAILURE_HINTS = {
     "refused": "a spec file has no system access: use only files of the repository",
     "import": "a spec file may import the standard library, avactl.kinds, and modules of the repository",
     "specs": "write `specs = [Team(…), …]`, or a function `specs()` that returns or yields them",
@@ -82,8 +82,8 @@ _HINTS = {
 """Remedies by the cause of a failure."""
 
 
-def _misspelt(path: str, source: str) -> list[Diagnostic]:
-    found = _MISSPELT(source)
+def _misspelt_problems(path: str, source: str) -> list[Diagnostic]:
+    found = _MISSPELT_SPECS(source)
     if found is None:
         return []
     line = source.count("\n", 0, found.start(1)) + 1
@@ -124,7 +124,7 @@ class Root:
     def place(self, fallback: str, file: str, line: int, column: int, end_line: int, end_column: int) -> Place:
         """Return a validated place in a file of the repository."""
         known = file if file in self._texts else fallback
-        return Place(known, *map(answers.coordinate, (line, column, end_line, end_column)))
+        return Place(known, *map(answers.bounded_coordinate, (line, column, end_line, end_column)))
 
 
 _ROOTS: weakref.WeakKeyDictionary[Any, Root] = weakref.WeakKeyDictionary()
@@ -139,7 +139,7 @@ def laid_out(tree: Tree) -> Root:
     return root
 
 
-def _evaluate(root: str, path: str, timeout: float) -> bytes | Diagnostic:
+def _evaluate_file(root: str, path: str, timeout: float) -> bytes | Diagnostic:
     """Evaluate a file in a child; return its answer or the problem."""
     answer = sandbox_runner.run("avactl.program.python_capture", root, timeout, {"path": path})
     if answer.missing:

@@ -32,11 +32,19 @@ TRUST = "AVACTL_TRUST_PYTHON"
 It is not a setting of avactl.yaml, because an unreviewed branch could change that.
 """
 
-_BOOTSTRAP = (
+_BOOTSTRAP_CODE = (
     "import json, sys; request = json.loads(sys.argv[1]); sys.path += request['import']; "
     "from importlib import import_module; import_module(request['module']).main(request)"
 )
-_NEEDED = ("avactl", "pydantic", "pydantic_core", "annotated_types", "typing_extensions", "typing_inspection", "orjson")
+_NEEDED_PACKAGES = (
+    "avactl",
+    "pydantic",
+    "pydantic_core",
+    "annotated_types",
+    "typing_extensions",
+    "typing_inspection",
+    "orjson",
+)
 
 
 class Answer(NamedTuple):
@@ -67,7 +75,7 @@ class _Paths(NamedTuple):
 @cache
 def _python_paths() -> _Paths:
     packages, roots = [], []
-    for name in _NEEDED:
+    for name in _NEEDED_PACKAGES:
         spec = importlib.util.find_spec(name)
         if spec is None or spec.origin is None:
             continue
@@ -111,7 +119,7 @@ def run(
         "readable": [root, *readable, *paths.readable],
     }
     # -S and -s: no site or user code before ours. A fixed hash seed makes the order of string sets deterministic.
-    command = [sys.executable, "-S", "-s", "-P", "-B", "-X", "utf8", "-c", _BOOTSTRAP, json.dumps(whole)]
+    command = [sys.executable, "-S", "-s", "-P", "-B", "-X", "utf8", "-c", _BOOTSTRAP_CODE, json.dumps(whole)]
     try:
         child = subprocess.Popen(  # noqa: S603
             command,
@@ -129,7 +137,7 @@ def run(
         data, in_time = _read(reader, time.monotonic() + seconds)
     finally:
         os.close(reader)
-        _end(child)
+        _kill_child(child)
     missing: tuple[str, ...] = ()
     if child.returncode == NOT_CONFINED:
         missing = tuple(layer for layer in LAYERS if layer in data[:200].decode("ascii", "replace").split(","))
@@ -151,7 +159,7 @@ def _read(reader: int, deadline: float) -> tuple[bytes, bool]:
     return bytes(answer), False
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
+def _kill_child(child: subprocess.Popen[bytes]) -> None:
     """Kill the child's process group, and reap the child."""
     # A child that closed the pipe is about to exit; wait briefly to distinguish a limit's signal from ours.
     with contextlib.suppress(subprocess.TimeoutExpired):

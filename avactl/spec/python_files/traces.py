@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from types import ModuleType, TracebackType
 from typing import Any
 
-from avactl.spec.python_files.calls import Place, position
+from avactl.spec.python_files.calls import Place, instruction_place
 from avactl.spec.python_files.sandbox import NotAllowedError
 
 _LONGEST_MESSAGE = 500
@@ -20,9 +20,9 @@ def describe(root: str, error: BaseException, path: str) -> dict[str, Any]:
     Without a place in the repository, the place is the first line of the file at `path`.
     """
     place = Place(path, 1, 0, 1, 0)
-    for frame in _frames(error.__traceback__):
+    for frame in _trace_frames(error.__traceback__):
         if frame.tb_frame.f_code.co_filename.startswith(root):
-            place = position(root, frame.tb_frame.f_code, frame.tb_lasti)
+            place = instruction_place(root, frame.tb_frame.f_code, frame.tb_lasti)
     if isinstance(error, SyntaxError) and (error.filename or "").startswith(root):
         line = error.lineno or 1
         name = str(error.filename).removeprefix(root)
@@ -41,7 +41,7 @@ def describe(root: str, error: BaseException, path: str) -> dict[str, Any]:
     return {"message": text, "place": list(place), "cause": cause}
 
 
-def execute(root: str, path: str, packages: Sequence[str], name: str) -> ModuleType:
+def execute_file(root: str, path: str, packages: Sequence[str], name: str) -> ModuleType:
     """Run a file of the repository at `root` (ending with `/`) as the module `name`.
 
     Imports resolve to the standard library first, then to the file's directory and the root, then to `packages`: a
@@ -58,7 +58,7 @@ def execute(root: str, path: str, packages: Sequence[str], name: str) -> ModuleT
     return module
 
 
-def _frames(trace: TracebackType | None) -> Iterable[TracebackType]:
+def _trace_frames(trace: TracebackType | None) -> Iterable[TracebackType]:
     while trace is not None:
         yield trace
         trace = trace.tb_next

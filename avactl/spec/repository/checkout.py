@@ -85,12 +85,12 @@ def is_ci() -> bool:
 
 def _is_committed(root: Path) -> bool:
     """Return True if the commit HEAD has files below a directory. Raises GitError."""
-    from avactl.spec.repository.git import GitError, git, locate
+    from avactl.spec.repository.git import GitError, locate_repository, run_git
 
     try:
-        place = locate(root)
+        place = locate_repository(root)
     except GitError:
         return False
-    if not git(root, "rev-list", "--all", "--max-count=1"):
+    if not run_git(root, "rev-list", "--all", "--max-count=1"):
         return False  # no commit yet
-    return bool(git(root, "ls-tree", "--full-tree", "HEAD", *(["--", place.prefix] if place.prefix else [])))
+    return bool(run_git(root, "ls-tree", "--full-tree", "HEAD", *(["--", place.prefix] if place.prefix else [])))

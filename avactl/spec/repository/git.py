@@ -26,12 +26,12 @@ from time import monotonic
 from typing import IO, NamedTuple
 
 from avactl.base.errors import HintedError
-from avactl.base.terminal import visible
+from avactl.base.terminal import visible_text
 
 MAX_OUTPUT = 128 * 1024 * 1024
 """Largest output of one command, in bytes: trees can name more files than fit into memory."""
 _MAX_SAID = 64 * 1024
-_SECONDS = 120.0
+_TIMEOUT_S = 120.0
 _REMOTE_SECONDS = 900.0
 
 
@@ -39,7 +39,7 @@ class GitError(HintedError):
     """A git command cannot be run or failed."""
 
     def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(visible(message), visible(hint))
+        super().__init__(visible_text(message), visible_text(hint))
 
 
 class UnknownRevisionError(GitError):
@@ -83,7 +83,7 @@ class Location(NamedTuple):
         return self.prefix or "."
 
 
-_SETTINGS = {
+_SAFE_SETTINGS = {
     "safe.bareRepository": "explicit",
     "core.fsmonitor": "false",
     "core.hooksPath": os.devnull,
@@ -97,15 +97,16 @@ _SETTINGS = {
 # All other variables that begin with GIT_ are dropped: hooks set some to another repository or index, and some name
 # programs. User settings files and settings in variables stay, because CI passes `safe.directory` and credential
 # helpers to git that way.
-_KEPT = r"GIT_CONFIG_(GLOBAL|SYSTEM|NOSYSTEM|COUNT|KEY_\d+|VALUE_\d+)|GIT_EXEC_PATH"
-_KEPT_WRITING = rf"{_KEPT}|GIT_(AUTHOR|COMMITTER)_(NAME|EMAIL|DATE)"
+_KEPT_VARIABLES = r"GIT_CONFIG_(GLOBAL|SYSTEM|NOSYSTEM|COUNT|KEY_\d+|VALUE_\d+)|GIT_EXEC_PATH"
+_KEPT_WRITING = rf"{_KEPT_VARIABLES}|GIT_(AUTHOR|COMMITTER)_(NAME|EMAIL|DATE)"
 _KEPT_REMOTE = (
-    rf"{_KEPT}|GIT_(SSH|SSH_COMMAND|SSH_VARIANT|ASKPASS|ALLOW_PROTOCOL|PROXY_COMMAND)|GIT_(SSL|HTTP|PROXY_SSL)_\w+"
+    rf"{_KEPT_VARIABLES}|GIT_(SSH|SSH_COMMAND|SSH_VARIANT|ASKPASS|ALLOW_PROTOCOL|PROXY_COMMAND)|"
+    r"GIT_(SSL|HTTP|PROXY_SSL)_\w+"
 )
-_VARIABLES = {Access.READ: _KEPT, Access.WRITE: _KEPT_WRITING, Access.REMOTE: _KEPT_REMOTE}
+_VARIABLES_BY_ACCESS = {Access.READ: _KEPT_VARIABLES, Access.WRITE: _KEPT_WRITING, Access.REMOTE: _KEPT_REMOTE}
 
 
-def locate(directory: str | Path) -> Location:
+def locate_repository(directory: str | Path) -> Location:
     """Find the repository of a directory by the nearest `.git` above. The directory need not exist. Raises GitError."""
     try:
         found = Path(directory).resolve()
@@ -125,7 +126,7 @@ def _is_repository(entry: Path) -> bool:
     return os.path.lexists(entry / "HEAD") and (entry / "objects").is_dir() and (entry / "refs").is_dir()
 
 
-def git(
+def run_git(
     directory: str | Path,
     *arguments: str,
     data: bytes | None = None,
@@ -139,13 +140,13 @@ def git(
     Paths in `arguments` are from the top, and literal. `environment` is added to what the access leaves. Raises
     GitError, and GitCommandError where git itself exits with an error.
     """
-    top = locate(directory).top
-    fixed = {**(settings or {}), **_SETTINGS}
+    top = locate_repository(directory).top
+    fixed = {**(settings or {}), **_SAFE_SETTINGS}
     options = [option for name, value in fixed.items() for option in ("-c", f"{name}={value}")]
     command = ("--no-pager", "--literal-pathspecs", *options, *arguments)
     code, out, said = _start(top, command, data, access, environment or {}, limit)
     if code:
-        raise _failure(directory, arguments[0], code, (said + b"\n" + out).decode(errors="replace"))
+        raise _classify_failure(directory, arguments[0], code, (said + b"\n" + out).decode(errors="replace"))
     return out
 
 
@@ -156,7 +157,7 @@ def git_work_tree(directory: str | Path, *arguments: str) -> bytes:
     still converted: git does that itself. Raises GitError.
     """
     off: dict[str, str] = {}
-    for driver in _filters(directory):
+    for driver in _filter_drivers(directory):
         if "=" in driver:
             raise GitError(
                 f"the filter `{driver}` in git's settings cannot be disabled",
@@ -164,13 +165,13 @@ def git_work_tree(directory: str | Path, *arguments: str) -> bytes:
             )
         off |= {f"filter.{driver}.{program}": "" for program in ("clean", "smudge", "process")}
         off[f"filter.{driver}.required"] = "false"
-    return git(directory, *arguments, settings=off)
+    return run_git(directory, *arguments, settings=off)
 
 
-def _filters(directory: str | Path) -> set[str]:
+def _filter_drivers(directory: str | Path) -> set[str]:
     """Return the names of all filter drivers that git's settings define."""
     try:
-        listed = git(directory, "config", "--null", "--name-only", "--get-regexp", r"^filter\.")
+        listed = run_git(directory, "config", "--null", "--name-only", "--get-regexp", r"^filter\.")
     except GitCommandError as error:
         if error.code == 1:  # none is defined
             return set()
@@ -202,7 +203,7 @@ def init_bare(directory: Path) -> None:
     arguments = ("init", "--quiet", "--bare", "--template=", "--", str(directory.resolve() / ".git"))
     code, _, said = _start(directory, arguments, None, Access.WRITE, {}, MAX_OUTPUT)
     if code:
-        raise _failure(directory, "init", code, said.decode(errors="replace"))
+        raise _classify_failure(directory, "init", code, said.decode(errors="replace"))
 
 
 def _no_repository(directory: str | Path) -> GitError:
@@ -211,7 +212,7 @@ def _no_repository(directory: str | Path) -> GitError:
     )
 
 
-def _failure(directory: str | Path, command: str, code: int, said: str) -> GitError:
+def _classify_failure(directory: str | Path, command: str, code: int, said: str) -> GitError:
     """Classify a failed command. git's messages are matched in English (LC_ALL=C)."""
     if "not a git repository" in said and "remote repository" not in said:
         return _no_repository(directory)
@@ -226,7 +227,7 @@ def _failure(directory: str | Path, command: str, code: int, said: str) -> GitEr
     return GitCommandError(command, code, said)
 
 
-def _executable() -> str:
+def _git_executable() -> str:
     """Return the path of git. A relative entry of PATH would lead into the checkout."""
     places = (place for place in os.environ.get("PATH", os.defpath).split(os.pathsep) if Path(place).is_absolute())
     found = shutil.which("git", path=os.pathsep.join(places))
@@ -235,9 +236,9 @@ def _executable() -> str:
     return found
 
 
-def _environment(top: Path, access: Access, more: Mapping[str, str]) -> dict[str, str]:
+def _git_environment(top: Path, access: Access, more: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a command: the user's, with only those GIT_ variables that the access needs."""
-    kept = re.compile(_VARIABLES[access]).fullmatch
+    kept = re.compile(_VARIABLES_BY_ACCESS[access]).fullmatch
     env = {name: value for name, value in os.environ.items() if not name.upper().startswith("GIT_") or kept(name)}
     env |= {
         "LC_ALL": "C",  # texts are matched
@@ -261,23 +262,23 @@ def _start(
     limit: int,
 ) -> tuple[int, bytes, bytes]:
     """Run git in a directory; return exit code, standard output and the start of standard error. Raises GitError."""
-    command = [_executable(), *arguments]
+    command = [_git_executable(), *arguments]
     stdin = subprocess.DEVNULL if data is None else subprocess.PIPE
     try:
         process = subprocess.Popen(  # noqa: S603
             command,
             cwd=directory,
-            env=_environment(directory, access, environment),
+            env=_git_environment(directory, access, environment),
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
     except (OSError, ValueError) as error:
         raise GitError(f"cannot start git: {getattr(error, 'strerror', None) or error}") from None
-    return _finish(process, data, limit, _REMOTE_SECONDS if access is Access.REMOTE else _SECONDS)
+    return _read_outputs(process, data, limit, _REMOTE_SECONDS if access is Access.REMOTE else _TIMEOUT_S)
 
 
-def _finish(
+def _read_outputs(
     process: subprocess.Popen[bytes], data: bytes | None, limit: int, seconds: float
 ) -> tuple[int, bytes, bytes]:
     """Wait for git and read both its outputs. Raises GitError on a timeout or if the output is too large."""
@@ -318,7 +319,7 @@ def _finish(
         raise GitError(f"git did not finish within {seconds:.0f} s") from None
     finally:
         if process.poll() is None:
-            _end(process)
+            _stop_git(process)
     errors.join(1.0)
     for thread, pipe in ((output, process.stdout), (errors, process.stderr)):
         if not thread.is_alive():
@@ -328,7 +329,7 @@ def _finish(
     return process.returncode, bytes(out), bytes(said)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _stop_git(process: subprocess.Popen[bytes]) -> None:
     """Stop git with SIGTERM first, so that it stops the programs it has started."""
     process.terminate()
     try:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from avactl.diagnostics.suggest import closest, one_of
+from avactl.diagnostics.suggest import closest_word, one_of
 from avactl.forges import join_hints
-from avactl.spec.repository.git import GitCommandError, GitError, UnknownRevisionError, git, locate
+from avactl.spec.repository.git import GitCommandError, GitError, UnknownRevisionError, locate_repository, run_git
 from avactl.spec.repository.tree import chosen_environment
 from avactl.spec.repository.tree_files import MAX_TARGET, Kind, find_file, walk
 
 
-def _shallow(directory: str | Path) -> bool:
-    return git(directory, "rev-parse", "--is-shallow-repository").strip() == b"true"
+def _is_shallow(directory: str | Path) -> bool:
+    return run_git(directory, "rev-parse", "--is-shallow-repository").strip() == b"true"
 
 
 def _unshallow_hint() -> str:
@@ -23,39 +23,39 @@ def _unshallow_hint() -> str:
 
 def find_commit(directory: str | Path, revision: str) -> str:
     """Resolve a revision to a full commit hash. Raises GitError, with a suggestion as the hint."""
-    git(directory, "rev-parse", "--git-dir")  # reports problems other than the revision
+    run_git(directory, "rev-parse", "--git-dir")  # reports problems other than the revision
     try:
-        found = git(directory, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
+        found = run_git(directory, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
     except GitCommandError:
-        raise _unknown(directory, revision) from None
+        raise _unknown_revision(directory, revision) from None
     return found.decode().strip()
 
 
-def _unknown(directory: str | Path, revision: str) -> GitError:
+def _unknown_revision(directory: str | Path, revision: str) -> GitError:
     """Return the error for an unknown revision, with a suggestion."""
-    listed = git(directory, "for-each-ref", "--format=%(refname:short)", "refs/heads", "refs/remotes", "refs/tags")
+    listed = run_git(directory, "for-each-ref", "--format=%(refname:short)", "refs/heads", "refs/remotes", "refs/tags")
     names = listed.decode(errors="replace").split()
     if not names and not _has_commit(directory):
         return GitError("the repository has no commit yet", "create a commit to compare with")
-    if _shallow(directory):
+    if _is_shallow(directory):
         return UnknownRevisionError(revision, f"this clone has no revision `{revision}`", _unshallow_hint())
     remote = [name for name in names if name.endswith(f"/{revision}")]
-    near = remote[0] if remote else closest(revision, names)
+    near = remote[0] if remote else closest_word(revision, names)
     hint = f"did you mean `{near}`?" if near else f"branches and tags: {one_of(names, 6)}"
     return UnknownRevisionError(revision, f"unknown revision `{revision}`", hint)
 
 
 def _has_commit(directory: str | Path) -> bool:
     try:
-        git(directory, "rev-parse", "--verify", "--quiet", "HEAD")
+        run_git(directory, "rev-parse", "--verify", "--quiet", "HEAD")
     except GitCommandError:
         return False
     return True
 
 
-def parents(directory: str | Path, revision: str) -> list[str]:
+def commit_parents(directory: str | Path, revision: str) -> list[str]:
     """Return the parents of a commit, also of one whose parents a shallow clone does not have. Raises GitError."""
-    header = git(directory, "cat-file", "commit", find_commit(directory, revision)).partition(b"\n\n")[0]
+    header = run_git(directory, "cat-file", "commit", find_commit(directory, revision)).partition(b"\n\n")[0]
     return [line[7:].decode() for line in header.split(b"\n") if line.startswith(b"parent ")]
 
 
@@ -63,13 +63,13 @@ def merge_base(directory: str | Path, one: str, other: str) -> str:
     """Return the full hash of the merge base of two revisions. Raises GitError."""
     commits = [find_commit(directory, revision) for revision in (one, other)]
     try:
-        return git(directory, "merge-base", *commits).decode().split()[0]
+        return run_git(directory, "merge-base", *commits).decode().split()[0]
     except GitCommandError:
-        hint = _unshallow_hint() if _shallow(directory) else "omit `--merge-base` to compare the two directly"
+        hint = _unshallow_hint() if _is_shallow(directory) else "omit `--merge-base` to compare the two directly"
         raise GitError(f"`{one}` and `{other}` have no common ancestor", hint) from None
 
 
-_TOGETHER = (".yaml", ".yml", ".py", ".json", ".jsonl")
+_PREFETCHED_SUFFIXES = (".yaml", ".yml", ".py", ".json", ".jsonl")
 _MAX_TOGETHER = 4 * 1024 * 1024
 """Largest file that is read in a batch, in bytes."""
 _MAX_CONTENT = 64 * 1024 * 1024
@@ -95,21 +95,21 @@ class GitTree:
         self.environment = chosen_environment() if environment is None else environment
         self.commit = find_commit(directory, revision)
         """Full hash of the commit."""
-        prefix = locate(directory).prefix
+        prefix = locate_repository(directory).prefix
         self._blobs: dict[str, tuple[str, int]] = {}
         self._targets: dict[str, str] = {}
         self._children: dict[str, dict[str, Kind]] = {"": {}}
         self._content: dict[str, bytes] | None = None
         arguments = ("ls-tree", "-r", "-z", "-l", "--full-tree", self.commit, *(["--", prefix] if prefix else []))
         links: dict[str, str] = {}
-        for line in git(self._directory, *arguments).decode("utf-8", "surrogateescape").split("\0"):
+        for line in run_git(self._directory, *arguments).decode("utf-8", "surrogateescape").split("\0"):
             meta, _, path = line.partition("\t")
             if not path.startswith(prefix) or not path:
                 continue
             mode, _, blob, size = meta.split()
             kind = Kind.LINK if mode == "120000" else Kind.FILE if mode.startswith("100") else Kind.REPOSITORY
             if size == "BAD":
-                raise _missing(blob)
+                raise _missing_blob(blob)
             if not _is_path(path) or not self._put(path[len(prefix) :], kind):
                 raise GitError(f"{self.commit[:10]} has a malformed tree: `{path}`", "`git fsck` lists the errors")
             path = path[len(prefix) :]
@@ -151,12 +151,12 @@ class GitTree:
 
     def whole(self) -> GitTree:
         """Return all of the repository at this commit, with hidden files. Raises GitError."""
-        return GitTree(locate(self._directory).top, self.commit, environment=self.environment, hidden=True)
+        return GitTree(locate_repository(self._directory).top, self.commit, environment=self.environment, hidden=True)
 
     @property
     def prefix(self) -> str:
         """Path of the directory in the repository; empty, or ends with `/`."""
-        return locate(self._directory).prefix
+        return locate_repository(self._directory).prefix
 
     def paths(self) -> list[str]:
         """Return the sorted paths of all files, relative to the directory."""
@@ -172,13 +172,13 @@ class GitTree:
             self._content = read_blobs(self._directory, self._together())
         if blob in self._content:
             return self._content[blob]
-        return git(self._directory, "cat-file", "blob", blob, limit=size)
+        return run_git(self._directory, "cat-file", "blob", blob, limit=size)
 
     def _together(self) -> Iterator[str]:
         """Yield the blobs of small files, up to the cache limit."""
         room = _MAX_CONTENT
         for path, (blob, size) in self._blobs.items():
-            if size <= min(room, _MAX_TOGETHER) and path.endswith(_TOGETHER):
+            if size <= min(room, _MAX_TOGETHER) and path.endswith(_PREFETCHED_SUFFIXES):
                 room -= size
                 yield blob
 
@@ -189,20 +189,20 @@ class GitTree:
 def read_blobs(directory: str | Path, blobs: Iterable[str]) -> dict[str, bytes]:
     """Read many blobs with one process. Raises GitError."""
     wanted = "".join(f"{blob}\n" for blob in sorted(set(blobs)))
-    out = git(directory, "cat-file", "--batch", data=wanted.encode()) if wanted else b""
+    out = run_git(directory, "cat-file", "--batch", data=wanted.encode()) if wanted else b""
     content: dict[str, bytes] = {}
     position = 0
     while position < len(out):
         end = out.index(b"\n", position)
         blob, *about = out[position:end].decode().split()
         if about == ["missing"]:
-            raise _missing(blob)
+            raise _missing_blob(blob)
         content[blob] = out[end + 1 : end + 1 + int(about[1])]
         position = end + 1 + int(about[1]) + 1
     return content
 
 
-def _missing(blob: str) -> GitError:
+def _missing_blob(blob: str) -> GitError:
     hint = "`git fetch --refetch --no-filter` completes a partial clone"
     return GitError(f"git's object store lacks {blob}", hint)
 

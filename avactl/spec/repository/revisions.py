@@ -6,16 +6,16 @@ import re
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from avactl.spec.repository.git import Access, GitCommandError, git, init_bare
+from avactl.spec.repository.git import Access, GitCommandError, init_bare, run_git
 
-_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}").fullmatch
-_MISSING = re.compile(r"not our ref|could(n't| not) find remote ref|no such remote ref|bad object")
+_IS_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}").fullmatch
+_IS_MISSING_REF = re.compile(r"not our ref|could(n't| not) find remote ref|no such remote ref|bad object")
 """Messages of git for a revision that the server does not have. Source: fetch-pack.c and upload-pack.c of git."""
 
 
 def is_commit(revision: str) -> bool:
     """Return True if a revision is the full name of a commit, which always has the same content."""
-    return _COMMIT(revision) is not None
+    return _IS_COMMIT(revision) is not None
 
 
 def has_revision(url: str, revision: str) -> bool:
@@ -29,9 +29,9 @@ def has_revision(url: str, revision: str) -> bool:
         # One commit without its files.
         options = ("--quiet", "--depth=1", "--filter=tree:0", "--no-tags", "--no-write-fetch-head")
         try:
-            git(folder, "fetch", *options, "--", url, revision, access=Access.REMOTE)
+            run_git(folder, "fetch", *options, "--", url, revision, access=Access.REMOTE)
         except GitCommandError as error:
-            if _MISSING.search(error.said):
+            if _IS_MISSING_REF.search(error.said):
                 return False
             raise
     return True

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from avactl.spec.repository.tree_files import ODD_NAME, Kind, find_file, hidden, odd_name, walk
+from avactl.spec.repository.tree_files import ODD_NAME, Kind, find_file, is_hidden, odd_name, walk
 
 MAX_INPUT = 64 * 1024 * 1024
 """Largest file that a spec may reference, in bytes; about half a million lines of a dataset's manifest."""
@@ -80,7 +80,7 @@ def read_input(tree: Sized, path: str) -> bytes | None:
     try:
         if path.endswith("/"):  # no path has a line break
             return "\n".join(sorted(each for each in tree.paths() if each.startswith(path))).encode() or None
-        if path.startswith("/") or hidden(path.split("/")) or odd_name(path) or tree.size(path) > MAX_INPUT:
+        if path.startswith("/") or is_hidden(path.split("/")) or odd_name(path) or tree.size(path) > MAX_INPUT:
             return None
         return tree.read(path)
     except (OSError, ValueError):  # ValueError: a path with a NUL byte

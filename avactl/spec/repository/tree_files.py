@@ -111,7 +111,7 @@ def walk(entries: Entries, start: str = "") -> Walked:
             if kind is Kind.REPOSITORY:
                 skipped[path] = OWN_REPOSITORY
                 continue
-            found = follow(entries, path) if kind is Kind.LINK else (path, kind)
+            found = follow_links(entries, path) if kind is Kind.LINK else (path, kind)
             if is_odd or odd_name(name):
                 why = ODD_NAME
             elif found is not None and found[1] is Kind.FILE and _is_visible(entries, found[0]):
@@ -128,8 +128,8 @@ def walk(entries: Entries, start: str = "") -> Walked:
 
 def find_file(entries: Entries, path: str) -> str:
     """Return the path of the file that a path leads to. Raises OSError if it is no visible file of the tree."""
-    found = follow(entries, path)
-    if found is None and not _begins(entries, path):
+    found = follow_links(entries, path)
+    if found is None and not _leads_elsewhere(entries, path):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
     if found is None or not _is_visible(entries, found[0]):
         raise OSError(errno.EACCES, "it is hidden, or a symbolic link leads out of the repository", path)
@@ -138,7 +138,7 @@ def find_file(entries: Entries, path: str) -> str:
     return found[0]
 
 
-def _begins(entries: Entries, path: str) -> bool:
+def _leads_elsewhere(entries: Entries, path: str) -> bool:
     """Return True if a path leads up to a link or a file, or out of the tree; False if a part of it is missing."""
     parts = [part for part in path.split("/") if part not in ("", ".")]
     for end in range(1, len(parts) + 1):
@@ -148,17 +148,17 @@ def _begins(entries: Entries, path: str) -> bool:
     return True
 
 
-def hidden(parts: Iterable[str]) -> bool:
+def is_hidden(parts: Iterable[str]) -> bool:
     """Return whether a path has a component that begins with a dot."""
     return any(part.startswith(".") for part in parts)
 
 
 def _is_visible(entries: Entries, path: str) -> bool:
     parts = path.split("/")
-    return not odd_name(path) and (".git" not in parts if entries.shows_hidden else not hidden(parts))
+    return not odd_name(path) and (".git" not in parts if entries.shows_hidden else not is_hidden(parts))
 
 
-def follow(entries: Entries, path: str) -> tuple[str, Kind] | None:
+def follow_links(entries: Entries, path: str) -> tuple[str, Kind] | None:
     """Resolve a path through links to the place in the tree where it ends; None if there is none."""
     walked: list[str] = []
     ahead = path.split("/")[::-1]

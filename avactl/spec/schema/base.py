@@ -16,9 +16,9 @@ from avactl.spec.schema.values import (
     LABEL_VALUE_PATTERN,
     Name,
     TeamRef,
-    bad,
     label_key,
     label_value,
+    value_error,
 )
 
 API_VERSION = "avactl.dev/v1"
@@ -42,7 +42,7 @@ class Model(BaseModel):
     )
 
 
-_OWNERS = {
+_PREFIX_OWNERS = {
     GROUP: "avactl",
     "kubernetes.io": "Kubernetes",
     "k8s.io": "Kubernetes",
@@ -63,13 +63,13 @@ SAFE_ANNOTATIONS = ("pulumi.com/skipAwait",)
 def foreign_key(key: str) -> str:
     """Return the owner of a label or annotation that specs cannot set; "" if they can."""
     domain = key.rpartition("/")[0]
-    return next((owner for own, owner in _OWNERS.items() if f".{domain}".endswith(f".{own}")), "")
+    return next((owner for own, owner in _PREFIX_OWNERS.items() if f".{domain}".endswith(f".{own}")), "")
 
 
 def _own_key(key: str, what: str) -> str:
     owner = foreign_key(key)
     if owner:
-        raise bad(
+        raise value_error(
             f"{what} `{key}` is set by avactl or {owner}".replace("avactl or avactl", "avactl"),
             "choose a prefix of your own",
         )
@@ -82,13 +82,13 @@ OF_CONTROLLERS = ("controller-revision-hash", "controller-uid", "job-name", "pod
 
 def _own_label(key: str) -> str:
     if key in OF_CONTROLLERS:
-        raise bad(f"label `{key}` is set by Kubernetes", "choose another key")
+        raise value_error(f"label `{key}` is set by Kubernetes", "choose another key")
     return label_key(_own_key(key, "label"))
 
 
 def _key_schema(allowed: tuple[str, ...] = (), taken: tuple[str, ...] = ()) -> WithJsonSchema:
     """Return the schema of keys as Kubernetes takes them, without those of others."""
-    own = f"([^/]*\\.)?({'|'.join(map(re.escape, _OWNERS))})/"
+    own = f"([^/]*\\.)?({'|'.join(map(re.escape, _PREFIX_OWNERS))})/"
     but = "".join(f"(?!{re.escape(key)}$)" for key in allowed)
     other = f"(?!({'|'.join(taken)})$)" if taken else ""
     return WithJsonSchema({"type": "string", "pattern": f"^{other}(?!{but}{own}){LABEL_KEY_PATTERN[1:]}"})
@@ -102,11 +102,11 @@ LabelValue = Annotated[
 Labels = dict[LabelKey, LabelValue]
 
 
-def _annotation(key: str) -> str:
+def _check_annotation(key: str) -> str:
     return label_key(key if key in SAFE_ANNOTATIONS else _own_key(key, "annotation"), "an annotation key")
 
 
-Annotations = dict[Annotated[str, AfterValidator(_annotation), _key_schema(SAFE_ANNOTATIONS)], str]
+Annotations = dict[Annotated[str, AfterValidator(_check_annotation), _key_schema(SAFE_ANNOTATIONS)], str]
 
 
 class Metadata(Model):
@@ -156,7 +156,7 @@ def _pod_field(pattern: str, fields: str) -> tuple[AfterValidator, WithJsonSchem
 
     def check(value: str) -> str:
         if len(value) > 253 or not re.fullmatch(pattern, value):
-            raise bad(f"`{value[:80]}` is not a field that pods can be told", f"write one of {fields}")
+            raise value_error(f"`{value[:80]}` is not a field that pods can be told", f"write one of {fields}")
         return value
 
     return AfterValidator(check), WithJsonSchema({"type": "string", "pattern": f"^{pattern}$", "maxLength": 253})
@@ -188,7 +188,9 @@ class EnvSource(Model):
     @model_validator(mode="after")
     def _one(self) -> Self:
         if [self.secret, self.config_map, self.field].count(None) != 2:
-            raise bad("the value has one of `secret`, `configMap` and `field`", "write `{secret: {name: …, key: …}}`")
+            raise value_error(
+                "the value has one of `secret`, `configMap` and `field`", "write `{secret: {name: …, key: …}}`"
+            )
         return self
 
 
@@ -198,12 +200,12 @@ _ENV_NAME = "[A-Za-z_][A-Za-z0-9_]*"
 def _env_name(value: str) -> str:
     if not re.fullmatch(_ENV_NAME, value):
         fixed = re.sub(r"[^A-Za-z0-9_]+", "_", value).lstrip("0123456789")
-        raise bad(
+        raise value_error(
             f"`{value}` is not a variable name: use letters, digits and `_`, and do not begin with a digit",
             f"write `{fixed}`" if fixed.strip("_") else "write a name such as `LOG_LEVEL`",
         )
     if value in names.GPU_VARIABLES:
-        raise bad(
+        raise value_error(
             f"`{value}` makes the container runtime inject devices that the pod was not given",
             "remove it: `gpus` requests GPUs, and CUDA_VISIBLE_DEVICES chooses among them",
         )

@@ -17,8 +17,8 @@ from avactl.spec.schema.values import (
     Percent,
     PodCpu,
     RelPath,
-    bad,
     label_key,
+    value_error,
     want_length,
 )
 
@@ -35,7 +35,7 @@ def _gpu_model(value: str) -> str:
         short = re.sub(r"[^A-Za-z0-9.-]+", "-", re.sub(r"^(nvidia|tesla)[\s_-]+", "", value, flags=re.IGNORECASE))
         short = short.strip("-.")[:40]
         hint = f"write `{short}`" if _GPU_MODEL(short) else "use letters, digits, `-` and `.`: `V100`, `A100-80GB`"
-        raise bad(f"`{value[:60]}` is not a GPU model", hint)
+        raise value_error(f"`{value[:60]}` is not a GPU model", hint)
     return value
 
 
@@ -47,15 +47,17 @@ GpuModel = Annotated[
 """A GPU model as machine types name it: `V100`, `H100`."""
 
 
-def _tolerated(value: str) -> str:
+def _check_toleration(value: str) -> str:
     if value == CAPACITY:
-        raise bad(f"`{value}` is the taint of spot pools", "write `spot: allow` in `spec`")
+        raise value_error(f"`{value}` is the taint of spot pools", "write `spot: allow` in `spec`")
     return label_key(value)
 
 
 Tolerates = list[
     Annotated[
-        str, AfterValidator(_tolerated), WithJsonSchema({"type": "string", "pattern": f"^(?!{re.escape(CAPACITY)}$)"})
+        str,
+        AfterValidator(_check_toleration),
+        WithJsonSchema({"type": "string", "pattern": f"^(?!{re.escape(CAPACITY)}$)"}),
     ]
 ]
 TOLERATES = (
@@ -122,13 +124,13 @@ def _git_url(value: str) -> str:
     if not _GIT_URL(value):
         hint = "write `https://host/path.git` or `git@host:path.git`; put credentials in `secret`"
         shown = re.sub(r"//[^/@]*@", "//***@", value)
-        raise bad(f"`{shown}` is not a git URL over https or ssh", hint)
+        raise value_error(f"`{shown}` is not a git URL over https or ssh", hint)
     return value
 
 
 def _git_ref(value: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/-]*", value) or ".." in value:
-        raise bad(f"`{value[:80]}` is not a git revision", "write a commit, tag or branch")
+        raise value_error(f"`{value[:80]}` is not a git revision", "write a commit, tag or branch")
     return value
 
 
@@ -201,21 +203,21 @@ class StartWhen(Model):
     )
 
 
-_DATASET = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(/[a-z0-9]([-a-z0-9]*[a-z0-9])?)?$"
+_DATASET_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(/[a-z0-9]([-a-z0-9]*[a-z0-9])?)?$"
 
 
 def _dataset_name(value: str) -> str:
-    if not re.fullmatch(_DATASET, value):
+    if not re.fullmatch(_DATASET_PATTERN, value):
         name, _, version = re.sub("[:@]", ":", value[:200]).partition(":")
-        hint = f"write `name: {name}, version: {version}`" if version and re.fullmatch(_DATASET, name) else ""
-        raise bad(f"`{value[:80]}` is not the name of a dataset", hint or "write `NAME`, or `TEAM/NAME`")
+        hint = f"write `name: {name}, version: {version}`" if version and re.fullmatch(_DATASET_PATTERN, name) else ""
+        raise value_error(f"`{value[:80]}` is not the name of a dataset", hint or "write `NAME`, or `TEAM/NAME`")
     return value
 
 
 DatasetName = Annotated[
     str,
     AfterValidator(_dataset_name),
-    WithJsonSchema({"type": "string", "pattern": _DATASET}),
+    WithJsonSchema({"type": "string", "pattern": _DATASET_PATTERN}),
 ]
 
 

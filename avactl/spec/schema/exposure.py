@@ -8,16 +8,16 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from avactl.spec.schema.base import Model, foreign_key
-from avactl.spec.schema.values import Name, bad, label_key, label_value
+from avactl.spec.schema.values import Name, label_key, label_value, value_error
 
-_LABEL = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
-_HOST_PATTERN = rf"^{_LABEL}(\.{_LABEL})+$"
-_HOST = re.compile(_HOST_PATTERN).fullmatch
-_SEGMENT = "[A-Za-z0-9_-][A-Za-z0-9._-]*"
-_PATH_PATTERN = f"^/({_SEGMENT}(/{_SEGMENT})*/?)?$"
-_PATH = re.compile(_PATH_PATTERN).fullmatch
+_DNS_LABEL = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+_HOST_PATTERN = rf"^{_DNS_LABEL}(\.{_DNS_LABEL})+$"
+_IS_HOST = re.compile(_HOST_PATTERN).fullmatch
+_PATH_SEGMENT = "[A-Za-z0-9_-][A-Za-z0-9._-]*"
+_PATH_PATTERN = f"^/({_PATH_SEGMENT}(/{_PATH_SEGMENT})*/?)?$"
+_IS_PATH = re.compile(_PATH_PATTERN).fullmatch
 _GRPC_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"
-_GRPC = re.compile(_GRPC_PATTERN).fullmatch
+_IS_GRPC_SERVICE = re.compile(_GRPC_PATTERN).fullmatch
 _LONGEST_SERVICE = 253
 _OBJECT_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 
@@ -32,60 +32,62 @@ def _is_address(value: str) -> bool:
     return True
 
 
-def _host(value: str) -> str:
-    if len(value) <= 253 and _HOST(value) and not _is_address(value):
+def _check_host(value: str) -> str:
+    if len(value) <= 253 and _IS_HOST(value) and not _is_address(value):
         return value
     shown = f"`{value[:80]}` is not a host name"
     bare = re.sub(r"^[A-Za-z][A-Za-z0-9+.-]*://", "", value[:400])
     name, slash, path = bare.partition("/")
     fixed = name.partition(":")[0].lower().rstrip(".")
     if _is_address(fixed):
-        raise bad(shown, "write a name that DNS resolves to the gateway, such as `models.example.com`")
+        raise value_error(shown, "write a name that DNS resolves to the gateway, such as `models.example.com`")
     if "*" in fixed:
-        raise bad(shown, "write one name: a wildcard would take the hosts of others")
-    if len(fixed) <= 253 and _HOST(fixed):
-        raise bad(shown, f"write `{fixed}`" + (f", and `paths: [/{path}]`" if slash and _PATH(f"/{path}") else ""))
-    raise bad(shown, "write a full name of lowercase letters, digits and `-`: `models.example.com`")
+        raise value_error(shown, "write one name: a wildcard would take the hosts of others")
+    if len(fixed) <= 253 and _IS_HOST(fixed):
+        raise value_error(
+            shown, f"write `{fixed}`" + (f", and `paths: [/{path}]`" if slash and _IS_PATH(f"/{path}") else "")
+        )
+    raise value_error(shown, "write a full name of lowercase letters, digits and `-`: `models.example.com`")
 
 
-def _path(value: str) -> str:
-    if len(value) > 256 or not _PATH(value):
+def _check_path(value: str) -> str:
+    if len(value) > 256 or not _IS_PATH(value):
         hint = "begin it with `/`, and use letters, digits, `-`, `_` and `.`; it is a prefix, so write no `*`"
-        raise bad(f"`{value[:80]}` is not a path prefix", hint)
+        raise value_error(f"`{value[:80]}` is not a path prefix", hint)
     return value
 
 
 def _grpc_service(value: str) -> str:
-    if len(value) > _LONGEST_SERVICE or not _GRPC(value):
+    if len(value) > _LONGEST_SERVICE or not _IS_GRPC_SERVICE(value):
         hint = "write its full name without a method, such as `inference.GRPCInferenceService`"
-        raise bad(f"`{value[:80]}` is not a gRPC service", hint)
+        raise value_error(f"`{value[:80]}` is not a gRPC service", hint)
     return value
 
 
 def _object_name(value: str) -> str:
     if len(value) > 253 or not re.fullmatch(_OBJECT_PATTERN, value):
-        raise bad(f"`{value[:60]}` is not a name of an object", "use lowercase letters, digits, `-` and `.`")
+        raise value_error(f"`{value[:60]}` is not a name of an object", "use lowercase letters, digits, `-` and `.`")
     return value
 
 
-def _cidr(value: str) -> str:
+def _check_cidr(value: str) -> str:
     from ipaddress import ip_network
 
     try:
         network = ip_network(value, strict=False)
     except ValueError:
-        raise bad(f"`{value[:80]}` is not a CIDR", "write a network and prefix length: `10.0.0.0/8`") from None
+        raise value_error(f"`{value[:80]}` is not a CIDR", "write a network and prefix length: `10.0.0.0/8`") from None
     if str(network) != value:
-        raise bad(f"`{value}` is not a CIDR in canonical form", f"write `{network}`")
+        raise value_error(f"`{value}` is not a CIDR in canonical form", f"write `{network}`")
     return value
 
 
 Host = Annotated[
-    str, AfterValidator(_host), WithJsonSchema({"type": "string", "pattern": _HOST_PATTERN, "maxLength": 253})
+    str, AfterValidator(_check_host), WithJsonSchema({"type": "string", "pattern": _HOST_PATTERN, "maxLength": 253})
 ]
 """A fully qualified DNS name, no wildcard and no address."""
 UrlPath = Annotated[
-    str, AfterValidator(_path), WithJsonSchema({"type": "string", "pattern": _PATH_PATTERN, "maxLength": 256})
+    str, AfterValidator(_check_path), WithJsonSchema({"type": "string", "pattern": _PATH_PATTERN, "maxLength": 256})
 ]
 """A prefix of URL paths by whole segments, of characters that all Ingress controllers take."""
 GrpcService = Annotated[
@@ -103,7 +105,7 @@ ObjectName = Annotated[
 def _annotation_key(value: str) -> str:
     label_key(value, "an annotation key")
     if foreign_key(value) == "avactl":
-        raise bad(f"annotation `{value}` is set by avactl", "remove it")
+        raise value_error(f"annotation `{value}` is set by avactl", "remove it")
     return value
 
 
@@ -111,7 +113,7 @@ _Annotation = Annotated[str, AfterValidator(_annotation_key), Field(max_length=3
 _PodLabel = Annotated[str, AfterValidator(label_key), Field(max_length=317)]
 _PodValue = Annotated[str, AfterValidator(label_value), Field(max_length=63)]
 _Cidr = Annotated[
-    str, AfterValidator(_cidr), WithJsonSchema({"type": "string", "pattern": r"^[0-9A-Fa-f:.]+/[0-9]{1,3}$"})
+    str, AfterValidator(_check_cidr), WithJsonSchema({"type": "string", "pattern": r"^[0-9A-Fa-f:.]+/[0-9]{1,3}$"})
 ]
 NAMESPACE, ROUTES, POOL = "{{namespace}}", "{{routes}}", "{{pool}}"
 """Placeholders of the platform's queries, filled in for each service."""
@@ -179,11 +181,11 @@ class Proxy(Model):
     @model_validator(mode="after")
     def _one(self) -> Self:
         if (self.namespace is None) == (self.cidr is None):
-            raise bad(
+            raise value_error(
                 "an entry has either `namespace` or `cidr`", "write `{namespace: …}`, the one of the gateway's pods"
             )
         if self.cidr is not None and self.labels:
-            raise bad("`labels` select pods, and `cidr` has none", "remove `labels`")
+            raise value_error("`labels` select pods, and `cidr` has none", "remove `labels`")
         return self
 
 
@@ -238,7 +240,9 @@ class Tls(Model):
     @model_validator(mode="after")
     def _one(self) -> Self:
         if (self.secret is None) == (self.issuer is None):
-            raise bad("the certificate has either `secret` or `issuer`", "write `{secret: NAME}` or `{issuer: NAME}`")
+            raise value_error(
+                "the certificate has either `secret` or `issuer`", "write `{secret: NAME}` or `{issuer: NAME}`"
+            )
         return self
 
 
@@ -302,7 +306,7 @@ class ExposePorts(Model):
     @model_validator(mode="after")
     def _something(self) -> Self:
         if self.host is None and self.grpc is None:
-            raise bad("`expose` has no host", "add `host: …` for HTTP, or `grpc: {host: …}`")
+            raise value_error("`expose` has no host", "add `host: …` for HTTP, or `grpc: {host: …}`")
         if self.host is None and "paths" in self.model_fields_set:
-            raise bad("`paths` are those of `host`, and gRPC has none", "remove `paths`, or add `host: …`")
+            raise value_error("`paths` are those of `host`, and gRPC has none", "remove `paths`, or add `host: …`")
         return self

@@ -8,27 +8,29 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
 from avactl.spec.schema.base import Model, SecretKey, foreign_key
-from avactl.spec.schema.values import Duration, bad, label_key, label_value
+from avactl.spec.schema.values import Duration, label_key, label_value, value_error
 
 
-def _label(value: str) -> str:
+def _check_label(value: str) -> str:
     label_key(value)
     if foreign_key(value) == "avactl":
-        raise bad(f"label `{value}` is set by avactl", "remove it")
+        raise value_error(f"label `{value}` is set by avactl", "remove it")
     return value
 
 
-_SERVER = r"^https?://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(:[0-9]{1,5})?(/[A-Za-z0-9._-]+)*/?$"
+_SERVER_PATTERN = r"^https?://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(:[0-9]{1,5})?(/[A-Za-z0-9._-]+)*/?$"
 
 
-def _server(value: str) -> str:
-    if len(value) > 253 or not re.fullmatch(_SERVER, value):
-        raise bad(f"`{value[:80]}` is not the address of a Prometheus", "write `http://prometheus.monitoring:9090`")
+def _check_server(value: str) -> str:
+    if len(value) > 253 or not re.fullmatch(_SERVER_PATTERN, value):
+        raise value_error(
+            f"`{value[:80]}` is not the address of a Prometheus", "write `http://prometheus.monitoring:9090`"
+        )
     return value
 
 
 PrometheusUrl = Annotated[
-    str, AfterValidator(_server), WithJsonSchema({"type": "string", "pattern": _SERVER, "maxLength": 253})
+    str, AfterValidator(_check_server), WithJsonSchema({"type": "string", "pattern": _SERVER_PATTERN, "maxLength": 253})
 ]
 
 
@@ -41,7 +43,7 @@ class Monitoring(Model):
         "servers, and let the namespaces in `daemons.metricsFrom` read their metrics.",
     )
     labels: dict[
-        Annotated[str, AfterValidator(_label), Field(max_length=317)],
+        Annotated[str, AfterValidator(_check_label), Field(max_length=317)],
         Annotated[str, AfterValidator(label_value), Field(max_length=63)],
     ] = Field(
         default_factory=dict,
@@ -64,15 +66,19 @@ class Monitoring(Model):
     )
 
 
-def _address(value: str) -> str:
-    if len(value) > 254 or not re.fullmatch(_ADDRESS, value):
-        raise bad(f"`{value[:60]}` is not an e-mail address", "write `name@example.com`, without a display name")
+def _check_address(value: str) -> str:
+    if len(value) > 254 or not re.fullmatch(_EMAIL_PATTERN, value):
+        raise value_error(
+            f"`{value[:60]}` is not an e-mail address", "write `name@example.com`, without a display name"
+        )
     return value
 
 
-_ADDRESS = r"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63})+"
+_EMAIL_PATTERN = r"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63})+"
 Address = Annotated[
-    str, AfterValidator(_address), WithJsonSchema({"type": "string", "pattern": f"^{_ADDRESS}$", "maxLength": 254})
+    str,
+    AfterValidator(_check_address),
+    WithJsonSchema({"type": "string", "pattern": f"^{_EMAIL_PATTERN}$", "maxLength": 254}),
 ]
 Event = Literal["failed", "succeeded", "queued", "unavailable"]
 
@@ -96,5 +102,5 @@ class Notify(Model):
     @model_validator(mode="after")
     def _receiver(self) -> Self:
         if self.webhook is None and not self.email:
-            raise bad("nobody is told", "add `webhook: {name: …, key: …}`, or `email: [name@example.com]`")
+            raise value_error("nobody is told", "add `webhook: {name: …, key: …}`, or `email: [name@example.com]`")
         return self

@@ -8,18 +8,20 @@ from pydantic import AfterValidator, Field
 
 from avactl.contracts.names import GROUP
 from avactl.spec.schema.base import Model
-from avactl.spec.schema.values import bad, label_key, label_value
+from avactl.spec.schema.values import label_key, label_value, value_error
 
-_SYSTEM = ("node-role.kubernetes.io/", "node.kubernetes.io/exclude-")
+_SYSTEM_LABELS = ("node-role.kubernetes.io/", "node.kubernetes.io/exclude-")
 
 
 def node_label(value: str) -> str:
     """Check the key of a node label by which pods select nodes."""
     label_key(value)
     if value.startswith(f"{GROUP}/"):
-        raise bad(f"`{value}` selects avactl's pools", "write `pool: …` or `gpu: …` beside `gpus`")
-    if value.startswith(_SYSTEM):
-        raise bad(f"`{value}` selects nodes of the control plane, which belong to no pool", "select a pool: `pool: …`")
+        raise value_error(f"`{value}` selects avactl's pools", "write `pool: …` or `gpu: …` beside `gpus`")
+    if value.startswith(_SYSTEM_LABELS):
+        raise value_error(
+            f"`{value}` selects nodes of the control plane, which belong to no pool", "select a pool: `pool: …`"
+        )
     return value
 
 
@@ -27,7 +29,7 @@ NodeLabel = Annotated[str, AfterValidator(node_label), Field(max_length=317)]
 PodLabel = Annotated[str, AfterValidator(label_key), Field(max_length=317)]
 Value = Annotated[str, AfterValidator(label_value), Field(max_length=63)]
 Weight = Annotated[int, Field(ge=1, le=100)]
-_MOST = 32
+_MAX_TERMS = 32
 
 
 class NodeExpression(Model):
@@ -41,7 +43,7 @@ class NodeExpression(Model):
 class NodeTerm(Model):
     """Conditions on a node that must all hold."""
 
-    match_expressions: Annotated[list[NodeExpression], Field(min_length=1, max_length=_MOST)] = Field(
+    match_expressions: Annotated[list[NodeExpression], Field(min_length=1, max_length=_MAX_TERMS)] = Field(
         description="Conditions."
     )
 
@@ -49,7 +51,9 @@ class NodeTerm(Model):
 class NodeSelector(Model):
     """Alternatives, of which one must hold."""
 
-    node_selector_terms: Annotated[list[NodeTerm], Field(min_length=1, max_length=_MOST)] = Field(description="Terms.")
+    node_selector_terms: Annotated[list[NodeTerm], Field(min_length=1, max_length=_MAX_TERMS)] = Field(
+        description="Terms."
+    )
 
 
 class PreferredNode(Model):
@@ -65,9 +69,9 @@ class NodeAffinity(Model):
     required_during_scheduling_ignored_during_execution: NodeSelector | None = Field(
         None, description="Nodes that the pods need."
     )
-    preferred_during_scheduling_ignored_during_execution: Annotated[list[PreferredNode], Field(max_length=_MOST)] = (
-        Field(default_factory=list, description="Nodes that the pods prefer.")
-    )
+    preferred_during_scheduling_ignored_during_execution: Annotated[
+        list[PreferredNode], Field(max_length=_MAX_TERMS)
+    ] = Field(default_factory=list, description="Nodes that the pods prefer.")
 
 
 class LabelExpression(Model):
@@ -81,10 +85,10 @@ class LabelExpression(Model):
 class LabelSelector(Model):
     """Pods by their labels."""
 
-    match_labels: Annotated[dict[PodLabel, Value], Field(max_length=_MOST)] = Field(
+    match_labels: Annotated[dict[PodLabel, Value], Field(max_length=_MAX_TERMS)] = Field(
         default_factory=dict, description="Labels that pods have."
     )
-    match_expressions: Annotated[list[LabelExpression], Field(max_length=_MOST)] = Field(
+    match_expressions: Annotated[list[LabelExpression], Field(max_length=_MAX_TERMS)] = Field(
         default_factory=list, description="Conditions."
     )
 
@@ -106,12 +110,12 @@ class PreferredPods(Model):
 class PodAffinity(Model):
     """Pods that the pods need or prefer near them, or not near them."""
 
-    required_during_scheduling_ignored_during_execution: Annotated[list[PodTerm], Field(max_length=_MOST)] = Field(
+    required_during_scheduling_ignored_during_execution: Annotated[list[PodTerm], Field(max_length=_MAX_TERMS)] = Field(
         default_factory=list, description="Conditions."
     )
-    preferred_during_scheduling_ignored_during_execution: Annotated[list[PreferredPods], Field(max_length=_MOST)] = (
-        Field(default_factory=list, description="Preferences.")
-    )
+    preferred_during_scheduling_ignored_during_execution: Annotated[
+        list[PreferredPods], Field(max_length=_MAX_TERMS)
+    ] = Field(default_factory=list, description="Preferences.")
 
 
 class Affinity(Model):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any, Protocol, TypeVar, cast
 
-from avactl.base.quantity import quantity
+from avactl.base.quantity import parse_quantity
 from avactl.contracts.names import CAPACITY, SPOT_ONLY
 from avactl.spec.schema.pod_affinity import NODE_TAINTS
 from avactl.spec.schema.pod_settings import Container, PodSettings
@@ -26,18 +26,18 @@ class _Compute(Protocol):
 C = TypeVar("C", bound=_Compute)
 
 
-def beside(settings: PodSettings | None, key: str, main: str) -> Fraction:
+def with_other_containers(settings: PodSettings | None, key: str, main: str) -> Fraction:
     """Return the cores or bytes that a pod requests, given those of its main container.
 
     Sidecars run beside the init containers, which run one after the other, and beside the main container.
     Source: https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/#resource-sharing-within-containers
     """
-    own = quantity(main)
+    own = parse_quantity(main)
     if settings is None:
         return own
 
     def of(container: Container) -> Fraction:
-        return quantity(getattr(container, key))
+        return parse_quantity(getattr(container, key))
 
     before = max(map(of, settings.init_containers), default=Fraction(0))
     return sum(map(of, settings.sidecars), max(own, before))
@@ -48,8 +48,12 @@ class PodCompute:
 
     def __init__(self, compute: _Compute, settings: PodSettings) -> None:
         self.compute = compute
-        self.cpu = None if compute.cpu is None else f"{int(beside(settings, 'cpu', compute.cpu) * 1000)}m"
-        self.memory = None if compute.memory is None else str(int(beside(settings, "memory", compute.memory)))
+        self.cpu = (
+            None if compute.cpu is None else f"{int(with_other_containers(settings, 'cpu', compute.cpu) * 1000)}m"
+        )
+        self.memory = (
+            None if compute.memory is None else str(int(with_other_containers(settings, "memory", compute.memory)))
+        )
         keys = [
             each.key
             for each in settings.tolerations

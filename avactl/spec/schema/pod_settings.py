@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, WithJsonSchema
 from avactl.spec.schema.base import Annotations, Env, Labels, Model
 from avactl.spec.schema.pod_affinity import Affinity, NodeLabel, Toleration, Value
 from avactl.spec.schema.pod_volumes import MOST_VOLUMES, PodVolume, SecretName, VolumeMount
-from avactl.spec.schema.values import AbsPath, Bytes, Image, Name, PodCpu, bad
+from avactl.spec.schema.values import AbsPath, Bytes, Image, Name, PodCpu, value_error
 
 LONGEST_GRACE = 3600
 """Longest grace period of pods in seconds: the scheduler gets their GPUs back by then."""
@@ -20,7 +20,7 @@ RUNTIME_PREFIXES = ("cdi.k8s.io/", "io.kubernetes.cri-o.")
 RUNTIME_PARTS = (".crio.io", ".nri.io", ".noderesource.dev")
 """Parts of others: CRI-O writes `devices.crio.io` since version 1.35, plugins of NRI have both of their domains.
 Source: ANNOTATION_MIGRATION.md of cri-o/cri-o, plugins/device-injector of containerd/nri."""
-_HOST = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+_HOST_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 _PORT_NAME = "^[a-z0-9]([-a-z0-9]{0,13}[a-z0-9])?$"
 _MOST_SEARCHED = 2048
 """Characters of all search domains. Source: MaxDNSSearchListChars of Kubernetes."""
@@ -31,26 +31,26 @@ Words = Annotated[list[str], Field(max_length=1000)]
 MOST_CONTAINERS = 16
 
 
-def _ip(value: str) -> str:
+def _check_ip(value: str) -> str:
     try:
         ipaddress.ip_address(value)
     except ValueError:
-        raise bad(f"`{value[:60]}` is not an IP address", "write an address such as `10.0.0.10`") from None
+        raise value_error(f"`{value[:60]}` is not an IP address", "write an address such as `10.0.0.10`") from None
     return value
 
 
 def _port_name(value: str) -> str:
     if not re.fullmatch(_PORT_NAME[1:-1], value) or "--" in value or not any(each.isalpha() for each in value):
-        raise bad(
+        raise value_error(
             f"`{value[:30]}` is not the name of a port",
             "use at most 15 lowercase letters, digits and single `-`, with a letter: `http`",
         )
     return value
 
 
-def _searched(value: list[str]) -> list[str]:
+def _check_search_domains(value: list[str]) -> list[str]:
     if len(" ".join(value)) > _MOST_SEARCHED:
-        raise bad(f"the search domains have more than {_MOST_SEARCHED} characters", "list fewer")
+        raise value_error(f"the search domains have more than {_MOST_SEARCHED} characters", "list fewer")
     return value
 
 
@@ -62,12 +62,12 @@ def of_runtime(key: str) -> bool:
 def _no_runtime_keys(value: dict[str, str]) -> dict[str, str]:
     for key in value:
         if of_runtime(key):
-            raise bad(f"the annotation `{key[:80]}` makes the container runtime inject devices", "remove it")
+            raise value_error(f"the annotation `{key[:80]}` makes the container runtime inject devices", "remove it")
     return value
 
 
-Ip = Annotated[str, AfterValidator(_ip), WithJsonSchema({"type": "string", "pattern": "^[0-9A-Fa-f:.]{2,45}$"})]
-Host = Annotated[str, Field(pattern=_HOST, max_length=253)]
+Ip = Annotated[str, AfterValidator(_check_ip), WithJsonSchema({"type": "string", "pattern": "^[0-9A-Fa-f:.]{2,45}$"})]
+Host = Annotated[str, Field(pattern=_HOST_PATTERN, max_length=253)]
 PortName = Annotated[str, AfterValidator(_port_name), WithJsonSchema({"type": "string", "pattern": _PORT_NAME})]
 
 
@@ -164,7 +164,7 @@ class DnsConfig(Model):
     """Name servers and search domains of the pods."""
 
     nameservers: Annotated[list[Ip], Field(max_length=3)] = Field(default_factory=list, description="IP addresses.")
-    searches: Annotated[list[Host], Field(max_length=32), AfterValidator(_searched)] = Field(
+    searches: Annotated[list[Host], Field(max_length=32), AfterValidator(_check_search_domains)] = Field(
         default_factory=list, description="Search domains."
     )
     options: Annotated[list[DnsOption], Field(max_length=32)] = Field(default_factory=list, description="Options.")
@@ -231,7 +231,7 @@ class PodSettings(Model):
     )
 
 
-def merged(base: PodSettings | None, over: PodSettings | None) -> PodSettings | None:
+def merge_settings(base: PodSettings | None, over: PodSettings | None) -> PodSettings | None:
     """Return the settings of a role: those of the spec, with the role's own. Lists are joined; of entries with one
     name, the role's is used; of mappings, keys of the role's win."""
     if base is None or over is None:

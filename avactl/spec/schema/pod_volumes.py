@@ -7,23 +7,23 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, WithJsonSchema
 
 from avactl.spec.schema.base import FileField, Model
-from avactl.spec.schema.values import AbsPath, Bytes, Name, RelPath, bad
+from avactl.spec.schema.values import AbsPath, Bytes, Name, RelPath, value_error
 
 MOST_VOLUMES = 64
-_SUBDOMAIN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+_SUBDOMAIN_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 Text = Annotated[str, Field(min_length=1, max_length=253)]
 Key = Annotated[str, Field(pattern=r"^\.?[-_A-Za-z0-9][-._A-Za-z0-9]*$", max_length=253)]
 File = Annotated[RelPath, Field(min_length=1)]
-_OCTAL = (400, 440, 444, 500)
+_OCTAL_AS_DECIMAL = (400, 440, 444, 500)
 """Modes without the octal prefix, which YAML 1.2 reads as decimal numbers, also with a leading 0: `0400` is 0o620."""
 
 
-def _mode(value: int) -> int:
-    if not 0 <= value <= 0o777 or value in _OCTAL:
+def _check_mode(value: int) -> int:
+    if not 0 <= value <= 0o777 or value in _OCTAL_AS_DECIMAL:
         octal = {*str(value)} <= {*"01234567"} and value <= 777
-        raise bad(
+        raise value_error(
             f"{value}, a decimal number, is not the mode of a file"
-            + (f": it is 0o{value:o}" if value in _OCTAL else ""),
+            + (f": it is 0o{value:o}" if value in _OCTAL_AS_DECIMAL else ""),
             f"write `0o{value}`" if octal else "write an octal number: `0o400`",
         )
     return value
@@ -31,8 +31,8 @@ def _mode(value: int) -> int:
 
 Mode = Annotated[
     int,
-    AfterValidator(_mode),
-    WithJsonSchema({"type": "integer", "minimum": 0, "maximum": 0o777, "not": {"enum": list(_OCTAL)}}),
+    AfterValidator(_check_mode),
+    WithJsonSchema({"type": "integer", "minimum": 0, "maximum": 0o777, "not": {"enum": list(_OCTAL_AS_DECIMAL)}}),
 ]
 
 
@@ -71,7 +71,7 @@ class SecretName(Model):
 class CsiSource(Model):
     """A volume that a CSI driver makes for the pod."""
 
-    driver: Annotated[str, Field(pattern=_SUBDOMAIN, max_length=63)] = Field(description="Name of the driver.")
+    driver: Annotated[str, Field(pattern=_SUBDOMAIN_PATTERN, max_length=63)] = Field(description="Name of the driver.")
     volume_attributes: Annotated[dict[Text, Annotated[str, Field(max_length=4096)]], Field(max_length=64)] = Field(
         default_factory=dict, description="Attributes, as the driver's documentation lists them."
     )
@@ -91,7 +91,7 @@ class ScratchSource(Model):
     """A volume of a storage class that is created and deleted with the pod: local NVMe, for example."""
 
     size: Bytes = Field(description="Size, in bytes.")
-    storage_class_name: Annotated[str, Field(pattern=_SUBDOMAIN, max_length=253)] | None = Field(
+    storage_class_name: Annotated[str, Field(pattern=_SUBDOMAIN_PATTERN, max_length=253)] | None = Field(
         None, description="Storage class. Default: that of the cluster."
     )
 

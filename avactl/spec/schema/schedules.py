@@ -8,42 +8,42 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, WithJsonSchema
 
 from avactl.spec.schema.base import Model
-from avactl.spec.schema.values import Duration, bad
+from avactl.spec.schema.values import Duration, value_error
 
-_CRON = {"minute": (0, 59), "hour": (0, 23), "day of month": (1, 31), "month": (1, 12), "day of week": (0, 7)}
+_CRON_FIELDS = {"minute": (0, 59), "hour": (0, 23), "day of month": (1, 31), "month": (1, 12), "day of week": (0, 7)}
 """Fields of a schedule and their bounds. Source: cron's crontab(5)."""
 _CRON_PART = re.compile(r"(?:\*|([0-9]{1,2})(?:-([0-9]{1,2}))?)(?:/([0-9]{1,2}))?").fullmatch
 
 
-def cron(value: str) -> str:
+def check_cron(value: str) -> str:
     """Check a schedule of five numeric cron fields."""
     fields = value.split(" ")
-    if len(fields) != len(_CRON) or len(value) > 100:
-        raise bad(
+    if len(fields) != len(_CRON_FIELDS) or len(value) > 100:
+        raise value_error(
             f"`{value[:40]}` is not a schedule: it has five fields, separated by one space",
             "write `minute hour day month weekday`, e.g. `0 3 * * *` for every night at 3:00 UTC",
         )
-    for (name, (low, high)), field in zip(_CRON.items(), fields, strict=True):
+    for (name, (low, high)), field in zip(_CRON_FIELDS.items(), fields, strict=True):
         for part in field.split(","):
             found = _CRON_PART(part)
             numbers = [int(number) for number in found.groups()[:2] if number] if found else []
             step = int(found[3]) if found and found[3] else 1
             if not found or step < 1 or numbers != sorted(numbers) or any(not low <= n <= high for n in numbers):
-                raise bad(
+                raise value_error(
                     f"`{part[:20]}` is not valid in the field `{name}` of a schedule",
                     f"write a number from {low} to {high}, a range `{low}-{high}`, `*`, or `*/2`",
                 )
-    days, months = _least(fields[2]), [_LENGTHS[month] for month in _numbers(fields[3], 12)]
+    days, months = _least_number(fields[2]), [_MONTH_LENGTHS[month] for month in _field_numbers(fields[3], 12)]
     if fields[4] == "*" and days > max(months):
-        raise bad(f"`{value}` is never: no such month has {days} days", f"write a day up to {max(months)}")
+        raise value_error(f"`{value}` is never: no such month has {days} days", f"write a day up to {max(months)}")
     return value
 
 
-_LENGTHS = (0, 31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+_MONTH_LENGTHS = (0, 31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 """Days of the months, by number."""
 
 
-def _numbers(field: str, high: int) -> list[int]:
+def _field_numbers(field: str, high: int) -> list[int]:
     """Return the numbers that a valid field of a schedule names."""
     found: list[int] = []
     for part in field.split(","):
@@ -53,35 +53,35 @@ def _numbers(field: str, high: int) -> list[int]:
     return found
 
 
-def _least(field: str) -> int:
-    return min(_numbers(field, 31))
+def _least_number(field: str) -> int:
+    return min(_field_numbers(field, 31))
 
 
-_ZONE = re.compile(r"[A-Za-z]+(?:[_/+-][A-Za-z0-9]+)*").fullmatch
+_IS_ZONE = re.compile(r"[A-Za-z]+(?:[_/+-][A-Za-z0-9]+)*").fullmatch
 
 
-def _zone(value: str) -> str:
+def _check_zone(value: str) -> str:
     from zoneinfo import available_timezones  # most compiles never need it
 
     known = available_timezones()
-    if len(value) > 64 or not _ZONE(value) or value == "Local" or (known and value not in known):
+    if len(value) > 64 or not _IS_ZONE(value) or value == "Local" or (known and value not in known):
         near = next((zone for zone in sorted(known) if zone.lower() == value.lower()), "")
         near = near or next((zone for zone in sorted(known) if zone.lower().endswith(f"/{value.lower()}")), "")
         hint = f"did you mean `{near}`?" if near else "write a name such as `Europe/Berlin` or `Etc/UTC`"
-        raise bad(f"`{value[:64]}` is not a time zone of the IANA database", hint)
+        raise value_error(f"`{value[:64]}` is not a time zone of the IANA database", hint)
     return value
 
 
 Cron = Annotated[
     str,
-    AfterValidator(cron),
+    AfterValidator(check_cron),
     WithJsonSchema({"type": "string", "pattern": r"^[0-9*/,-]+( [0-9*/,-]+){4}$", "maxLength": 100}),
 ]
 
 
 TimeZone = Annotated[
     str,
-    AfterValidator(_zone),
+    AfterValidator(_check_zone),
     WithJsonSchema({"type": "string", "pattern": r"^[A-Za-z]+([_/+-][A-Za-z0-9]+)*$", "maxLength": 64}),
 ]
 

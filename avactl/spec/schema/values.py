@@ -17,11 +17,11 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from avactl.base.object_urls import BUCKET, SCHEMES
-from avactl.base.quantity import quantity
+from avactl.base.quantity import parse_quantity
 from avactl.spec.schema.worded_durations import plain_duration
 
 
-def bad(message: str, hint: str = "", fix: str = "") -> PydanticCustomError:
+def value_error(message: str, hint: str = "", fix: str = "") -> PydanticCustomError:
     """Build the error of a value check: the problem, the remedy, and the right value if there is just one."""
     # Pass the text through the context: pydantic would interpret braces in a template.
     return PydanticCustomError("invalid_value", "{message}", {"message": message, "hint": hint, "fix": fix})
@@ -36,7 +36,7 @@ class Says:
 
 # -- names ---------------------------------------------------------------------------------------------------------
 
-_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?").fullmatch
+_IS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?").fullmatch
 NAME_PATTERN = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 
 
@@ -45,11 +45,13 @@ def _suggest_name(value: str) -> str:
     return f"write `{fixed}`" if fixed else "use lowercase letters, digits and `-`"
 
 
-def _name(value: str) -> str:
+def _check_name(value: str) -> str:
     if len(value) > 63:
-        raise bad(f"`{value[:24]}…` has {len(value)} characters; a name has at most 63", "choose a shorter name")
-    if not _LABEL(value):
-        raise bad(
+        raise value_error(
+            f"`{value[:24]}…` has {len(value)} characters; a name has at most 63", "choose a shorter name"
+        )
+    if not _IS_LABEL(value):
+        raise value_error(
             f"`{value}` is not a valid name: use lowercase letters, digits and `-`, "
             "beginning and ending with a letter or digit",
             _suggest_name(value),
@@ -59,14 +61,14 @@ def _name(value: str) -> str:
 
 Name = Annotated[
     str,
-    AfterValidator(_name),
+    AfterValidator(_check_name),
     WithJsonSchema({"type": "string", "pattern": NAME_PATTERN, "maxLength": 63}),
     Says("name: lowercase letters, digits, `-`"),
 ]
 """A DNS label (RFC 1123): the form of most Kubernetes object names."""
 
 
-_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*").fullmatch
+_IS_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*").fullmatch
 
 
 _LABEL_NAME_PATTERN = "[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
@@ -78,8 +80,8 @@ _LABEL_NAME = re.compile(_LABEL_NAME_PATTERN).fullmatch
 def label_key(value: str, what: str = "a label key") -> str:
     """Check the key of a Kubernetes label, taint or annotation: a name with an optional DNS prefix."""
     prefix, slash, name = value.rpartition("/")
-    if not _LABEL_NAME(name) or (slash and (len(prefix) > 253 or not _SUBDOMAIN(prefix))):
-        raise bad(
+    if not _LABEL_NAME(name) or (slash and (len(prefix) > 253 or not _IS_SUBDOMAIN(prefix))):
+        raise value_error(
             f"`{value[:80]}` is not {what}",
             "use at most 63 letters, digits, `-`, `_`, `.`, with an optional prefix: `example.com/name`",
         )
@@ -89,9 +91,9 @@ def label_key(value: str, what: str = "a label key") -> str:
 def label_value(value: str) -> str:
     """Check the value of a Kubernetes label or taint: at most 63 letters, digits, `-`, `_`, `.`; may be empty."""
     if len(value) > 63:
-        raise bad(f"`{value[:24]}…` has {len(value)} characters; a label value has at most 63", "shorten it")
+        raise value_error(f"`{value[:24]}…` has {len(value)} characters; a label value has at most 63", "shorten it")
     if value and not _LABEL_NAME(value):
-        raise bad(
+        raise value_error(
             f"`{value}` is not a label value",
             "use letters, digits, `-`, `_`, `.`; begin and end with a letter or digit",
         )
@@ -115,11 +117,11 @@ CacheTierRef = Annotated[Name, Ref("CacheTier")]
 
 MAX_QUANTITY = 40
 """Maximum length of a quantity: 2^63 has 19 digits, plus nine for nanos."""
-_LARGEST = 2**63
+_MAX_QUANTITY = 2**63
 """Upper bound of a quantity. Source: k8s.io/apimachinery/pkg/api/resource, "no number greater than 2^63-1"."""
 QUANTITY_PATTERN = r"^([0-9]+(\.[0-9]+)?|\.[0-9]+)(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$"
 """Quantities allowed in specs: no sign, exponent, or suffix `n` or `u`."""
-_QUANTITY = re.compile(QUANTITY_PATTERN).fullmatch
+_IS_QUANTITY = re.compile(QUANTITY_PATTERN).fullmatch
 
 
 _UNIT_SLIPS = {
@@ -145,27 +147,27 @@ _UNIT_SLIPS = {
 }
 
 
-def _quantity(value: Any) -> str:
+def _check_quantity(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise PydanticCustomError("quantity_type", "expected a quantity such as `512Gi` or 4")
     if isinstance(value, float):
         if not 0 <= value < 1e18:
-            raise bad(f"{value} is not a quantity", "write a non-negative number with a suffix such as `Gi`")
+            raise value_error(f"{value} is not a quantity", "write a non-negative number with a suffix such as `Gi`")
         value = format(Decimal(repr(value)), "f")
-    if isinstance(value, int) and abs(value) >= _LARGEST:
-        raise bad("the number is too large for a quantity", "write a number below 2^63, or one with a suffix")
+    if isinstance(value, int) and abs(value) >= _MAX_QUANTITY:
+        raise value_error("the number is too large for a quantity", "write a number below 2^63, or one with a suffix")
     text = str(value).strip()
     if len(text) > MAX_QUANTITY:
         hint = "write fewer digits, with a suffix such as `Gi`"
-        raise bad(f"`{text[:24]}…` has {len(text)} characters; a quantity has at most {MAX_QUANTITY}", hint)
-    if _QUANTITY(text) is None:
+        raise value_error(f"`{text[:24]}…` has {len(text)} characters; a quantity has at most {MAX_QUANTITY}", hint)
+    if _IS_QUANTITY(text) is None:
         hint = "write a number and a suffix: m, k, M, G, T, P, Ki, Mi, Gi, Ti, Pi"
         number = re.match(r"[0-9.]+", text)
         unit = text[number.end() :].strip().lower() if number else ""
         meant = f"{number[0]}{_UNIT_SLIPS[unit]}" if number and unit in _UNIT_SLIPS else ""
-        raise bad(f"`{text}` is not a quantity", f"write `{meant}`" if meant else hint, meant)
-    if quantity(text) >= _LARGEST:
-        raise bad(f"`{text}` is too large for a quantity", "write less than 8Ei")
+        raise value_error(f"`{text}` is not a quantity", f"write `{meant}`" if meant else hint, meant)
+    if parse_quantity(text) >= _MAX_QUANTITY:
+        raise value_error(f"`{text}` is too large for a quantity", "write less than 8Ei")
     return text
 
 
@@ -179,11 +181,13 @@ _QUANTITY_SCHEMA = WithJsonSchema(
 )
 
 
-def _enough(value: str) -> str:
-    if value.endswith("m") or 0 < quantity(value) < 1000:
+def _check_not_zero(value: str) -> str:
+    if value.endswith("m") or 0 < parse_quantity(value) < 1000:
         number = re.sub("[^0-9.]", "", value)
         unit = "Mi" if value.endswith("m") else "Gi"
-        raise bad(f"`{value}` is less than a kilobyte: the suffix is missing or wrong", f"write `{number}{unit}`")
+        raise value_error(
+            f"`{value}` is less than a kilobyte: the suffix is missing or wrong", f"write `{number}{unit}`"
+        )
     return value
 
 
@@ -197,48 +201,54 @@ _BYTES_SCHEMA = WithJsonSchema(
         ]
     }
 )
-AnyBytes = Annotated[str, BeforeValidator(_quantity), _QUANTITY_SCHEMA, Says("bytes, as a quantity: `512Gi`")]
+AnyBytes = Annotated[str, BeforeValidator(_check_quantity), _QUANTITY_SCHEMA, Says("bytes, as a quantity: `512Gi`")]
 """A number of bytes; the kind's own checks define the minimum."""
 Bytes = Annotated[
     str,
-    BeforeValidator(_quantity),
-    AfterValidator(_enough),
+    BeforeValidator(_check_quantity),
+    AfterValidator(_check_not_zero),
     _BYTES_SCHEMA,
     Says("bytes, as a quantity: `512Gi`"),
 ]
 """Memory or storage in bytes, as a Kubernetes quantity: `512Gi`."""
-Cpu = Annotated[str, BeforeValidator(_quantity), _QUANTITY_SCHEMA, Says("CPU cores, as a quantity: `4`, `500m`")]
+Cpu = Annotated[str, BeforeValidator(_check_quantity), _QUANTITY_SCHEMA, Says("CPU cores, as a quantity: `4`, `500m`")]
 """CPU cores, as a Kubernetes quantity: `4`, `500m`."""
 
 
 def is_quantity(annotation: Any) -> bool:
     """Return whether values of a type are resource quantities, so that `1Gi` and `1024Mi` are equal."""
     marks = get_args(annotation)[1:] if get_origin(annotation) is Annotated else ()
-    return any(isinstance(mark, BeforeValidator) and mark.func is _quantity for mark in marks)
+    return any(isinstance(mark, BeforeValidator) and mark.func is _check_quantity for mark in marks)
 
 
 _MOST_CORES = 2048
 """More CPU cores than any machine has: such a number is in millicores."""
 
 
-def _cores(value: str) -> str:
-    cores = quantity(value)
+def _check_cores(value: str) -> str:
+    cores = parse_quantity(value)
     if cores > _MOST_CORES:
         number = re.sub("[^0-9.]", "", value)
         fewer = f"write `{number}m`" if value == number else f"write {_MOST_CORES} or less"
-        raise bad(f"`{value}` CPU cores are more than any machine has", fewer)
+        raise value_error(f"`{value}` CPU cores are more than any machine has", fewer)
     return value
 
 
-PodCpu = Annotated[Cpu, AfterValidator(_cores)]
+PodCpu = Annotated[Cpu, AfterValidator(_check_cores)]
 """CPU cores of one pod or machine."""
 
 # -- durations -----------------------------------------------------------------------------------------------------
 
-_DURATION = re.compile(r"(?:[0-9]+(?:d|h|ms|m|s))+").fullmatch
+_IS_DURATION = re.compile(r"(?:[0-9]+(?:d|h|ms|m|s))+").fullmatch
 _DURATION_PART = re.compile(r"([0-9]+)(d|h|ms|m|s)").findall
-_SECONDS = {"d": Fraction(86400), "h": Fraction(3600), "m": Fraction(60), "s": Fraction(1), "ms": Fraction(1, 1000)}
-_LONGEST = 2**31 - 1
+_UNIT_SECONDS = {
+    "d": Fraction(86400),
+    "h": Fraction(3600),
+    "m": Fraction(60),
+    "s": Fraction(1),
+    "ms": Fraction(1, 1000),
+}
+_MAX_DURATION_S = 2**31 - 1
 """Maximum seconds in Kubernetes fields such as ttlSecondsAfterFinished."""
 MAX_DURATION = 40
 """Maximum length of a duration."""
@@ -246,36 +256,38 @@ DURATION_PATTERN = "^([0-9]+(d|h|ms|m|s))+$"
 
 
 @lru_cache(maxsize=1024)  # a repository has few different durations, and fractions are slow
-def seconds(value: str) -> Fraction:
+def duration_seconds(value: str) -> Fraction:
     """Parse a duration into seconds: `1h30m` → 5400."""
-    return sum((int(number) * _SECONDS[unit] for number, unit in _DURATION_PART(value)), Fraction(0))
+    return sum((int(number) * _UNIT_SECONDS[unit] for number, unit in _DURATION_PART(value)), Fraction(0))
 
 
-def _duration(value: str) -> str:
+def _check_duration(value: str) -> str:
     if len(value) > MAX_DURATION:
         hint = "write a number and a unit: `1h30m`"
-        raise bad(f"`{value[:24]}…` has {len(value)} characters; a duration has at most {MAX_DURATION}", hint)
-    if not _DURATION(value):
+        raise value_error(f"`{value[:24]}…` has {len(value)} characters; a duration has at most {MAX_DURATION}", hint)
+    if not _IS_DURATION(value):
         hint = "write a number and a unit: d, h, m, s, ms; e.g. `1h30m`"
         meant = f"{value}s" if value.isdigit() else plain_duration(value)
         if meant:
             hint = f"write `{meant}`"
-        raise bad(f"`{value}` is not a duration", hint, "" if value.isdigit() else meant)
-    if seconds(value) > _LONGEST:
-        raise bad(f"`{value}` is longer than 68 years", "write a shorter duration, or omit the key")
+        raise value_error(f"`{value}` is not a duration", hint, "" if value.isdigit() else meant)
+    if duration_seconds(value) > _MAX_DURATION_S:
+        raise value_error(f"`{value}` is longer than 68 years", "write a shorter duration, or omit the key")
     return value
 
 
 def _with_unit(value: Any) -> Any:
     if isinstance(value, int | float) and not isinstance(value, bool):
-        raise bad(f"`{value}` is not a duration: it has no unit", f"write `{value}s`, or another of d, h, m, s, ms")
+        raise value_error(
+            f"`{value}` is not a duration: it has no unit", f"write `{value}s`, or another of d, h, m, s, ms"
+        )
     return value
 
 
 Duration = Annotated[
     str,
     BeforeValidator(_with_unit),
-    AfterValidator(_duration),
+    AfterValidator(_check_duration),
     WithJsonSchema({"type": "string", "pattern": DURATION_PATTERN, "maxLength": MAX_DURATION}),
     Says("duration: `1h30m`"),
 ]
@@ -294,10 +306,10 @@ _IMAGE = re.compile(
 ).fullmatch
 
 
-def _image(value: str) -> str:
+def _check_image(value: str) -> str:
     if len(value) > MAX_IMAGE:
         message = f"`{value[:60]}…` has {len(value):,} characters; an image reference has at most {MAX_IMAGE}"
-        raise bad(message, "shorten it")
+        raise value_error(message, "shorten it")
     if not _IMAGE(value):
         hint, fix = "write `registry/name:tag` or `registry/name@sha256:` followed by 64 hex digits", ""
         if "@sha256:" in value:
@@ -307,13 +319,13 @@ def _image(value: str) -> str:
             hint, fix = f"an image has no `https://`: write `{bare}`", bare
         elif _IMAGE(name := value.lower()):
             hint, fix = f"the name of an image is lowercase: write `{name}`", name
-        raise bad(f"`{value}` is not an image reference", hint, fix)
+        raise value_error(f"`{value}` is not an image reference", hint, fix)
     return value
 
 
 def _pinned_image(value: str) -> str:
-    if "@" not in _image(value):
-        raise bad(
+    if "@" not in _check_image(value):
+        raise value_error(
             f"`{value}` is not pinned by digest", "tags are mutable; write `name@sha256:…` (`crane digest` prints it)"
         )
     return value
@@ -323,7 +335,7 @@ _IMAGE_NAME = r"[a-z0-9]+([._-]+[a-z0-9]+)*(:[0-9]+)?(/[a-z0-9]+(([._]|__|-+)[a-
 _IMAGE_SCHEMA = f"^{_IMAGE_NAME}(:[A-Za-z0-9_][A-Za-z0-9._-]{{0,127}})?(@sha256:[0-9a-f]{{64}})?$"
 Image = Annotated[
     str,
-    AfterValidator(_image),
+    AfterValidator(_check_image),
     WithJsonSchema({"type": "string", "pattern": _IMAGE_SCHEMA}),
     Says("container image"),
 ]
@@ -355,7 +367,7 @@ def _object_url(value: str) -> str:
             hint = f"write `{url}`"
         else:
             hint = f"use one of {', '.join(f'{each}://' for each in SCHEMES)}"
-        raise bad(f"`{value.partition('@')[2] or value}` is not an object-store URL", hint)
+        raise value_error(f"`{value.partition('@')[2] or value}` is not an object-store URL", hint)
     return value
 
 
@@ -371,7 +383,7 @@ ObjectUrl = Annotated[
 def want_length(value: str) -> None:
     """Raise an error if a path or URL is too long."""
     if len(value) > MAX_PATH:
-        raise bad(f"the value has {len(value):,} characters; the limit is {MAX_PATH:,}", "shorten it")
+        raise value_error(f"the value has {len(value):,} characters; the limit is {MAX_PATH:,}", "shorten it")
 
 
 def _unsafe_path(message: str, hint: str) -> PydanticCustomError:
@@ -439,9 +451,9 @@ _SYSTEM_DIRECTORIES = tuple(f"/{name}/" for name in _SYSTEM)
 def _host_directory(value: str) -> str:
     path = f"{_abs_path(value).rstrip('/')}/"
     if path.startswith(_SYSTEM_DIRECTORIES):
-        raise bad(f"`{value}` is a directory of the system", "use a directory for data, such as `/data`")
+        raise value_error(f"`{value}` is a directory of the system", "use a directory for data, such as `/data`")
     if any(each.startswith(path) for each in _SYSTEM_DIRECTORIES):
-        raise bad(f"`{value}` contains directories of the system", "use a directory for data, such as `/data`")
+        raise value_error(f"`{value}` contains directories of the system", "use a directory for data, such as `/data`")
     return value
 
 
@@ -476,28 +488,28 @@ RepositoryFile = Annotated[
 ]
 """A file referenced by a spec: not hidden, so neither `.env` nor part of `.git`."""
 
-_PERCENT = r"^(100|[1-9][0-9]?)%$"
+_PERCENT_PATTERN = r"^(100|[1-9][0-9]?)%$"
 
 
-def _percent(value: str) -> str:
-    if not re.fullmatch(_PERCENT, value):
+def _check_percent(value: str) -> str:
+    if not re.fullmatch(_PERCENT_PATTERN, value):
         number = float(value) if re.fullmatch(r"[0-9]{1,3}|0?\.[0-9]{1,2}", value) else 0.0
         share = round(number * 100) if 0 < number < 1 else int(number)
         hint = f"write `{share}%`" if 0 < share <= 100 else "write a whole number such as `80%`"
-        raise bad(f"`{value[:20]}` is not a percentage from `1%` to `100%`", hint)
+        raise value_error(f"`{value[:20]}` is not a percentage from `1%` to `100%`", hint)
     return value
 
 
 Percent = Annotated[
     str,
-    AfterValidator(_percent),
-    WithJsonSchema({"type": "string", "pattern": _PERCENT}),
+    AfterValidator(_check_percent),
+    WithJsonSchema({"type": "string", "pattern": _PERCENT_PATTERN}),
     Says("percentage: `80%`"),
 ]
 """A percentage from `1%` to `100%`."""
 
 
-def percent(value: str) -> int:
+def percent_number(value: str) -> int:
     """Return the number of a `Percent`."""
     return int(value.removesuffix("%"))
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from avactl.apply.reconcile.actions import Action, Step, plan
-from avactl.apply.reconcile.apply import Applier, settle
+from avactl.apply.reconcile.apply import Applier, settle_comparisons
 from avactl.apply.reconcile.desired import INVENTORY, Wanted, inventory_of, wanted_of
 from avactl.apply.reconcile.diffing.field_policy import Hands
-from avactl.apply.reconcile.diffing.managed_fields import dotted
+from avactl.apply.reconcile.diffing.managed_fields import format_path
 from avactl.apply.reconcile.inventory import Record, Records
 from avactl.base.object_identity import Gvk
 from avactl.change.diff import phrases
@@ -22,9 +22,9 @@ from avactl.kube.object_client import ObjectClient
 from avactl.workbench.importer.model import Body, Result
 from avactl.workbench.importer.session import Imported
 
-_SHOWN = 5
+_MAX_SHOWN = 5
 """Differences named per object."""
-_ENGINES = {
+_ENGINE_ADOPTION = {
     "builtin": "`avactl reconcile` takes them over when it applies the specs",
     "flux": "Flux takes them over when it applies the rendered manifests",
     "argocd": "Argo CD takes them over when it applies the rendered manifests",
@@ -52,7 +52,7 @@ class Adopted:
     """Why nothing was written although objects can be adopted; empty if they were."""
 
 
-async def adopt(client: Client, made: Imported) -> Adopted:
+async def adopt_objects(client: Client, made: Imported) -> Adopted:
     """Adopt objects that compile to what is live, but for labels and annotations of their own.
 
     Each is applied on the server without effect first (dry run); objects whose spec or pod template would change are
@@ -79,13 +79,15 @@ async def adopt(client: Client, made: Imported) -> Adopted:
         elif each.manifest.item.doc.file in changed and not each.manifest.patch:
             adoption.reason = "its manifest differs from the source (see the list above)"
         else:
-            step = await _step(api, each, adoption, made.cluster)
+            step = await _adoption_step(api, each, adoption, made.cluster)
             if step is not None:
                 steps.append((adoption, step))
     for outcome in made.outcomes:
         if outcome.spec is not None and not outcome.spec.raw and outcome.given.kind != "Node":
             found.append(Adoption(str(outcome.given), f"it became {outcome.spec}, which compiles to other objects"))
-    later = await _later(client, api, cluster.reconcile.mode, cluster.system_namespace, made.cluster)
+    later = await _reason_to_leave_to_engine(
+        client, api, cluster.reconcile.mode, cluster.system_namespace, made.cluster
+    )
     if later:
         return Adopted(found, later)
     await Applier(api, made.cluster, Hands()).run([step for _, step in steps])
@@ -94,10 +96,14 @@ async def adopt(client: Client, made: Imported) -> Adopted:
     return Adopted(found)
 
 
-async def _later(client: Client, api: ObjectClient, mode: str, namespace: str, inventory: str) -> str:
+async def _reason_to_leave_to_engine(
+    client: Client, api: ObjectClient, mode: str, namespace: str, inventory: str
+) -> str:
     """Return the reason why an engine must adopt the objects, or an empty string."""
     if mode != WRITES:
-        return _ENGINES.get(mode, f"`reconcile.mode` of the Cluster is `{mode}`: its engine takes over what it applies")
+        return _ENGINE_ADOPTION.get(
+            mode, f"`reconcile.mode` of the Cluster is `{mode}`: its engine takes over what it applies"
+        )
     await api.find_kinds({Gvk("v1", "ConfigMap")})
     record: Record = await Records(api, namespace, inventory).read()
     if record.version:
@@ -106,7 +112,7 @@ async def _later(client: Client, api: ObjectClient, mode: str, namespace: str, i
     return ""
 
 
-async def _step(api: ObjectClient, each: Wanted, adoption: Adoption, inventory: str) -> Step | None:
+async def _adoption_step(api: ObjectClient, each: Wanted, adoption: Adoption, inventory: str) -> Step | None:
     """Return the step that adopts an object; None with a reason if it would do more than that."""
     live = await api.get(each.gvk, each.key.namespace, each.key.name)
     if live is None:
@@ -124,21 +130,21 @@ async def _step(api: ObjectClient, each: Wanted, adoption: Adoption, inventory: 
     except ApiError as error:
         adoption.reason = f"the API server refuses it: {error.message}"
         return None
-    changes = object_differences(_content(live), _content(after))
+    changes = object_differences(_adopted_content(live), _adopted_content(after))
     if changes:
-        shown = [phrases.field(change) for change in field_changes(changes)]
-        more = f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
-        adoption.reason = f"it would change: {'; '.join(shown[:_SHOWN])}{more}"
+        shown = [phrases.show_field(change) for change in field_changes(changes)]
+        more = f" and {len(shown) - _MAX_SHOWN} more" if len(shown) > _MAX_SHOWN else ""
+        adoption.reason = f"it would change: {'; '.join(shown[:_MAX_SHOWN])}{more}"
         return None
-    await settle(api, [step])
-    removed = [dotted(each.path) for each in step.comparison.take_out if each.path[0] != "f:metadata"]
+    await settle_comparisons(api, [step])
+    removed = [format_path(each.path) for each in step.comparison.take_out if each.path[0] != "f:metadata"]
     if removed:
-        adoption.reason = f"it would lose: {'; '.join(removed[:_SHOWN])}"
+        adoption.reason = f"it would lose: {'; '.join(removed[:_MAX_SHOWN])}"
         return None
     return step
 
 
-def _content(live: Body) -> Body:
+def _adopted_content(live: Body) -> Body:
     """Return an object without what adoption may change: bookkeeping, and labels and annotations of avactl."""
     body: Body = copy.deepcopy({key: value for key, value in live.items() if key not in ("status", "metadata")})
     metadata: dict[str, Any] = live["metadata"]

@@ -14,18 +14,18 @@ from avactl.spec.documents.document import Document, Path
 from avactl.spec.documents.yaml import load_yaml
 from avactl.spec.repository.tree import Tree
 from avactl.workbench.importer.convert import Converted, as_manifest
-from avactl.workbench.importer.machines import unused
+from avactl.workbench.importer.machines import unused_machines
 from avactl.workbench.importer.model import Body, Given, ImportProblem, Loss, Outcome, Result, Spec, key_path, spec_name
 from avactl.workbench.importer.slurm.script import KIND
 from avactl.workbench.importer.writing import spec_yaml
 
 Texts = dict[str, bytes]
 """Files of specs, by their content."""
-_SHARED = ("Cluster", "MachineType", "NodePool", "Team", "Quota")
+_SHARED_KINDS = ("Cluster", "MachineType", "NodePool", "Team", "Quota")
 """Kinds that other specs need to compile."""
-_ROUNDS = 40
+_MAX_ROUNDS = 40
 """Compilations of one import at most; each takes out every value that the one before refused."""
-_OPTIONAL = (
+_OPTIONAL_KEYS = (
     "pod",
     "env",
     "sharedMemory",
@@ -54,7 +54,7 @@ _OPTIONAL = (
     "slotsPerWorker",
 )
 """Keys of a spec that can be taken out."""
-_ROLES = ("workers", "servers", "launcher", "evaluator", "resources")
+_ROLE_KEYS = ("workers", "servers", "launcher", "evaluator", "resources")
 
 
 class Files:
@@ -87,7 +87,7 @@ class Checked:
     files: dict[str, bytes]
 
 
-def place(specs: list[Spec], prefix: str) -> None:
+def choose_files(specs: list[Spec], prefix: str) -> None:
     """Choose the file of each spec: one per spec, by team or namespace."""
     taken: set[str] = set()
     for spec in specs:
@@ -116,18 +116,18 @@ def check(converted: Converted, below: Tree, prefix: str) -> Checked:
     `prefix`: directory of the new files in the repository, with a slash at its end.
     """
     texts: Texts = {}
-    for _ in range(_ROUNDS):
-        place(converted.specs, prefix)
-        files = {spec.file: _text(spec, texts) for spec in converted.specs}
+    for _ in range(_MAX_ROUNDS):
+        choose_files(converted.specs, prefix)
+        files = {spec.file: _spec_text(spec, texts) for spec in converted.specs}
         compilation = compile_tree(Files(below, files))
         errors = [each for each in compilation.diagnostics if each.severity == "error"]
         if not errors:
-            superfluous = unused(converted.specs)
+            superfluous = unused_machines(converted.specs)
             if superfluous:
                 converted.specs[:] = [each for each in converted.specs if each not in superfluous]
                 continue
             _want_read(compilation, files, prefix)
-            return _joined(Checked(converted, compilation, files), below, texts)
+            return _join_patches(Checked(converted, compilation, files), below, texts)
         wrong = {each.span.file for each in errors}
         fine = {id(spec) for spec in converted.specs if spec.file not in wrong}
         _repair_all(converted, errors, files)
@@ -135,7 +135,7 @@ def check(converted: Converted, below: Tree, prefix: str) -> Checked:
     raise ImportProblem("the specs do not compile", "please report it, with the manifests; `--as-is` keeps all objects")
 
 
-def _text(spec: Spec, texts: Texts) -> bytes:
+def _spec_text(spec: Spec, texts: Texts) -> bytes:
     """Return the file of a spec, written once for each of its states."""
     body = spec.body()
     key = repr((body, spec.comments))
@@ -150,10 +150,10 @@ def _repair_few(converted: Converted, below: Tree, prefix: str, fine: Collection
 
     A repair shows the next problem of the same spec: compiling thousands of others each time would take minutes.
     """
-    for _ in range(_ROUNDS):
-        place(converted.specs, prefix)
-        part = [spec for spec in converted.specs if spec.kind in _SHARED or id(spec) not in fine]
-        files = {spec.file: _text(spec, texts) for spec in part}
+    for _ in range(_MAX_ROUNDS):
+        choose_files(converted.specs, prefix)
+        part = [spec for spec in converted.specs if spec.kind in _SHARED_KINDS or id(spec) not in fine]
+        files = {spec.file: _spec_text(spec, texts) for spec in part}
         errors = [each for each in compile_tree(Files(below, files)).diagnostics if each.severity == "error"]
         own = [each for each in errors if each.span.file in files]
         if not own:
@@ -175,10 +175,10 @@ def _repair_all(converted: Converted, errors: list[Diagnostic], files: Mapping[s
             continue  # it went with its team
         if problem.span.file not in seen or problem.code == "credential-literal":
             seen.add(problem.span.file)
-            _repair(converted, by_file[problem.span.file], problem, files)
+            _repair_spec(converted, by_file[problem.span.file], problem, files)
 
 
-def _joined(checked: Checked, below: Tree, texts: Texts) -> Checked:
+def _join_patches(checked: Checked, below: Tree, texts: Texts) -> Checked:
     """Return the specs with one patch for each target, if they still compile."""
     specs = checked.converted.specs
     before = [spec.patches for spec in specs]
@@ -191,7 +191,7 @@ def _joined(checked: Checked, below: Tree, texts: Texts) -> Checked:
             else:
                 _join(same["merge"], patch["merge"])
         spec.patches = made
-    files = {spec.file: _text(spec, texts) for spec in specs}
+    files = {spec.file: _spec_text(spec, texts) for spec in specs}
     if files == checked.files:
         return checked
     compilation = compile_tree(Files(below, files))
@@ -222,15 +222,15 @@ def _want_read(compilation: Compilation, files: Mapping[str, bytes], prefix: str
         )
 
 
-def _repair(converted: Converted, spec: Spec, problem: Diagnostic, files: Mapping[str, bytes]) -> None:
+def _repair_spec(converted: Converted, spec: Spec, problem: Diagnostic, files: Mapping[str, bytes]) -> None:
     documents, _ = load_yaml(spec.file, files[spec.file])
-    path = _path(documents[0], problem) if documents else ()
+    path = _deepest_path(documents[0], problem) if documents else ()
     if spec.raw:
         _repair_manifest(converted, spec, problem, path)
         return
-    cut = _removable(spec, path)
+    cut = _removable_path(spec, path)
     if cut is None:
-        _keep(converted, spec, problem)
+        _keep_manifests(converted, spec, problem)
         return
     found = spec.origin(cut)
     if found is not None:
@@ -244,10 +244,10 @@ def _repair(converted: Converted, spec: Spec, problem: Diagnostic, files: Mappin
     _remove(spec, cut)
 
 
-def _path(document: Document, problem: Diagnostic) -> Path:
+def _deepest_path(document: Document, problem: Diagnostic) -> Path:
     """Return the deepest path of the document whose value or key is at the problem."""
     best: Path = ()
-    for path in _paths(document.value, ()):
+    for path in _nested_paths(document.value, ()):
         for key in (False, True):
             span = document.span(*path, key=key)
             if (span.line, span.column) == (problem.span.line, problem.span.column) and len(path) >= len(best):
@@ -255,17 +255,17 @@ def _path(document: Document, problem: Diagnostic) -> Path:
     return best
 
 
-def _paths(value: Any, path: Path) -> Iterator[Path]:
+def _nested_paths(value: Any, path: Path) -> Iterator[Path]:
     yield path
     if isinstance(value, dict):
         for key, inner in value.items():
-            yield from _paths(inner, (*path, key))
+            yield from _nested_paths(inner, (*path, key))
     elif isinstance(value, list):
         for index, inner in enumerate(value):
-            yield from _paths(inner, (*path, index))
+            yield from _nested_paths(inner, (*path, index))
 
 
-def _removable(spec: Spec, path: Path) -> Path | None:
+def _removable_path(spec: Spec, path: Path) -> Path | None:
     """Return the part of a spec that can go so that the problem at a path does; None if there is none."""
     if path[:1] == ("patches",) and len(path) > 1:
         return path[:2]
@@ -273,9 +273,9 @@ def _removable(spec: Spec, path: Path) -> Path | None:
         return None
     keys = path[1:]
     base: Path = ("spec",)
-    if keys[0] in _ROLES and len(keys) > 1:
+    if keys[0] in _ROLE_KEYS and len(keys) > 1:
         base, keys = (*base, keys[0]), keys[1:]
-    if keys[0] not in _OPTIONAL or (keys[0] == "gpus" and spec.kind != "Quota"):
+    if keys[0] not in _OPTIONAL_KEYS or (keys[0] == "gpus" and spec.kind != "Quota"):
         return None
     # One entry of `pod`'s lists and mappings, otherwise the whole key.
     depth = {"pod": 3, "env": 2}.get(str(keys[0]), 2 if isinstance(spec.spec.get(str(keys[0])), list) else 1)
@@ -290,7 +290,7 @@ def _remove(spec: Spec, path: Path) -> None:
         body = body[step]
     if isinstance(body, list):
         del body[int(path[-1])]
-        _shift(spec, path)
+        _shift_origins(spec, path)
     else:
         body.pop(path[-1], None)
     for parent, step in reversed(parents):
@@ -300,7 +300,7 @@ def _remove(spec: Spec, path: Path) -> None:
             break
 
 
-def _shift(spec: Spec, path: Path) -> None:
+def _shift_origins(spec: Spec, path: Path) -> None:
     """Move the origins of the entries behind a removed one."""
     before, index = path[:-1], int(path[-1])
     moved = {}
@@ -315,20 +315,20 @@ def _shift(spec: Spec, path: Path) -> None:
     spec.origins = moved
 
 
-def _keep(converted: Converted, spec: Spec, problem: Diagnostic) -> None:
+def _keep_manifests(converted: Converted, spec: Spec, problem: Diagnostic) -> None:
     """Replace a spec by the manifests that it was made of."""
     if spec.kind in ("MachineType", "NodePool"):
         both = [each for each in converted.specs if each.kind in ("MachineType", "NodePool") and each.name == spec.name]
         for each in both:
             converted.specs.remove(each)
             for node in each.given:
-                _left(converted, node, problem.message)
+                _record_left(converted, node, problem.message)
         return
     if spec.kind == "Team" and not spec.given:
         # Its namespace can be no team's, so it has no specs of other kinds.
         converted.specs.remove(spec)
         for each in [each for each in converted.specs if each.team == spec.name]:
-            _keep(converted, each, problem)
+            _keep_manifests(converted, each, problem)
         return
     if not spec.given:
         raise ImportProblem(f"{spec}: {problem.message}", problem.hint)
@@ -336,7 +336,7 @@ def _keep(converted: Converted, spec: Spec, problem: Diagnostic) -> None:
     remedy = f" ({problem.hint})" if problem.hint else ""
     for given in dict.fromkeys(spec.given):
         if given.kind in ("Node", KIND):
-            _left(converted, given, f"{problem.message}{remedy}")
+            _record_left(converted, given, f"{problem.message}{remedy}")
             continue
         made = as_manifest(given)
         converted.specs.append(made)
@@ -347,7 +347,7 @@ def _set(converted: Converted, outcome: Outcome) -> None:
     converted.outcomes[:] = [each for each in converted.outcomes if each.given is not outcome.given] + [outcome]
 
 
-def _left(converted: Converted, given: Given, note: str) -> None:
+def _record_left(converted: Converted, given: Given, note: str) -> None:
     _set(converted, Outcome(given, Result.left_out, note=note))
 
 
@@ -358,7 +358,7 @@ def _repair_manifest(converted: Converted, spec: Spec, problem: Diagnostic, path
         return
     converted.specs.remove(spec)
     remedy = f" ({problem.hint})" if problem.hint else ""
-    _left(converted, given, f"{problem.message}{remedy}")
+    _record_left(converted, given, f"{problem.message}{remedy}")
 
 
 def _to_secret(converted: Converted, spec: Spec, given: Given, at: Path) -> bool:

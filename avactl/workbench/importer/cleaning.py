@@ -7,7 +7,7 @@ from typing import Any
 
 from avactl.workbench.importer.model import Body
 
-_METADATA = (
+_SERVER_METADATA = (
     "uid",
     "resourceVersion",
     "generation",
@@ -19,7 +19,7 @@ _METADATA = (
     "ownerReferences",
     "generateName",
 )
-_ANNOTATIONS = (
+_TOOL_ANNOTATIONS = (
     "kubectl.kubernetes.io/last-applied-configuration",
     "kubectl.kubernetes.io/restartedAt",
     "deployment.kubernetes.io/",
@@ -43,9 +43,9 @@ _ANNOTATIONS = (
     "autoscaling.alpha.",
 )
 """Prefixes of annotations of the server and of tools whose place avactl takes."""
-_TEMPLATE_ANNOTATIONS = tuple(each for each in _ANNOTATIONS if each != "kubectl.kubernetes.io/restartedAt")
+_TEMPLATE_ANNOTATIONS = tuple(each for each in _TOOL_ANNOTATIONS if each != "kubectl.kubernetes.io/restartedAt")
 """Those of pod templates: to take out the time of a restart would restart the pods again."""
-_LABELS = (
+_TOOL_LABELS = (
     "helm.sh/chart",
     "app.kubernetes.io/managed-by",
     "argocd.argoproj.io/",
@@ -65,7 +65,7 @@ _LABELS = (
     "training.kubeflow.org/",
     "avactl.dev/",
 )
-_GENERATED = (
+_GENERATED_LABELS = (
     "controller-uid",
     "batch.kubernetes.io/controller-uid",
     "batch.kubernetes.io/job-name",
@@ -75,7 +75,7 @@ _GENERATED = (
 )
 """Labels of templates that controllers generate. Others are matched by selectors, and stay."""
 
-_POD = {
+_POD_DEFAULTS = {
     "restartPolicy": "Always",
     "dnsPolicy": "ClusterFirst",
     "schedulerName": "default-scheduler",
@@ -88,12 +88,12 @@ _POD = {
     "nodeName": None,
 }
 """Defaults of a pod's spec; None: any value is the server's."""
-_CONTAINER = {
+_CONTAINER_DEFAULTS = {
     "terminationMessagePath": "/dev/termination-log",
     "terminationMessagePolicy": "File",
     "resources": {},
 }
-_PROBE = {"timeoutSeconds": 1, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3}
+_PROBE_DEFAULTS = {"timeoutSeconds": 1, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3}
 _BY_KIND: dict[str, Body] = {
     "Deployment": {
         "progressDeadlineSeconds": 600,
@@ -132,17 +132,17 @@ _BY_KIND: dict[str, Body] = {
 }
 
 
-def clean(source: Body) -> Body:
+def clean_object(source: Body) -> Body:
     """Return a copy of an object without its status, and without values that its API server filled in."""
     body = copy.deepcopy(source)
     body.pop("status", None)
     metadata = body["metadata"]
-    for key in _METADATA:
+    for key in _SERVER_METADATA:
         metadata.pop(key, None)
     if body["kind"] in ("PersistentVolumeClaim", "PersistentVolume", "Service", "Namespace", "Pod", "Job"):
         kept = [each for each in metadata.get("finalizers") or () if not each.startswith(_SERVER_FINALIZERS)]
         metadata["finalizers"] = kept
-    _marks(metadata, template=False)
+    _clean_metadata(metadata, template=False)
     spec = body.get("spec")
     if isinstance(spec, dict):
         _of_kind(body["kind"], spec)
@@ -153,7 +153,7 @@ def clean(source: Body) -> Body:
             if isinstance(template, dict):
                 clean_template(template, job=body["kind"] in ("Job", "CronJob"))
         if body["kind"] == "CronJob" and isinstance(spec.get("jobTemplate"), dict):
-            _marks(spec["jobTemplate"].setdefault("metadata", {}), template=False)
+            _clean_metadata(spec["jobTemplate"].setdefault("metadata", {}), template=False)
             if isinstance(spec["jobTemplate"].get("spec"), dict):
                 _of_kind("Job", spec["jobTemplate"]["spec"])
             if not spec["jobTemplate"]["metadata"]:
@@ -166,11 +166,11 @@ def clean(source: Body) -> Body:
 _SERVER_FINALIZERS = ("kubernetes.io/pv", "kubernetes", "service.kubernetes.io/", "batch.kubernetes.io/", "orphan")
 
 
-def _marks(metadata: Body, *, template: bool) -> None:
+def _clean_metadata(metadata: Body, *, template: bool) -> None:
     metadata.pop("creationTimestamp", None)
     for key, dropped in (
-        ("annotations", _TEMPLATE_ANNOTATIONS if template else _ANNOTATIONS),
-        ("labels", _GENERATED if template else _LABELS),
+        ("annotations", _TEMPLATE_ANNOTATIONS if template else _TOOL_ANNOTATIONS),
+        ("labels", _GENERATED_LABELS if template else _TOOL_LABELS),
     ):
         kept = {name: value for name, value in (metadata.get(key) or {}).items() if not name.startswith(dropped)}
         metadata[key] = kept
@@ -201,7 +201,7 @@ def _of_kind(kind: str, spec: Body) -> None:
             if isinstance(claim, dict):
                 for key in ("status", "apiVersion", "kind"):
                     claim.pop(key, None)
-                _marks(claim.setdefault("metadata", {}), template=True)
+                _clean_metadata(claim.setdefault("metadata", {}), template=True)
                 if isinstance(claim.get("spec"), dict):
                     _of_kind("PersistentVolumeClaim", claim["spec"])
     if kind == "Namespace" and spec.get("finalizers") == ["kubernetes"]:
@@ -212,7 +212,7 @@ def clean_template(template: Body, *, job: bool) -> None:
     """Clean a pod template in place."""
     metadata = template.get("metadata")
     if isinstance(metadata, dict):
-        _marks(metadata, template=True)
+        _clean_metadata(metadata, template=True)
         if not metadata:
             del template["metadata"]
     if isinstance(template.get("spec"), dict):
@@ -221,7 +221,7 @@ def clean_template(template: Body, *, job: bool) -> None:
 
 def clean_pod(pod: Body, *, job: bool = False) -> None:
     """Clean the spec of a pod in place."""
-    for key, default in _POD.items():
+    for key, default in _POD_DEFAULTS.items():
         if key in pod and (default is None or pod[key] == default) and not (job and key == "restartPolicy"):
             del pod[key]
     if pod.get("serviceAccountName") == "default":
@@ -230,7 +230,7 @@ def clean_pod(pod: Body, *, job: bool = False) -> None:
         for container in pod.get(group) or ():
             if not isinstance(container, dict):
                 continue
-            for key, default in _CONTAINER.items():
+            for key, default in _CONTAINER_DEFAULTS.items():
                 if container.get(key) == default:
                     del container[key]
             if container.get("imagePullPolicy") == default_pull(str(container.get("image"))):
@@ -240,7 +240,7 @@ def clean_pod(pod: Body, *, job: bool = False) -> None:
                     del port["protocol"]
             for probe in ("livenessProbe", "readinessProbe", "startupProbe"):
                 if isinstance(container.get(probe), dict):
-                    _probe(container[probe])
+                    _clean_probe(container[probe])
             for entry in container.get("env") or ():
                 field = ((entry.get("valueFrom") or {}).get("fieldRef") or {}) if isinstance(entry, dict) else {}
                 if field.get("apiVersion") == "v1":
@@ -254,8 +254,8 @@ def clean_pod(pod: Body, *, job: bool = False) -> None:
             del volume["hostPath"]["type"]
 
 
-def _probe(probe: Body) -> None:
-    for key, default in _PROBE.items():
+def _clean_probe(probe: Body) -> None:
+    for key, default in _PROBE_DEFAULTS.items():
         if probe.get(key) == default:
             del probe[key]
     if isinstance(probe.get("httpGet"), dict) and probe["httpGet"].get("scheme") == "HTTP":

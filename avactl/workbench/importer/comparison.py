@@ -8,19 +8,19 @@ from typing import Any, NamedTuple
 
 from avactl.base.object_identity import ObjectKey
 from avactl.change.diff import phrases
-from avactl.change.diff.fields import Change, Steps, differences, object_differences
+from avactl.change.diff.fields import Change, Steps, field_differences, object_differences
 from avactl.change.diff.model import ABSENT
 from avactl.change.diff.objects import field_changes
 from avactl.compiler import Compilation
 from avactl.contracts import names
 from avactl.contracts.names import GPU_RESOURCES
 from avactl.program.manifest import Manifest
-from avactl.workbench.importer.cleaning import clean, clean_pod
+from avactl.workbench.importer.cleaning import clean_object, clean_pod
 from avactl.workbench.importer.model import Body, Given, Spec
 from avactl.workbench.importer.sources.pods import GPU_LABELS
 from avactl.workbench.importer.sources.workspaces import is_editor
 
-_TEMPLATES = {
+_POD_TEMPLATES = {
     "Job": (("spec", "template"),),
     "Deployment": (("spec", "template"),),
     "StatefulSet": (("spec", "template"),),
@@ -65,7 +65,7 @@ def compare(specs: Iterable[Spec], compilation: Compilation) -> list[Compared]:
 
 def _compare(spec: Spec, made: list[Manifest]) -> Compared:
     if spec.raw:
-        return Compared(spec, _raw(spec, made[0]) if made else [], [], [])
+        return Compared(spec, _compare_manifest(spec, made[0]) if made else [], [], [])
     sources = {each.key: each for each in spec.given}
     new: list[str] = []
     lines: list[Line] = []
@@ -75,25 +75,25 @@ def _compare(spec: Spec, made: list[Manifest]) -> Compared:
         if given is None:
             new.append(f"{manifest.kind} {manifest.name}")
     if spec.kind in ("TrainingJob", "ServingDeployment", "Workspace"):
-        lines, added = _workload(spec, made)
+        lines, added = _compare_workload(spec, made)
     elif spec.kind == "Quota":
-        lines = _quota(spec, made)
+        lines = _compare_quota(spec, made)
     elif spec.kind == "Team":
-        lines, added = _labels(sources, made)
+        lines, added = _compare_labels(sources, made)
     return Compared(spec, lines, added, new)
 
 
-def _raw(spec: Spec, manifest: Manifest) -> list[Line]:
+def _compare_manifest(spec: Spec, manifest: Manifest) -> list[Line]:
     given = spec.given[0]
-    before, after = clean(given.value), without_marks(manifest.body)
+    before, after = clean_object(given.value), without_marks(manifest.body)
     before["metadata"].pop("namespace", None)
     after["metadata"].pop("namespace", None)
-    return _lines(object_differences(before, after))
+    return _change_lines(object_differences(before, after))
 
 
 def without_marks(body: Body) -> Body:
     """Return an object without the labels and annotations that avactl adds to every object."""
-    made = clean(body)
+    made = clean_object(body)
     metadata = made["metadata"]
     for key in ("labels", "annotations"):
         kept = {
@@ -113,15 +113,15 @@ def _is_amount(path: Steps) -> bool:
     return path[0] in ("requests", "limits", "hard")
 
 
-def _lines(changes: Iterable[Change]) -> list[Line]:
+def _change_lines(changes: Iterable[Change]) -> list[Line]:
     found = []
     for change in field_changes(changes):
         sign = {"added": "+", "removed": "-"}.get(change.op, "~")
-        found.append(Line(sign, phrases.field(change)))
+        found.append(Line(sign, phrases.show_field(change)))
     return found
 
 
-_PROGRAM = ("image", "command", "args")
+_PROGRAM_FIELDS = ("image", "command", "args")
 _SOURCE_ROLES = {
     "PS": "server",
     "Ps": "server",
@@ -135,7 +135,7 @@ _SOURCE_ROLES = {
 }
 
 
-def _workload(spec: Spec, made: list[Manifest]) -> tuple[list[Line], list[str]]:
+def _compare_workload(spec: Spec, made: list[Manifest]) -> tuple[list[Line], list[str]]:
     before, after = source_roles(spec.given[0]), _compiled_roles(made)
     if any(each.kind == "HorizontalPodAutoscaler" for each in spec.given):
         for each in (*before.values(), *after.values()):
@@ -143,9 +143,9 @@ def _workload(spec: Spec, made: list[Manifest]) -> tuple[list[Line], list[str]]:
     if "launcher" in after:
         # Workers of MPI run mpirun's daemons.
         worker = before.get("worker", {})
-        before.setdefault("launcher", {key: worker[key] for key in _PROGRAM if key in worker})
-        before["worker"] = {key: value for key, value in worker.items() if key not in _PROGRAM[1:]}
-        after["worker"] = {key: value for key, value in after["worker"].items() if key not in _PROGRAM[1:]}
+        before.setdefault("launcher", {key: worker[key] for key in _PROGRAM_FIELDS if key in worker})
+        before["worker"] = {key: value for key, value in worker.items() if key not in _PROGRAM_FIELDS[1:]}
+        after["worker"] = {key: value for key, value in after["worker"].items() if key not in _PROGRAM_FIELDS[1:]}
     lines: list[Line] = []
     added: list[str] = []
     for role in {**before, **after}:
@@ -155,11 +155,11 @@ def _workload(spec: Spec, made: list[Manifest]) -> tuple[list[Line], list[str]]:
         if other is None:
             lines.append(Line("-", f"{role}: its pods"))
             continue
-        for change in differences(one, other, is_quantity=_is_amount):
+        for change in field_differences(one, other, is_quantity=_is_amount):
             if change.op == "added" and change.path[0] not in ("command", "args"):
                 added.append(change.path[-1] if change.path[0] in ("env", "volumes") else change.path[0])
                 continue
-            text = _lines([change])[0]
+            text = _change_lines([change])[0]
             lines.append(Line(text.sign, f"{role}: {text.text}" if len(before) > 1 else text.text))
     return lines, sorted(set(added))
 
@@ -200,7 +200,7 @@ def source_roles(given: Given) -> dict[str, Body]:
 def _compiled_roles(made: list[Manifest]) -> dict[str, Body]:
     found: dict[str, Body] = {}
     for manifest in made:
-        if manifest.kind not in _TEMPLATES:
+        if manifest.kind not in _POD_TEMPLATES:
             continue
         labels = manifest.body["metadata"].get("labels") or {}
         role = labels.get("app.kubernetes.io/component", "worker")
@@ -241,7 +241,7 @@ def pod_view(template: Any, main: tuple[str, ...]) -> Body:
         "nodeSelector": spec.get("nodeSelector"),
         "serviceAccountName": spec.get("serviceAccountName"),
         "tolerations": {f"{each.get('key')}": each.get("effect", "") for each in spec.get("tolerations") or ()},
-        "mounts": _mounts(spec, container),
+        "mounts": _mounted_volumes(spec, container),
         "hostNetwork": spec.get("hostNetwork"),
         "containers": {}
         if follows
@@ -258,7 +258,7 @@ def pod_view(template: Any, main: tuple[str, ...]) -> Body:
     return {key: value for key, value in view.items() if value not in (None, {}, [], False)}
 
 
-def _mounts(spec: Body, container: Body) -> dict[str, str]:
+def _mounted_volumes(spec: Body, container: Body) -> dict[str, str]:
     """Return what is mounted where: the volume's type, and the name of what it refers to."""
     volumes = {each.get("name"): each for each in spec.get("volumes") or ()}
     found: dict[str, str] = {}
@@ -274,7 +274,7 @@ def _mounts(spec: Body, container: Body) -> dict[str, str]:
     return found
 
 
-def _quota(spec: Spec, made: list[Manifest]) -> list[Line]:
+def _compare_quota(spec: Spec, made: list[Manifest]) -> list[Line]:
     before: Body = {}
     for given in spec.given:
         if given.kind == "ResourceQuota":
@@ -285,23 +285,23 @@ def _quota(spec: Spec, made: list[Manifest]) -> list[Line]:
     for manifest in made:
         if manifest.kind == "ResourceQuota":
             after |= manifest.body["spec"].get("hard") or {}
-    changes = differences({"hard": before}, {"hard": after}, is_quantity=_is_amount)
-    return _lines(change for change in changes if change.old is not ABSENT)
+    changes = field_differences({"hard": before}, {"hard": after}, is_quantity=_is_amount)
+    return _change_lines(change for change in changes if change.old is not ABSENT)
 
 
-def _labels(sources: dict[ObjectKey, Given], made: list[Manifest]) -> tuple[list[Line], list[str]]:
+def _compare_labels(sources: dict[ObjectKey, Given], made: list[Manifest]) -> tuple[list[Line], list[str]]:
     lines = []
     added: list[str] = []
     for manifest in made:
         given = sources.get(manifest.id.key)
         if given is None or manifest.kind != "Namespace":
             continue
-        before = clean(given.value)["metadata"].get("labels") or {}
+        before = clean_object(given.value)["metadata"].get("labels") or {}
         after = manifest.body["metadata"].get("labels") or {}
-        for change in differences({"labels": before}, {"labels": after}):
+        for change in field_differences({"labels": before}, {"labels": after}):
             if change.op == "added":
                 added.append(change.path[-1])
                 continue
-            line = _lines([change])[0]
+            line = _change_lines([change])[0]
             lines.append(Line(line.sign, f"Namespace {manifest.name}: {line.text}"))
     return lines, sorted(set(added))

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from avactl.program import kubernetes_schema
-from avactl.workbench.importer.cleaning import clean
-from avactl.workbench.importer.machines import assumed
+from avactl.workbench.importer.cleaning import clean_object
+from avactl.workbench.importer.machines import assumed_machines
 from avactl.workbench.importer.model import Given, Outcome, Reader, Result, Spec, spec_name
 from avactl.workbench.importer.slurm import convert as slurm
 from avactl.workbench.importer.slurm import script
@@ -16,20 +16,20 @@ from avactl.workbench.importer.sources import jobs, kubeflow, kueue, nodes, serv
 from avactl.workbench.importer.sources.context import Context, Options
 
 _CONVERT: dict[tuple[str, str], Callable[[Context, Reader], Spec | str]] = {
-    ("batch", "Job"): jobs.convert,
-    ("kubeflow.org", "PyTorchJob"): kubeflow.pytorch,
-    ("kubeflow.org", "TFJob"): kubeflow.tensorflow,
-    ("kubeflow.org", "MPIJob"): kubeflow.mpi,
+    ("batch", "Job"): jobs.convert_job,
+    ("kubeflow.org", "PyTorchJob"): kubeflow.convert_pytorch_job,
+    ("kubeflow.org", "TFJob"): kubeflow.convert_tf_job,
+    ("kubeflow.org", "MPIJob"): kubeflow.convert_mpi_job,
     ("trainer.kubeflow.org", "TrainJob"): kubeflow.train_job,
-    ("batch.volcano.sh", "Job"): volcano.convert,
+    ("batch.volcano.sh", "Job"): volcano.convert_volcano_job,
     ("apps", "Deployment"): lambda context, reader: (
         workspaces if workspaces.is_editor(reader.given) else services
     ).convert(context, reader),
-    ("apps", "StatefulSet"): workspaces.convert,
-    (script.GROUP, script.KIND): slurm.convert,
+    ("apps", "StatefulSet"): workspaces.convert_workspace,
+    (script.GROUP, script.KIND): slurm.convert_script,
 }
 """Kinds of workloads, by API group. All others stay manifests."""
-_MADE = {
+_MADE_BY_CONTROLLERS = {
     ("", "Pod"): "a controller makes it",
     ("apps", "ReplicaSet"): "a controller makes it",
     ("apps", "ControllerRevision"): "a controller makes it",
@@ -43,7 +43,7 @@ _MADE = {
 """Kinds that controllers make, if the object has an owner."""
 
 
-_NAMESPACED = (
+_NAMESPACED_KINDS = (
     "RayCluster",
     "RayJob",
     "RayService",
@@ -92,7 +92,7 @@ class Converted:
     outcomes: list[Outcome]
 
 
-def convert(objects: list[Given], options: Options, known: Known) -> Converted:
+def convert_objects(objects: list[Given], options: Options, known: Known) -> Converted:
     """Return the specs of all objects. An object that several manifests declare is the last one's."""
     for each in objects:
         if not each.namespace and _is_namespaced(each):
@@ -106,21 +106,21 @@ def convert(objects: list[Given], options: Options, known: Known) -> Converted:
             outcomes.append(Outcome(each, Result.left_out, note=reason))
         else:
             context.objects.append(each)
-    return _convert(context, options, known, outcomes)
+    return _convert_all(context, options, known, outcomes)
 
 
 def _is_namespaced(given: Given) -> bool:
     """Return True for an object that is in a namespace, also if it names none."""
     known = kubernetes_schema.is_namespaced(str(given.value["apiVersion"]), given.kind)
     if known is None:
-        return (given.group, given.kind) in _CONVERT or given.kind in _NAMESPACED
+        return (given.group, given.kind) in _CONVERT or given.kind in _NAMESPACED_KINDS
     return known
 
 
-def _convert(context: Context, options: Options, known: Known, outcomes: list[Outcome]) -> Converted:
+def _convert_all(context: Context, options: Options, known: Known, outcomes: list[Outcome]) -> Converted:
     machines = [each for each in context.objects if (each.group, each.kind) == ("", "Node")]
     others = set(context.objects) - set(machines)
-    pools, no_pools = nodes.convert(machines, known.cluster)
+    pools, no_pools = nodes.convert_nodes(machines, known.cluster)
     outcomes += no_pools
     rest = [each for each in context.objects if each in others]
     models = list(
@@ -132,8 +132,8 @@ def _convert(context: Context, options: Options, known: Known, outcomes: list[Ou
         raw = rest
     else:
         queues = [each for each in rest if kueue.is_queue(each)]
-        kueue.share(context, queues)
-        specs, reasons = _workloads(context, rest)
+        kueue.join_namespaces(context, queues)
+        specs, reasons = _convert_workloads(context, rest)
         spaces = [
             each
             for each in rest
@@ -143,7 +143,7 @@ def _convert(context: Context, options: Options, known: Known, outcomes: list[Ou
         ]
         made: dict[str, Spec] = {}
         try:
-            reasons |= kueue.convert(context, queues, models, made)
+            reasons |= kueue.convert_queues(context, queues, models, made)
         except _WRONG_TYPES:
             made.clear()
             reasons |= dict.fromkeys(queues, _WRONG)
@@ -154,14 +154,14 @@ def _convert(context: Context, options: Options, known: Known, outcomes: list[Ou
             and each.kind in ("ResourceQuota", "LimitRange")
             and not tenants.is_system(each.namespace)
         ]
-        tenants.quotas(context, limits, models, made)
-        teams = tenants.teams(context, spaces)
+        tenants.add_quotas(context, limits, models, made)
+        teams = tenants.make_teams(context, spaces)
         specs = [*teams, *made.values(), *specs]
-        _namespaces(context, specs)
+        _drop_first_namespaces(context, specs)
         done = {given for spec in specs for given in spec.given}
         raw = [each for each in rest if each not in done]
     specs = [*pools, *specs]
-    specs += assumed(specs, known.cluster, models)
+    specs += assumed_machines(specs, known.cluster, models)
     for given in raw:
         if given.kind == script.KIND:
             outcomes.append(Outcome(given, Result.left_out, note=reasons.get(given, "")))
@@ -169,18 +169,18 @@ def _convert(context: Context, options: Options, known: Known, outcomes: list[Ou
         spec = as_manifest(given)
         specs.append(spec)
         outcomes.append(Outcome(given, Result.raw, spec, reasons.get(given, "")))
-    outcomes += [_outcome(spec, given) for spec in specs if not spec.raw for given in spec.given]
+    outcomes += [_make_outcome(spec, given) for spec in specs if not spec.raw for given in spec.given]
     return Converted(specs, outcomes)
 
 
-def _outcome(spec: Spec, given: Given) -> Outcome:
+def _make_outcome(spec: Spec, given: Given) -> Outcome:
     if given is not spec.given[0] and spec.kind not in ("NodePool", "Team", "Quota"):
         return Outcome(given, Result.part, spec)
     changed = any(loss.source == str(given) for loss in spec.losses)
     return Outcome(given, Result.approximated if changed else Result.carried, spec)
 
 
-def _workloads(context: Context, objects: list[Given]) -> tuple[list[Spec], dict[Given, str]]:
+def _convert_workloads(context: Context, objects: list[Given]) -> tuple[list[Spec], dict[Given, str]]:
     specs: list[Spec] = []
     reasons: dict[Given, str] = {}
     for given in objects:
@@ -206,7 +206,7 @@ def _workloads(context: Context, objects: list[Given]) -> tuple[list[Spec], dict
     return specs, reasons
 
 
-def _namespaces(context: Context, specs: list[Spec]) -> None:
+def _drop_first_namespaces(context: Context, specs: list[Spec]) -> None:
     """Leave out the namespace of specs in the first namespace of their team."""
     for spec in specs:
         own = context.namespaces.get(spec.team or "", [])
@@ -217,8 +217,8 @@ def _namespaces(context: Context, specs: list[Spec]) -> None:
 
 def _left_out(given: Given) -> str:
     owned = bool(given.get("metadata", "ownerReferences"))
-    if owned and (given.group, given.kind) in _MADE:
-        return _MADE[given.group, given.kind]
+    if owned and (given.group, given.kind) in _MADE_BY_CONTROLLERS:
+        return _MADE_BY_CONTROLLERS[given.group, given.kind]
     if given.kind == "Secret" and given.group == "":
         return "a spec never holds a Secret: create it beforehand (`avactl secrets` prints the commands)"
     if given.kind == "Namespace" and given.name in tenants.SYSTEM:
@@ -227,7 +227,7 @@ def _left_out(given: Given) -> str:
         return "Kubernetes makes it"
     if given.kind == "ConfigMap" and given.name == "kube-root-ca.crt":
         return "Kubernetes makes it"
-    wrong = _invalid(given)
+    wrong = _schema_violation(given)
     if wrong:
         return wrong
     if given.kind in ("Endpoints", "EndpointSlice", "Event", "Lease", "ControllerRevision"):
@@ -235,13 +235,13 @@ def _left_out(given: Given) -> str:
     return ""
 
 
-def _invalid(given: Given) -> str:
+def _schema_violation(given: Given) -> str:
     """Return the first violation of the kind's schema, as a reason; empty for kinds of operators."""
     schema = kubernetes_schema.find(str(given.value["apiVersion"]), given.kind)
     if schema is None:
         return ""
     body = {key: value for key, value in given.value.items() if key != "status" or given.kind == "Node"}
-    found = next(iter(kubernetes_schema.violations(schema, body)), None)
+    found = next(iter(kubernetes_schema.schema_violations(schema, body)), None)
     if found is None:
         return ""
     return f"{given.span(*found.path)}: {found.message}" + (f" ({found.hint})" if found.hint else "")
@@ -250,7 +250,7 @@ def _invalid(given: Given) -> str:
 def as_manifest(given: Given) -> Spec:
     """Return the spec that has an object as it is."""
     try:
-        body = clean(given.value)
+        body = clean_object(given.value)
     except _WRONG_TYPES:
         body = copy.deepcopy(given.value)  # the compiler says what is wrong
     space = given.namespace

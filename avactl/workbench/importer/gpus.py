@@ -6,9 +6,9 @@ import re
 
 from avactl.hardware.topo_gpu import MODELS, parse_name
 
-_GIB = {"MI300X": 192, "MI250": 128, "A100": 40, "V100": 16, "H20": 96, "GH200": 96}
+_GPU_MEMORY_GIB = {"MI300X": 192, "MI250": 128, "A100": 40, "V100": 16, "H20": 96, "GH200": 96}
 """AMD's models, and the smallest size of models that have several: what fits it fits all."""
-_BY_WORD = {model.upper(): model for model in (*MODELS, *_GIB)}
+_BY_WORD = {model.upper(): model for model in (*MODELS, *_GPU_MEMORY_GIB)}
 
 
 def gpu_model(product: str) -> str:
@@ -23,4 +23,4 @@ def gpu_memory(model: str, product: str = "") -> str:
     """Return the memory of a GPU as a quantity: what the product name says, else by the model's data sheet."""
     facts = MODELS.get(model)
     said = None if model.startswith("G") else parse_name(product).memory_gib
-    return f"{said or (facts.memory_gib if facts else None) or _GIB.get(model, 16)}Gi"
+    return f"{said or (facts.memory_gib if facts else None) or _GPU_MEMORY_GIB.get(model, 16)}Gi"

@@ -14,7 +14,7 @@ from avactl.workbench.importer.model import LIVE, Body, Given, ImportProblem
 from avactl.workbench.importer.reading import MOST_OBJECTS
 from avactl.workbench.importer.sources.tenants import is_system
 
-_KINDS = {
+_LISTED_KINDS = {
     "v1": (
         "Namespace",
         "Node",
@@ -39,7 +39,7 @@ _KINDS = {
     "ray.io/v1": ("RayCluster", "RayJob", "RayService"),
     "kueue.x-k8s.io/v1beta1": ("ClusterQueue", "LocalQueue", "ResourceFlavor"),
 }
-_GENERATED = {
+_GENERATED_NAMES = {
     "ConfigMap": ("kube-root-ca.crt", "istio-ca-root-cert", "openshift-service-ca.crt"),
     "ServiceAccount": ("default",),
     "Service": ("kubernetes",),
@@ -54,7 +54,7 @@ async def read(client: Client, only: list[str]) -> tuple[list[Given], str]:
     ImportProblem.
     """
     api = ObjectClient(client, patience=15.0)
-    kinds = {Gvk(version, kind) for version, listed in _KINDS.items() for kind in listed}
+    kinds = {Gvk(version, kind) for version, listed in _LISTED_KINDS.items() for kind in listed}
     served = sorted(kinds - await api.find_kinds(kinds))
     found: list[Given] = []
     for gvk in served:
@@ -64,26 +64,26 @@ async def read(client: Client, only: list[str]) -> tuple[list[Given], str]:
             if error.forbidden and gvk.kind == "Node":
                 continue  # members of a team may not list them
             raise
-        found += [_given(body) for body in bodies if _wanted(body, only)]
+        found += [_make_given(body) for body in bodies if _is_wanted(body, only)]
         if len(found) > MOST_OBJECTS:
             raise ImportProblem(f"the cluster has more than {MOST_OBJECTS:,} objects", "choose namespaces with `-n`")
         await asyncio.sleep(0)
-    return found, await _version(client)
+    return found, await _server_version(client)
 
 
-async def _version(client: Client) -> str:
+async def _server_version(client: Client) -> str:
     about = await client.request("GET", "/version")
     minor = "".join(char for char in str(about.get("minor", "")) if char.isdigit())
     return f"{about.get('major', '1')}.{minor or '36'}"
 
 
-def _wanted(body: Body, only: list[str]) -> bool:
+def _is_wanted(body: Body, only: list[str]) -> bool:
     metadata, kind = body["metadata"], body["kind"]
     if any(owner.get("controller") for owner in metadata.get("ownerReferences") or ()):
         return False
     if (metadata.get("labels") or {}).get(names.MANAGED_BY) == names.MANAGER or metadata.get("deletionTimestamp"):
         return False
-    if metadata["name"] in _GENERATED.get(kind, ()) or metadata["name"].startswith("system:"):
+    if metadata["name"] in _GENERATED_NAMES.get(kind, ()) or metadata["name"].startswith("system:"):
         return False
     if kind == "Job" and any(
         each.get("type") in ("Complete", "Failed") and each.get("status") == "True"
@@ -98,5 +98,5 @@ def _wanted(body: Body, only: list[str]) -> bool:
     return not is_system(namespace) or (namespace == "default" and kind != "Namespace")
 
 
-def _given(body: Body) -> Given:
+def _make_given(body: Body) -> Given:
     return Given(body, Document(LIVE, 0, body, FixedLocator(Span(LIVE))))

@@ -6,16 +6,16 @@ from fractions import Fraction
 from math import ceil
 from typing import Any
 
-from avactl.base.quantity import MOST, format_quantity, quantity
+from avactl.base.quantity import MOST, format_quantity, parse_quantity
 from avactl.workbench.importer.gpus import gpu_memory
 from avactl.workbench.importer.model import Body, Spec, spec_name
 
-_ANY = "GPU"
-_TOLD = "Assumed from what the workloads request: import the nodes, or describe your machines."
-_SIZES = (1, 2, 4, 8, 16)
+_ANY_MODEL = "GPU"
+_ASSUMED_NOTE = "Assumed from what the workloads request: import the nodes, or describe your machines."
+_MACHINE_SIZES = (1, 2, 4, 8, 16)
 
 
-def roles(spec: Spec) -> list[tuple[int, Body]]:
+def pod_roles(spec: Spec) -> list[tuple[int, Body]]:
     """Return the pods of a spec: number and compute of each role."""
     if spec.kind == "ServingDeployment":
         replicas = spec.spec.get("replicas", 1)
@@ -29,24 +29,24 @@ def roles(spec: Spec) -> list[tuple[int, Body]]:
     return [(int(each.get("replicas") or 1), each) for each in own if isinstance(each, dict)]
 
 
-def unused(specs: list[Spec]) -> list[Spec]:
+def unused_machines(specs: list[Spec]) -> list[Spec]:
     """Return the assumed machine types and pools whose GPUs no spec asks for any more."""
-    asked = {compute.get("gpu") for spec in specs for _, compute in roles(spec)}
+    asked = {compute.get("gpu") for spec in specs for _, compute in pod_roles(spec)}
     asked |= {entry["gpu"] for spec in specs if spec.kind == "Quota" for entry in spec.spec.get("gpus") or ()}
-    types = [spec for spec in specs if spec.kind == "MachineType" and spec.comments == [_TOLD]]
+    types = [spec for spec in specs if spec.kind == "MachineType" and spec.comments == [_ASSUMED_NOTE]]
     gone = {spec.name for spec in types if spec.spec["gpus"]["model"] not in asked}
-    return [spec for spec in specs if spec.comments == [_TOLD] and spec.name in gone]
+    return [spec for spec in specs if spec.comments == [_ASSUMED_NOTE] and spec.name in gone]
 
 
-def _amount(value: Any) -> Fraction:
+def _parse_amount(value: Any) -> Fraction:
     """Return a quantity; 0 for a value that is none, which the compiler refuses."""
     try:
-        return min(quantity(value), Fraction(MOST))
+        return min(parse_quantity(value), Fraction(MOST))
     except (TypeError, ValueError):
         return Fraction(0)
 
 
-def assumed(specs: list[Spec], cluster: str, models: list[str]) -> list[Spec]:
+def assumed_machines(specs: list[Spec], cluster: str, models: list[str]) -> list[Spec]:
     """Return machine types and pools for GPUs that specs ask for and no pool has.
 
     `models`: GPU models of declared pools. A spec without a model means the only model, or an unknown one.
@@ -54,9 +54,9 @@ def assumed(specs: list[Spec], cluster: str, models: list[str]) -> list[Spec]:
     need: dict[str, tuple[int, int, Any, Any]] = {}
     only = models[0] if len(models) == 1 else None
     for spec in specs:
-        for count, compute in roles(spec):
+        for count, compute in pod_roles(spec):
             gpus = compute.get("gpus") or 0
-            model = compute.get("gpu") or only or _ANY
+            model = compute.get("gpu") or only or _ANY_MODEL
             if not gpus or model in models:
                 continue
             compute["gpu"] = model
@@ -64,8 +64,8 @@ def assumed(specs: list[Spec], cluster: str, models: list[str]) -> list[Spec]:
             need[model] = (
                 max(per_pod, gpus),
                 total + gpus * count,
-                max(cpu, _amount(compute.get("cpu", 1)) / gpus),
-                max(memory, _amount(compute.get("memory", "2Gi")) / gpus),
+                max(cpu, _parse_amount(compute.get("cpu", 1)) / gpus),
+                max(memory, _parse_amount(compute.get("memory", "2Gi")) / gpus),
             )
     for spec in specs:
         if spec.kind == "Quota":
@@ -75,7 +75,7 @@ def assumed(specs: list[Spec], cluster: str, models: list[str]) -> list[Spec]:
                     need[entry["gpu"]] = (per_pod, total + entry["guaranteed"], cpu, memory)
     made: list[Spec] = []
     for model, (per_pod, total, cpu, memory) in sorted(need.items()):
-        size = next(each for each in _SIZES if each >= min(max(per_pod, 8 if total >= 8 else 1), 16))
+        size = next(each for each in _MACHINE_SIZES if each >= min(max(per_pod, 8 if total >= 8 else 1), 16))
         name = spec_name(f"assumed-{model}")
         body = {
             "gpus": {"model": model, "count": size, "memory": gpu_memory(model)},
@@ -84,7 +84,7 @@ def assumed(specs: list[Spec], cluster: str, models: list[str]) -> list[Spec]:
         }
         pool = {"cluster": cluster, "machineType": name, "count": max(1, ceil(total / size) + 1)}
         made += [
-            Spec("MachineType", name, None, body, comments=[_TOLD]),
-            Spec("NodePool", name, None, pool, comments=[_TOLD]),
+            Spec("MachineType", name, None, body, comments=[_ASSUMED_NOTE]),
+            Spec("NodePool", name, None, pool, comments=[_ASSUMED_NOTE]),
         ]
     return made

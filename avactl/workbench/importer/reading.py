@@ -19,18 +19,18 @@ MOST_OBJECTS = 20_000
 """Most objects of one import."""
 MOST_TOTAL = 128 * 1024 * 1024
 """Most bytes of one import."""
-_SUFFIXES = (".yaml", ".yml", ".json")
+_MANIFEST_SUFFIXES = (".yaml", ".yml", ".json")
 
 
 def read(paths: Iterable[Path], stdin: BinaryIO) -> list[Given]:
     """Return the objects of all files; `-` reads standard input. Raises ImportProblem."""
     found: list[Given] = []
     total = 0
-    for name, data in _contents(paths, stdin):
+    for name, data in _read_contents(paths, stdin):
         total += len(data)
         if total > MOST_TOTAL:
             raise ImportProblem(f"the manifests have more than {MOST_TOTAL >> 20} MiB", "import them in parts")
-        found += objects(name, data)
+        found += read_objects(name, data)
         if len(found) > MOST_OBJECTS:
             raise ImportProblem(f"the manifests have more than {MOST_OBJECTS:,} objects", "import them in parts")
     return found
@@ -38,16 +38,16 @@ def read(paths: Iterable[Path], stdin: BinaryIO) -> list[Given]:
 
 def read_scripts(paths: Iterable[Path], stdin: BinaryIO) -> list[Given]:
     """Return the batch scripts of files; `-` reads standard input. Raises ImportProblem."""
-    return [script.given(name, data) for name, data in _contents(paths, stdin)]
+    return [script.read_script(name, data) for name, data in _read_contents(paths, stdin)]
 
 
-def _contents(paths: Iterable[Path], stdin: BinaryIO) -> Iterator[tuple[str, bytes]]:
+def _read_contents(paths: Iterable[Path], stdin: BinaryIO) -> Iterator[tuple[str, bytes]]:
     count = 0
     for path in paths:
         if str(path) == "-":
             yield "<stdin>", stdin.read(MAX_BYTES + 1)
             continue
-        for file in _files(path):
+        for file in _manifest_files(path):
             count += 1
             if count > MOST_FILES:
                 raise ImportProblem(f"there are more than {MOST_FILES:,} files", "import them in parts")
@@ -62,31 +62,31 @@ def _contents(paths: Iterable[Path], stdin: BinaryIO) -> Iterator[tuple[str, byt
                 raise ImportProblem(f"{file}: {(error.strerror or str(error)).lower()}") from None
 
 
-def _files(path: Path) -> Iterator[Path]:
+def _manifest_files(path: Path) -> Iterator[Path]:
     if not path.is_dir():
         yield path
         return
     for directory, below, names in os.walk(path):
         below[:] = sorted(each for each in below if not each.startswith("."))
         for name in sorted(names):
-            if name.endswith(_SUFFIXES) and not name.startswith("."):
+            if name.endswith(_MANIFEST_SUFFIXES) and not name.startswith("."):
                 yield Path(directory) / name
 
 
-def objects(file: str, data: bytes) -> list[Given]:
+def read_objects(file: str, data: bytes) -> list[Given]:
     """Return the objects of one file; lists are taken apart. Raises ImportProblem."""
     documents, problems = load_yaml(file, data)
     for problem in problems:
         if problem.severity == "error" and problem.code not in ("empty-file", "credential-literal"):
-            raise ImportProblem(_told(problem), problem.hint)
-    return [given for document in documents for given in _entries(document)]
+            raise ImportProblem(_problem_text(problem), problem.hint)
+    return [given for document in documents for given in _document_entries(document)]
 
 
-def _told(problem: Diagnostic) -> str:
+def _problem_text(problem: Diagnostic) -> str:
     return f"{problem.span}: {problem.message}"
 
 
-def _entries(document: Document) -> Iterator[Given]:
+def _document_entries(document: Document) -> Iterator[Given]:
     value = document.value
     if isinstance(value, dict) and isinstance(value.get("items"), list) and str(value.get("kind")).endswith("List"):
         for index, each in enumerate(value["items"]):
@@ -94,12 +94,12 @@ def _entries(document: Document) -> Iterator[Given]:
             if isinstance(each, dict) and value["kind"] != "List":
                 each.setdefault("kind", value["kind"].removesuffix("List"))
                 each.setdefault("apiVersion", value.get("apiVersion"))
-            yield _object(Given(each, document, ("items", index)))
+            yield _check_object(Given(each, document, ("items", index)))
     else:
-        yield _object(Given(value, document))
+        yield _check_object(Given(value, document))
 
 
-def _object(given: Given) -> Given:
+def _check_object(given: Given) -> Given:
     value: Any = given.value
     place = given.span()
     if not isinstance(value, dict):

@@ -7,43 +7,43 @@ from typing import TYPE_CHECKING, Any
 
 from avactl.base.terminal import json_output
 from avactl.diagnostics.redaction import MASK
-from avactl.diagnostics.secrets import shapes
+from avactl.diagnostics.secrets import credential_shapes
 from avactl.workbench.importer.model import LIVE, Given, Loss, Outcome, Result
 from avactl.workbench.importer.session import Imported
 
 if TYPE_CHECKING:
     from avactl.workbench.importer.adopt import Adopted
 
-_ORDER = list(Result)
+_RESULT_ORDER = list(Result)
 
 
-def _masked(text: str) -> str:
+def _mask_credentials(text: str) -> str:
     """Mask credentials, which a value at a wrong place may be, as diagnostics do."""
-    return shapes().sub(MASK, text)
+    return credential_shapes().sub(MASK, text)
 
 
-def _where(given: Given) -> str:
+def _place_text(given: Given) -> str:
     span = given.span()
     return "live" if span.file == LIVE else f"{span.file}:{span.line}"
 
 
-def rows(made: Imported) -> list[tuple[str, str, str, str, str]]:
+def table_rows(made: Imported) -> list[tuple[str, str, str, str, str]]:
     """Return the table: source, object, what it became, how, and the file."""
     found = []
     for outcome in sorted(made.outcomes, key=lambda each: (each.given.span(), str(each.given))):
         spec = outcome.spec
         became = "-" if spec is None else spec.kind if spec.raw else str(spec)
         file = spec.file if spec else "-"
-        found.append((_where(outcome.given), str(outcome.given), became, outcome.result.value, file))
+        found.append((_place_text(outcome.given), str(outcome.given), became, outcome.result.value, file))
     return found
 
 
-def reasons(made: Imported) -> list[tuple[str, list[Outcome]]]:
+def group_by_reason(made: Imported) -> list[tuple[str, list[Outcome]]]:
     """Return objects that became no spec of a kind of their own, by reason."""
     groups: dict[str, list[Outcome]] = {}
     for outcome in made.outcomes:
         if outcome.note:
-            groups.setdefault(f"{outcome.result.value}: {_masked(outcome.note)}", []).append(outcome)
+            groups.setdefault(f"{outcome.result.value}: {_mask_credentials(outcome.note)}", []).append(outcome)
     return sorted(groups.items())
 
 
@@ -53,7 +53,7 @@ def loss_lines(losses: list[Loss]) -> list[str]:
     for loss in losses:
         place = "live" if loss.span.file == LIVE else str(loss.span)
         lines.append(f"  {place}  {loss.source}  {loss.path or '(object)'}")
-        lines.append(_masked(f"      {loss.why}" + (f" → {loss.remedy}" if loss.remedy else "")))
+        lines.append(_mask_credentials(f"      {loss.why}" + (f" → {loss.remedy}" if loss.remedy else "")))
     return lines
 
 
@@ -66,11 +66,11 @@ def difference_lines(made: Imported, sign: dict[str, str] | None = None) -> list
             same += 1
             continue
         lines.append(f"{each.spec} compared with {each.spec.given[0]}")
-        lines += [f"  {(sign or {}).get(line.sign, line.sign)} {_masked(line.text)}" for line in each.lines]
+        lines += [f"  {(sign or {}).get(line.sign, line.sign)} {_mask_credentials(line.text)}" for line in each.lines]
         if each.added:
-            lines.append(f"  + set by avactl: {_few(each.added)}")
+            lines.append(f"  + set by avactl: {_first_names(each.added)}")
         if each.objects:
-            lines.append(f"  + {_count(len(each.objects), 'object')}: {_few(each.objects)}")
+            lines.append(f"  + {_count(len(each.objects), 'object')}: {_first_names(each.objects)}")
     if same:
         lines.append(
             "1 spec compiles to its source, but for avactl's labels"
@@ -84,15 +84,15 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def _few(names: list[str], most: int = 6) -> str:
+def _first_names(names: list[str], most: int = 6) -> str:
     rest = len(names) - most
     return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
 
 
-def summary(made: Imported) -> str:
+def import_summary(made: Imported) -> str:
     """Return one line: how many objects became how many specs, and how."""
     counts = Counter(outcome.result for outcome in made.outcomes)
-    shown = ", ".join(f"{counts[result]} {result.value}" for result in _ORDER if counts[result])
+    shown = ", ".join(f"{counts[result]} {result.value}" for result in _RESULT_ORDER if counts[result])
     specs = sum(bool(spec.given) for spec in made.specs)
     return f"{_count(len(made.outcomes), 'object')} → {_count(specs, 'spec')}: {shown}"
 
@@ -123,7 +123,7 @@ def as_json(made: Imported, adopted: Adopted | None = None) -> str:
                 "namespace": outcome.given.namespace,
                 "name": outcome.given.name,
                 "result": outcome.result.name,
-                "reason": _masked(outcome.note),
+                "reason": _mask_credentials(outcome.note),
                 "spec": str(outcome.spec) if outcome.spec else None,
                 "file": outcome.spec.file if outcome.spec else None,
             }
@@ -134,15 +134,15 @@ def as_json(made: Imported, adopted: Adopted | None = None) -> str:
                 "source": str(loss.span),
                 "object": loss.source,
                 "path": loss.path,
-                "why": _masked(loss.why),
-                "remedy": _masked(loss.remedy),
+                "why": _mask_credentials(loss.why),
+                "remedy": _mask_credentials(loss.remedy),
             }
             for loss in made.losses
         ],
         "differences": [
             {
                 "spec": str(each.spec),
-                "changes": [{"sign": line.sign, "text": _masked(line.text)} for line in each.lines],
+                "changes": [{"sign": line.sign, "text": _mask_credentials(line.text)} for line in each.lines],
                 "added": each.added,
                 "objects": each.objects,
             }

@@ -8,15 +8,15 @@ from pathlib import Path
 
 from avactl.base.directories import want_no_link, write_file
 from avactl.compiler import Compilation, compile_tree
-from avactl.kinds.team.names import namespaces
+from avactl.kinds.team.names import team_namespaces
 from avactl.spec.repository.tree import DirTree, MemoryTree, Tree, find_root
 from avactl.workbench.importer.check import Checked, Files, check
 from avactl.workbench.importer.comparison import Compared, compare
-from avactl.workbench.importer.convert import Known, convert
+from avactl.workbench.importer.convert import Known, convert_objects
 from avactl.workbench.importer.model import Body, Given, ImportProblem, Loss, Outcome, Spec
 from avactl.workbench.importer.sources.context import Options
 
-_NEW = "imported"
+_NEW_CLUSTER = "imported"
 """Name of a Cluster that the import writes."""
 
 
@@ -49,8 +49,8 @@ def import_objects(
     """
     if not objects:
         raise ImportProblem("there are no objects to import", "name files or directories with manifests, or `--live`")
-    root = _root(directory)
-    prefix = "" if directory.resolve() == root.resolve() else _inside(directory, root)
+    root = _repository_root(directory)
+    prefix = "" if directory.resolve() == root.resolve() else _relative_path(directory, root)
     below: Tree = DirTree(root) if root.is_dir() else MemoryTree({})
     # `include` may name the directory before it exists.
     base = compile_tree(Files(below, {f"{prefix}imported.yaml": b"# to be imported\n"})) if below.paths() else None
@@ -58,8 +58,8 @@ def import_objects(
         first = next(each for each in base.diagnostics if each.severity == "error")
         told = f"the repository {root} has errors: {first.span}: {first.message}"
         raise ImportProblem(told, "`avactl validate` shows all")
-    known, cluster = _known(base, options, version)
-    converted = convert(objects, options, known)
+    known, cluster = _known_platform(base, options, version)
+    converted = convert_objects(objects, options, known)
     if cluster is not None:
         converted.specs.insert(0, cluster)
     checked: Checked = check(converted, below, prefix)
@@ -91,7 +91,7 @@ def write(made: Imported, root: Path) -> None:
         write_file(target, data.decode())
 
 
-def _root(directory: Path) -> Path:
+def _repository_root(directory: Path) -> Path:
     """Return the repository of a directory that need not exist yet."""
     start = directory.resolve()
     while not start.is_dir():
@@ -100,15 +100,15 @@ def _root(directory: Path) -> Path:
     return found if (found / "avactl.yaml").is_file() else directory
 
 
-def _inside(directory: Path, root: Path) -> str:
+def _relative_path(directory: Path, root: Path) -> str:
     return directory.resolve().relative_to(root.resolve()).as_posix() + "/"
 
 
-def _known(base: Compilation | None, options: Options, version: str) -> tuple[Known, Spec | None]:
+def _known_platform(base: Compilation | None, options: Options, version: str) -> tuple[Known, Spec | None]:
     """Return what the repository declares, and a Cluster if it has none."""
     clusters = sorted(item.name for item in base.program.clusters()) if base is not None else []
     if base is None or not clusters:
-        name = options.cluster or _NEW
+        name = options.cluster or _NEW_CLUSTER
         body: Body = {"kubernetesVersion": version or "1.36", "reconcile": {"mode": "files"}}
         if options.images:
             images = {key: value for key, value in sorted(options.images.items()) if key != "job"}
@@ -122,6 +122,6 @@ def _known(base: Compilation | None, options: Options, version: str) -> tuple[Kn
             f"choose one with `--cluster`: {shown}",
         )
     program = base.program
-    teams = {space: item.name for item in program.teams(name) for space in namespaces(item)}
+    teams = {space: item.name for item in program.teams(name) for space in team_namespaces(item)}
     models = list(dict.fromkeys(program.machine(pool).gpus.model for pool in program.pools(name)))
     return Known(name, teams, models), None

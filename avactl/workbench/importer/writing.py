@@ -5,11 +5,11 @@ from __future__ import annotations
 import textwrap
 from typing import Any
 
-from avactl.base.yaml_output import quote
+from avactl.base.yaml_output import quote_scalar
 from avactl.workbench.importer.model import Body
 
-_WIDTH = 110
-_DEEP = 3
+_MAX_LINE_WIDTH = 110
+_MAX_FLOW_DEPTH = 3
 """Deepest nesting that is written on one line."""
 _FLOW_MARKS = ",[]{}"
 
@@ -19,22 +19,24 @@ def spec_yaml(body: Body, comments: list[str]) -> str:
     lines: list[str] = []
     for comment in comments:
         shown = "".join(char if char.isprintable() else " " for char in comment)
-        lines += textwrap.wrap(shown, _WIDTH, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
-    _mapping(body, 0, lines, top=True)
+        lines += textwrap.wrap(
+            shown, _MAX_LINE_WIDTH, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False
+        )
+    _write_mapping(body, 0, lines, top=True)
     return "\n".join(lines) + "\n"
 
 
-def _flow(value: Any) -> str:
+def _flow_style(value: Any) -> str:
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_text(str(key))}: {_flow(entry)}" for key, entry in value.items()) + "}"
+        return "{" + ", ".join(f"{_flow_text(str(key))}: {_flow_style(entry)}" for key, entry in value.items()) + "}"
     if isinstance(value, list):
-        return "[" + ", ".join(map(_flow, value)) + "]"
-    return _text(value) if isinstance(value, str) else _scalar(value)
+        return "[" + ", ".join(map(_flow_style, value)) + "]"
+    return _flow_text(value) if isinstance(value, str) else _format_scalar(value)
 
 
-def _text(value: str) -> str:
+def _flow_text(value: str) -> str:
     """Return text inside a flow collection, where a comma or bracket ends a plain scalar."""
-    written = quote(value)
+    written = quote_scalar(value)
     plain = written == value and not any(char in value for char in _FLOW_MARKS)
     return (
         written
@@ -45,15 +47,15 @@ def _text(value: str) -> str:
     )
 
 
-def _scalar(value: Any) -> str:
+def _format_scalar(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    return quote(value) if isinstance(value, str) else repr(value)
+    return quote_scalar(value) if isinstance(value, str) else repr(value)
 
 
-def _depth(value: Any) -> int:
+def _nesting_depth(value: Any) -> int:
     below = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return 1 + max(map(_depth, below), default=0) if isinstance(value, dict | list) else 0
+    return 1 + max(map(_nesting_depth, below), default=0) if isinstance(value, dict | list) else 0
 
 
 def _has_lines(value: Any) -> bool:
@@ -63,30 +65,30 @@ def _has_lines(value: Any) -> bool:
     return any(map(_has_lines, below))
 
 
-def _short(value: Any, before: int) -> str | None:
+def _format_on_one_line(value: Any, before: int) -> str | None:
     """Return the value on one line after `before` columns, or None if it does not fit."""
-    if isinstance(value, dict | list) and (_depth(value) > _DEEP or _has_lines(value)):
+    if isinstance(value, dict | list) and (_nesting_depth(value) > _MAX_FLOW_DEPTH or _has_lines(value)):
         return None
-    written = _flow(value) if isinstance(value, dict | list) else _scalar(value)
-    return written if before + len(written) <= _WIDTH or not isinstance(value, dict | list) else None
+    written = _flow_style(value) if isinstance(value, dict | list) else _format_scalar(value)
+    return written if before + len(written) <= _MAX_LINE_WIDTH or not isinstance(value, dict | list) else None
 
 
-def _mapping(value: Body, indent: int, lines: list[str], *, top: bool = False, lead: str = "") -> None:
+def _write_mapping(value: Body, indent: int, lines: list[str], *, top: bool = False, lead: str = "") -> None:
     margin = " " * indent
     for key, inner in value.items():
-        start = f"{lead or margin}{_text(str(key))}:"
+        start = f"{lead or margin}{_flow_text(str(key))}:"
         lead = ""
         if isinstance(inner, str) and _is_block(inner):
             lines += [f"{start} |{'' if inner.endswith(chr(10)) else '-'}"]
             lines += [f"{margin}  {line}" if line else "" for line in inner.rstrip("\n").split("\n")]
             continue
         # `spec` itself is always written out.
-        short = None if top and key in ("spec", "patches") and inner else _short(inner, len(start) + 1)
+        short = None if top and key in ("spec", "patches") and inner else _format_on_one_line(inner, len(start) + 1)
         if short is not None:
             lines.append(f"{start} {short}")
         elif isinstance(inner, dict):
             lines.append(start)
-            _mapping(inner, indent + 2, lines)
+            _write_mapping(inner, indent + 2, lines)
         else:
             lines.append(start)
             _list(inner, indent + 2, lines)
@@ -95,11 +97,11 @@ def _mapping(value: Body, indent: int, lines: list[str], *, top: bool = False, l
 def _list(value: list[Any], indent: int, lines: list[str]) -> None:
     margin = " " * indent
     for entry in value:
-        short = None if isinstance(entry, str) and _is_block(entry) else _short(entry, indent + 2)
+        short = None if isinstance(entry, str) and _is_block(entry) else _format_on_one_line(entry, indent + 2)
         if short is not None:
             lines.append(f"{margin}- {short}")
         elif isinstance(entry, dict):
-            _mapping(entry, indent + 2, lines, lead=f"{margin}- ")
+            _write_mapping(entry, indent + 2, lines, lead=f"{margin}- ")
         elif isinstance(entry, list):
             lines.append(f"{margin}-")
             _list(entry, indent + 2, lines)

@@ -16,10 +16,10 @@ from avactl.program.program import Item
 from avactl.spec.repository.git import Access
 from avactl.spec.repository.git_tree import GitTree
 from avactl.spec.repository.tree import MAX_INPUT, OverlayTree, find_root
-from avactl.spec.repository.tree_files import hidden
+from avactl.spec.repository.tree_files import is_hidden
 
 Job = Item[TrainingJobSpec]
-_MODES = ("100644", "100755")
+_FILE_MODES = ("100644", "100755")
 
 
 class RunError(HintedError):
@@ -53,7 +53,7 @@ class Change:
 
     def with_data(self, data: bytes) -> Change:
         """Return the change with another content of the file."""
-        return _compiled(self.store, self.base, self.path, data)
+        return _compile_change(self.store, self.base, self.path, data)
 
 
 def change_of(file: Path, base: str) -> Change:
@@ -72,12 +72,12 @@ def change_of(file: Path, base: str) -> Change:
     except OSError as error:
         raise RunError(f"{file}: {(error.strerror or str(error)).lower()}") from None
     path = (file.parent.resolve() / file.name).relative_to(root).as_posix()
-    if hidden(path.split("/")):
+    if is_hidden(path.split("/")):
         raise RunError(f"{file}: hidden files are not specs", "give it a name without a leading dot")
-    return _compiled(store, commit, path, data)
+    return _compile_change(store, commit, path, data)
 
 
-def _compiled(store: Store, commit: str, path: str, data: bytes) -> Change:
+def _compile_change(store: Store, commit: str, path: str, data: bytes) -> Change:
     below = GitTree(store.directory, commit)
     before, after = compile_change(below, OverlayTree(below, path, data))
     return Change(store, commit, path, data, before, after)
@@ -92,7 +92,7 @@ def check(change: Change) -> None:
         raise RunError(f"{change.path} is committed already", "`avactl jobs` shows whether it runs")
 
 
-def others(store: Store, path: str) -> int:
+def count_other_changes(store: Store, path: str) -> int:
     """Return the number of other uncommitted files below the root of the specs."""
     changed = {line[3:] for line in filter(None, store.status().split("\0"))}
     return len(changed - {store.prefix + path})
@@ -107,7 +107,7 @@ def commit(change: Change, branch: str, message: str) -> tuple[str, str]:
     files = store.files(change.base)
     place = store.prefix + change.path
     entry = files.get(place)
-    if entry is not None and entry.mode not in _MODES:
+    if entry is not None and entry.mode not in _FILE_MODES:
         raise PublishError(f"{change.path} is not a regular file in {change.base[:10]}")
     if not store.succeeds("var", "GIT_AUTHOR_IDENT", access=Access.WRITE):
         hint = "`git config --global user.name NAME`, and `git config --global user.email ADDRESS`"

@@ -19,9 +19,9 @@ from avactl.program.manifest import Body, Manifest
 from avactl.program.workload import FOLLOWERS_LATER
 from avactl.spec.documents.edit import set_values
 from avactl.workbench.jobs.branch import Change, Job, RunError
-from avactl.workbench.jobs.members import leads
+from avactl.workbench.jobs.members import is_leading_job
 
-_AGENT = "avactl-run"
+_FIELD_MANAGER = "avactl-run"
 
 
 class Experiment(NamedTuple):
@@ -40,7 +40,7 @@ class RefusedError(Exception):
         self.forbidden = error.forbidden
 
 
-def renamed(change: Change, item: Job) -> tuple[Change, Job]:
+def rename_job(change: Change, item: Job) -> tuple[Change, Job]:
     """Return the change with another name of the job, and the job in it. Raises RunError."""
     if not change.path.endswith((".yaml", ".yml")):
         raise RunError(f"{change.path}: only jobs in YAML files can be experiments", "commit it: leave out `--now`")
@@ -57,7 +57,7 @@ def renamed(change: Change, item: Job) -> tuple[Change, Job]:
     return made, made.jobs[0]
 
 
-def experiment(change: Change, item: Job, lives: int, stays: int) -> Experiment:
+def make_experiment(change: Change, item: Job, lives: int, stays: int) -> Experiment:
     """Return the objects of a job that expires.
 
     `lives`: seconds after which it is ended, counted from its creation; `stays`: seconds for which its pods and logs
@@ -70,29 +70,29 @@ def experiment(change: Change, item: Job, lives: int, stays: int) -> Experiment:
     outside = [str(each.id) for each in found if each.namespace != item.ns or each.patch]
     if outside:
         raise RunError(f"{outside[0]} is not in the job's namespace and cannot expire with it", "leave out `--now`")
-    objects = [_labelled(each.body, item.name) for each in found]
+    objects = [_label_object(each.body, item.name) for each in found]
     for body in objects:
         if body["kind"] == "Job":
             spec = body["spec"]
-            deadline = lives if leads(body) else lives + FOLLOWERS_LATER
+            deadline = lives if is_leading_job(body) else lives + FOLLOWERS_LATER
             spec["activeDeadlineSeconds"] = min(deadline, spec.get("activeDeadlineSeconds") or deadline)
             spec["ttlSecondsAfterFinished"] = stays
-    objects.sort(key=lambda body: body["kind"] != "Job" or not leads(body))
+    objects.sort(key=lambda body: body["kind"] != "Job" or not is_leading_job(body))
     return Experiment(item.ns, item.name, objects)
 
 
 def _want_own_checkpoints(change: Change, item: Job) -> None:
     """Raise RunError if a job in git saves to the same place: the experiment would overwrite what that one resumes."""
-    path = _checkpoints(item)
+    path = _checkpoint_url(item)
     if not path:
         return
     for other in change.known:
-        if (known := _checkpoints(other)) and f"{path}/".startswith(f"{known}/"):
+        if (known := _checkpoint_url(other)) and f"{path}/".startswith(f"{known}/"):
             hint = "give it a path of its own, or leave the checkpoint out"
             raise RunError(f"{other.team}/{other.spec_name} saves its checkpoints in {known}", hint)
 
 
-def _checkpoints(item: Job) -> str:
+def _checkpoint_url(item: Job) -> str:
     checkpoint = item.spec.checkpoint
     return (checkpoint.path or "").rstrip("/") if checkpoint is not None else ""
 
@@ -101,7 +101,7 @@ def _is_of(manifest: Manifest, item: Job) -> bool:
     return manifest.item is item and manifest.cluster == item.cluster
 
 
-def _labelled(body: Body, name: str) -> Body:
+def _label_object(body: Body, name: str) -> Body:
     made = deepcopy(body)
     metadata = made["metadata"]
     metadata["labels"] = {**(metadata.get("labels") or {}), names.EXPERIMENT: name}
@@ -114,10 +114,10 @@ async def start(client: Client, wanted: Experiment) -> None:
     Raises RefusedError and UnreachableError.
     """
     for body in wanted.objects:
-        await _create(client, collection(body), body, {"dryRun": "All"})
+        await _create(client, collection_path(body), body, {"dryRun": "All"})
     leader, *others = wanted.objects
     # The leading Job is first: if this process dies here, what is there is deleted with it.
-    created = await _create(client, collection(leader), leader, {})
+    created = await _create(client, collection_path(leader), leader, {})
     owner = {
         "apiVersion": leader["apiVersion"],
         "kind": leader["kind"],
@@ -129,16 +129,16 @@ async def start(client: Client, wanted: Experiment) -> None:
     try:
         for body in others:
             owned = {**body, "metadata": {**body["metadata"], "ownerReferences": [owner]}}
-            await _create(client, collection(body), owned, {})
+            await _create(client, collection_path(body), owned, {})
     except (RefusedError, UnreachableError):
         with contextlib.suppress(ApiError, UnreachableError):  # it expires by itself, too
             name = created["metadata"]["name"]
-            await client.request("DELETE", f"{collection(leader)}/{name}", {"propagationPolicy": "Background"})
+            await client.request("DELETE", f"{collection_path(leader)}/{name}", {"propagationPolicy": "Background"})
         raise
 
 
 async def _create(client: Client, path: str, body: Body, query: Mapping[str, str]) -> dict[str, Any]:
-    about = {"fieldManager": _AGENT, "fieldValidation": "Strict", **query}
+    about = {"fieldManager": _FIELD_MANAGER, "fieldValidation": "Strict", **query}
     try:
         created: dict[str, Any] = await client.request("POST", path, body, query=about)
     except ApiError as error:
@@ -146,7 +146,7 @@ async def _create(client: Client, path: str, body: Body, query: Mapping[str, str
     return created
 
 
-def collection(body: Body) -> str:
+def collection_path(body: Body) -> str:
     """Return the URL path of the collection of an object."""
     api, kind = body["apiVersion"], body["kind"].lower()
     root = f"/apis/{api}" if "/" in api else f"/api/{api}"

@@ -11,7 +11,7 @@ from avactl.kube.timestamps import timestamp
 
 MOST = 8192
 """Bytes of a line that are shown."""
-_TIME = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d) ")
+_TIMESTAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d) ")
 
 
 class Line(NamedTuple):
@@ -67,7 +67,7 @@ class Reader:
         *complete, last = data.split(b"\n")
         for part in complete:
             self._add(part)
-            line = self._line()
+            line = self._take_line()
             self._rest, self._cut = b"", False
             if line is not None:
                 yield line
@@ -80,13 +80,13 @@ class Reader:
 
     def end(self) -> Iterator[Line]:
         """Yield the last line, if it has no newline: of a container that has ended."""
-        line = self._line() if self._rest else None
+        line = self._take_line() if self._rest else None
         self._rest = b""
         if line is not None:
             yield line
 
-    def _line(self) -> Line | None:
-        found = _TIME.match(self._rest)
+    def _take_line(self) -> Line | None:
+        found = _TIMESTAMP.match(self._rest)
         if found is None:
             return None  # words of the API server, such as `unable to retrieve container logs`
         seconds = datetime.fromisoformat((found[1] + found[3]).decode()).timestamp()

@@ -9,18 +9,18 @@ from typing import Protocol
 
 from avactl.kube.client import ApiError, Client, SilenceError, UnreachableError
 from avactl.workbench.jobs.log_lines import Cursor, Line
-from avactl.workbench.jobs.members import Member, PodState, clean
+from avactl.workbench.jobs.members import Member, PodState, clean_text
 from avactl.workbench.jobs.state import TrainingJob
 from avactl.workbench.jobs.view import JobsView
 
 MOST_PODS = 100
 """Pods whose logs are read at the same time."""
-_AGAIN = 1.0
+_RETRY_INTERVAL_S = 1.0
 """Seconds after which a log is asked for again."""
-_DENIED = (401, 403)
+_DENIED_STATUSES = (401, 403)
 _NOT_YET = (400, 404)
 """Answers for a container that has not started, and for a pod that is gone."""
-_ENDED = (PodState.SUCCEEDED, PodState.FAILED)
+_ENDED_STATES = (PodState.SUCCEEDED, PodState.FAILED)
 
 
 class TooManyPodsError(Exception):
@@ -75,13 +75,13 @@ class JobLogs:
 
     async def show(self) -> None:
         """Show what the pods have written so far, in the order of time. Raises ApiError and UnreachableError."""
-        job = self._job()
+        job = self._current_job()
         if job is None:
             return
         heap: list[tuple[int, int, str]] = []
-        streams = [(pod, self._lines(pod, follow=False)) for pod in self._selection.pods(job)]
+        streams = [(pod, self._read_lines(pod, follow=False)) for pod in self._selection.pods(job)]
         try:
-            first = await asyncio.gather(*(self._next(pod, stream) for pod, stream in streams))
+            first = await asyncio.gather(*(self._next_line(pod, stream) for pod, stream in streams))
             for number, line in enumerate(first):
                 if line is not None:
                     heap.append((line.time, number, line.text))
@@ -89,9 +89,9 @@ class JobLogs:
             while heap:
                 _, number, text = heap[0]
                 pod, stream = streams[number]
-                self._introduce(pod)
+                self._announce_pod(pod)
                 self._sink.line(pod.label, text)
-                following = await self._next(pod, stream)
+                following = await self._next_line(pod, stream)
                 if following is None:
                     heapq.heappop(heap)
                 else:
@@ -100,14 +100,14 @@ class JobLogs:
             for _, stream in streams:
                 await stream.aclose()
 
-    def _introduce(self, pod: Member) -> None:
+    def _announce_pod(self, pod: Member) -> None:
         """Say that another pod of the same index begins."""
         before = self._newest.get(pod.label)
         self._newest[pod.label] = pod.uid
         if before is not None and before != pod.uid:
             self._sink.event(pod.label, f"pod {pod.name} on {pod.node}")
 
-    async def _lines(self, pod: Member, *, follow: bool) -> AsyncGenerator[Line, None]:
+    async def _read_lines(self, pod: Member, *, follow: bool) -> AsyncGenerator[Line, None]:
         """Yield the lines of a pod after its cursor. Raises ApiError and UnreachableError."""
         cursor = self._cursors.setdefault(pod.uid, Cursor())
         query = {"container": pod.role, "timestamps": "true", "follow": "true" if follow else "false"}
@@ -122,14 +122,14 @@ class JobLogs:
         for line in reader.end():
             yield line
 
-    async def _next(self, pod: Member, stream: AsyncGenerator[Line, None]) -> Line | None:
+    async def _next_line(self, pod: Member, stream: AsyncGenerator[Line, None]) -> Line | None:
         """Return the next line; None at the end, or after saying why the log cannot be read."""
         try:
             return await anext(stream, None)
         except ApiError as error:
-            if error.status in _DENIED:
+            if error.status in _DENIED_STATUSES:
                 raise
-            self._sink.event(pod.label, f"its log cannot be read: {clean(error.message)}")
+            self._sink.event(pod.label, f"its log cannot be read: {clean_text(error.message)}")
             return None
 
     # -- what follows ------------------------------------------------------------------------------------------------
@@ -145,9 +145,9 @@ class JobLogs:
             async with asyncio.TaskGroup() as group:
                 watching = group.create_task(self._view.follow(changed.set))
                 try:
-                    while not self._over():
-                        self._tell()
-                        self._begin(group, changed)
+                    while not self._is_over():
+                        self._report_connection()
+                        self._start_readers(group, changed)
                         await changed.wait()
                         changed.clear()
                 finally:
@@ -157,16 +157,16 @@ class JobLogs:
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
 
-    def _begin(self, group: asyncio.TaskGroup, changed: asyncio.Event) -> None:
+    def _start_readers(self, group: asyncio.TaskGroup, changed: asyncio.Event) -> None:
         """Read the logs of pods that are new."""
-        job = self._job()
+        job = self._current_job()
         for pod in self._selection.pods(job) if job is not None else ():
             if pod.uid not in self._reading:
                 self._reading[pod.uid] = group.create_task(self._read(pod))
                 self._reading[pod.uid].add_done_callback(lambda _: changed.set())
 
-    def _over(self) -> bool:
-        job = self._job()
+    def _is_over(self) -> bool:
+        job = self._current_job()
         if any(not task.done() for task in self._reading.values()):
             return False
         if job is None:
@@ -177,9 +177,9 @@ class JobLogs:
         self._sink.note(f"the job has {job.state}" + (f": {job.why}" if job.why else ""))
         return True
 
-    def _tell(self) -> None:
+    def _report_connection(self) -> None:
         """Say when the API server is lost, and why there is nothing to see."""
-        job = self._job()
+        job = self._current_job()
         told = ""
         if self._view.silent is not None:
             told = "no answer from the API server; trying again"
@@ -191,18 +191,18 @@ class JobLogs:
 
     async def _read(self, pod: Member) -> None:
         """Show the log of a pod until it has ended."""
-        await self._predecessor(pod)
-        self._introduce(pod)
+        await self._wait_for_predecessor(pod)
+        self._announce_pod(pod)
         restarts, refused = pod.restarts, ""
         while True:
-            now = self._now(pod.uid)
-            ended = now is None or now.state in _ENDED
+            now = self._current_pod(pod.uid)
+            ended = now is None or now.state in _ENDED_STATES
             if now is not None and now.restarts > restarts:
                 restarts = now.restarts
                 self._sink.event(pod.label, "its container was restarted")
             lost = False
             try:
-                async for line in self._lines(pod, follow=True):
+                async for line in self._read_lines(pod, follow=True):
                     self._sink.line(pod.label, line.text)
             except SilenceError:
                 continue
@@ -210,27 +210,27 @@ class JobLogs:
                 lost = True
             except ApiError as error:
                 # An API server that has just started refuses everything until it knows the roles.
-                lost = error.status in _DENIED
+                lost = error.status in _DENIED_STATUSES
                 if error.message != refused and error.status not in _NOT_YET:
-                    self._sink.event(pod.label, f"its log cannot be read: {clean(error.message)}")
+                    self._sink.event(pod.label, f"its log cannot be read: {clean_text(error.message)}")
                 refused = error.message
             # A stream that was opened after the end has everything.
             if ended and not lost:
                 if now is not None:
                     self._sink.event(pod.label, f"{now.state.value}" + (f": {now.why}" if now.why else ""))
                 return
-            await asyncio.sleep(_AGAIN)
+            await asyncio.sleep(_RETRY_INTERVAL_S)
 
-    async def _predecessor(self, pod: Member) -> None:
+    async def _wait_for_predecessor(self, pod: Member) -> None:
         """Wait until the end of the pod that this one replaces was shown. One that still runs is not waited for."""
         uid = self._newest.get(pod.label, pod.uid)
-        before = self._now(uid)
-        if uid != pod.uid and uid in self._reading and (before is None or before.state in _ENDED):
+        before = self._current_pod(uid)
+        if uid != pod.uid and uid in self._reading and (before is None or before.state in _ENDED_STATES):
             await asyncio.wait([self._reading[uid]])
 
-    def _now(self, uid: str) -> Member | None:
-        job = self._job()
+    def _current_pod(self, uid: str) -> Member | None:
+        job = self._current_job()
         return next((each for each in job.members if each.uid == uid), None) if job is not None else None
 
-    def _job(self) -> TrainingJob | None:
+    def _current_job(self) -> TrainingJob | None:
         return next(iter(self._view.jobs()), None)

@@ -11,8 +11,8 @@ from enum import Enum
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from avactl.base.quantity import quantity
-from avactl.base.terminal import shortened, visible
+from avactl.base.quantity import parse_quantity
+from avactl.base.terminal import shorten_middle, visible_text
 from avactl.contracts import names
 from avactl.contracts.pod_annotations import GANG_SIZE, GPU_SHARE, JOB_INDEX, RUN_DIGEST
 
@@ -20,13 +20,18 @@ INSTANCE, COMPONENT = "app.kubernetes.io/instance", "app.kubernetes.io/component
 SELECTOR = "app.kubernetes.io/name=trainingjob"
 """Label selector of the objects of training jobs."""
 _MOST_DIGITS = 9
-_LONGEST = 1000
-_FINISHED = {"Complete": "succeeded", "SuccessCriteriaMet": "succeeded", "Failed": "failed", "FailureTarget": "failed"}
+_MAX_TEXT_LENGTH = 1000
+_FINISHED_CONDITIONS = {
+    "Complete": "succeeded",
+    "SuccessCriteriaMet": "succeeded",
+    "Failed": "failed",
+    "FailureTarget": "failed",
+}
 
 
-def clean(text: object, most: int = _LONGEST) -> str:
+def clean_text(text: object, most: int = _MAX_TEXT_LENGTH) -> str:
     """Return foreign text on one line of bounded length, without control characters."""
-    return " ".join(visible(shortened(str(text or ""), most).replace("\n", " ")).split())
+    return " ".join(visible_text(shorten_middle(str(text or ""), most).replace("\n", " ")).split())
 
 
 class PodState(Enum):
@@ -103,7 +108,7 @@ class RoleJob(NamedTuple):
     """Seconds after its start at which it is ended, if it is an experiment."""
 
 
-def member(item: Mapping[str, Any]) -> Member:
+def make_member(item: Mapping[str, Any]) -> Member:
     """Return a pod."""
     metadata, status = item["metadata"], item.get("status") or {}
     labels, notes = metadata.get("labels") or {}, metadata.get("annotations") or {}
@@ -114,17 +119,17 @@ def member(item: Mapping[str, Any]) -> Member:
         name=metadata["name"],
         uid=metadata["uid"],
         role=labels.get(COMPONENT, ""),
-        index=_number(labels.get(JOB_INDEX.name) or notes.get(JOB_INDEX.name), -1),
+        index=_parse_number(labels.get(JOB_INDEX.name) or notes.get(JOB_INDEX.name), -1),
         state=state,
-        why=clean(why),
+        why=clean_text(why),
         node=item["spec"].get("nodeName") or "",
-        restarts=sum(each.get("restartCount") or 0 for each in _containers(status)),
+        restarts=sum(each.get("restartCount") or 0 for each in _container_statuses(status)),
         created=metadata["creationTimestamp"],
         run=notes.get(RUN_DIGEST.name, ""),
     )
 
 
-def _containers(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _container_statuses(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
 
 
@@ -141,7 +146,9 @@ def _pod_state(item: Mapping[str, Any], status: Mapping[str, Any]) -> tuple[PodS
         return PodState.ENDING, gone
     if not item["spec"].get("nodeName"):
         return PodState.QUEUED, _why_queued(item["spec"], conditions.get("PodScheduled") or {})
-    waiting = [each["state"]["waiting"] for each in _containers(status) if (each.get("state") or {}).get("waiting")]
+    waiting = [
+        each["state"]["waiting"] for each in _container_statuses(status) if (each.get("state") or {}).get("waiting")
+    ]
     told: Mapping[str, Any] = next(
         (each for each in waiting if each.get("reason") not in (None, "PodInitializing")), {}
     )
@@ -161,7 +168,7 @@ def _why_queued(spec: Mapping[str, Any], scheduled: Mapping[str, Any]) -> str:
 
 def exit_of(status: Mapping[str, Any]) -> str:
     """Return how the first failed container of a pod ended: `worker: exit code 1`; empty if none did."""
-    for each in _containers(status):
+    for each in _container_statuses(status):
         ended = (each.get("state") or {}).get("terminated") or {}
         if ended.get("exitCode"):
             reason = ended.get("reason") or "Error"
@@ -169,7 +176,7 @@ def exit_of(status: Mapping[str, Any]) -> str:
     return ""
 
 
-def leads(item: Mapping[str, Any]) -> bool:
+def is_leading_job(item: Mapping[str, Any]) -> bool:
     """Return True for a Job with which its training job ends: its pods have no follower."""
     return all(each["name"] != names.FOLLOWER for each in item["spec"]["template"]["spec"]["containers"])
 
@@ -181,8 +188,8 @@ def role_job(item: Mapping[str, Any]) -> RoleJob:
     notes = template["metadata"].get("annotations") or {}
     result, message, ended = "", "", ""
     for condition in status.get("conditions") or ():
-        if condition["status"] == "True" and condition["type"] in _FINISHED:
-            result = _FINISHED[condition["type"]]
+        if condition["status"] == "True" and condition["type"] in _FINISHED_CONDITIONS:
+            result = _FINISHED_CONDITIONS[condition["type"]]
             message = condition.get("message") or ""
             ended = condition.get("lastTransitionTime") or ""
     most = spec.get("parallelism", 1)
@@ -193,15 +200,15 @@ def role_job(item: Mapping[str, Any]) -> RoleJob:
         uid=metadata["uid"],
         role=labels.get(COMPONENT, ""),
         team=labels.get(names.TEAM_LABEL, ""),
-        leads=leads(item),
+        leads=is_leading_job(item),
         wanted=min(most, spec.get("completions") or most),
-        gang=_number(notes.get(GANG_SIZE.name), 0),
-        gpus=_gpus(template["spec"], notes),
+        gang=_parse_number(notes.get(GANG_SIZE.name), 0),
+        gpus=_pod_gpus(template["spec"], notes),
         created=metadata["creationTimestamp"],
         started=status.get("startTime") or "",
         ended=status.get("completionTime") or ended,
         result=result,
-        message=clean(message) if result == "failed" else "",
+        message=clean_text(message) if result == "failed" else "",
         suspended=bool(spec.get("suspend")),
         deleting="deletionTimestamp" in metadata,
         failed=status.get("failed") or 0,
@@ -210,17 +217,17 @@ def role_job(item: Mapping[str, Any]) -> RoleJob:
     )
 
 
-def _gpus(spec: Mapping[str, Any], notes: Mapping[str, str]) -> Fraction:
+def _pod_gpus(spec: Mapping[str, Any], notes: Mapping[str, str]) -> Fraction:
     found = Fraction(0)
     try:
         for container in (*spec["containers"], *(spec.get("initContainers") or ())):
             limits = (container.get("resources") or {}).get("limits") or {}
-            found += sum((quantity(limits[name]) for name in names.GPU_RESOURCES if name in limits), Fraction(0))
-        return found or quantity(notes.get(GPU_SHARE.name, "0"))
+            found += sum((parse_quantity(limits[name]) for name in names.GPU_RESOURCES if name in limits), Fraction(0))
+        return found or parse_quantity(notes.get(GPU_SHARE.name, "0"))
     except ValueError:
         return found
 
 
-def _number(text: object, otherwise: int) -> int:
+def _parse_number(text: object, otherwise: int) -> int:
     known = isinstance(text, str) and text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
     return int(str(text)) if known else otherwise

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple, TypeVar
 
 import orjson
 
-from avactl.base.terminal import amount, shortened, visible
+from avactl.base.terminal import amount_text, shorten_middle, visible_text
 from avactl.workbench.step_progress import StepProgress
 
-_LONGEST = 65_536
+_MAX_BYTES = 65_536
 """Characters of the annotation that are parsed."""
-_NAME = 63
-_MOST = 10**15
+_MAX_NAME_LENGTH = 63
+_MAX_NUMBER = 10**15
 """Largest count and largest magnitude of a metric."""
 _DATASETS, _METRICS, _STRAGGLERS, _REPLACED, _POINTS = 8, 8, 8, 4, 256
 _T = TypeVar("_T")
@@ -115,7 +115,7 @@ class Progress(NamedTuple):
     def rate(self) -> str:
         """Records per second, or steps with their unit; empty if it is unknown."""
         if self.speed is not None:
-            return amount(self.speed)
+            return amount_text(self.speed)
         return "" if self.steps is None else self.steps.rate
 
     @property
@@ -152,38 +152,38 @@ def without_master(master: Progress | None) -> Progress:
 def read(metadata: Mapping[str, Any], annotation: str) -> Progress | None:
     """Return the progress in an object's annotation; None without one, or if it is malformed."""
     text = (metadata.get("annotations") or {}).get(annotation)
-    if not isinstance(text, str) or len(text) > _LONGEST:
+    if not isinstance(text, str) or len(text) > _MAX_BYTES:
         return None
     try:
         data = orjson.loads(text)
         if not isinstance(data, dict):
             return None
         return Progress(
-            run=_text(data.get("run")),
-            at=_time(data.get("at")),
+            run=_parse_text(data.get("run")),
+            at=_parse_time(data.get("at")),
             complete=data.get("complete") is True,
-            speed=_value(data.get("speed")),
+            speed=_parse_value(data.get("speed")),
             workers=_count(data.get("workers")),
-            stragglers=_list(data.get("stragglers"), _text, _STRAGGLERS),
+            stragglers=_list(data.get("stragglers"), _parse_text, _STRAGGLERS),
             slow=_count(data.get("slow")),
-            replaced=_list(data.get("replaced"), _replaced, _REPLACED),
-            datasets=_list(data.get("datasets"), _data, _DATASETS),
+            replaced=_list(data.get("replaced"), _parse_replaced, _REPLACED),
+            datasets=_list(data.get("datasets"), _parse_dataset, _DATASETS),
             dropped=_count(data.get("dropped")),
-            metric=_text(data.get("metric")),
-            curve=[point for point in _list(data.get("curve"), _point, _POINTS) if point is not None],
+            metric=_parse_text(data.get("metric")),
+            curve=[point for point in _list(data.get("curve"), _parse_point, _POINTS) if point is not None],
         )
     except (ValueError, TypeError, RecursionError):
         return None
 
 
-def _data(item: Any) -> Data:
+def _parse_dataset(item: Any) -> Data:
     if not isinstance(item, dict):
         raise TypeError("not a dataset")
     metrics = item.get("metrics") if isinstance(item.get("metrics"), dict) else {}
-    known = {_text(name): _value(value) for name, value in list((metrics or {}).items())[:_METRICS]}
+    known = {_parse_text(name): _parse_value(value) for name, value in list((metrics or {}).items())[:_METRICS]}
     return Data(
-        name=_text(item.get("name")),
-        after=_text(item.get("after")),
+        name=_parse_text(item.get("name")),
+        after=_parse_text(item.get("after")),
         epoch=_count(item.get("epoch")),
         epochs=_count(item.get("epochs")),
         tasks=_count(item.get("tasks")),
@@ -194,38 +194,40 @@ def _data(item: Any) -> Data:
     )
 
 
-def _replaced(item: Any) -> Replaced:
+def _parse_replaced(item: Any) -> Replaced:
     if not isinstance(item, dict):
         raise TypeError("not a worker")
-    return Replaced(_text(item.get("name")), _time(item.get("at")), _value(item.get("share")))
+    return Replaced(_parse_text(item.get("name")), _parse_time(item.get("at")), _parse_value(item.get("share")))
 
 
 def _list(value: Any, parse: Callable[[Any], _T], most: int) -> list[_T]:
     return [parse(item) for item in value[:most]] if isinstance(value, list) else []
 
 
-def _point(value: Any) -> tuple[int, float] | None:
+def _parse_point(value: Any) -> tuple[int, float] | None:
     if not isinstance(value, list) or len(value) != 2:
         return None
-    found = _value(value[1])
+    found = _parse_value(value[1])
     return None if found is None else (_count(value[0]), found)
 
 
 def _count(value: Any) -> int:
-    return value if type(value) is int and 0 <= value <= _MOST else 0
+    return value if type(value) is int and 0 <= value <= _MAX_NUMBER else 0
 
 
-def _value(value: Any) -> float | None:
+def _parse_value(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if math.isfinite(value) and abs(value) <= _MOST else None
+    return float(value) if math.isfinite(value) and abs(value) <= _MAX_NUMBER else None
 
 
-def _text(value: Any) -> str:
-    return shortened(visible(value[: 4 * _NAME]), _NAME) if isinstance(value, str) else ""
+def _parse_text(value: Any) -> str:
+    return (
+        shorten_middle(visible_text(value[: 4 * _MAX_NAME_LENGTH]), _MAX_NAME_LENGTH) if isinstance(value, str) else ""
+    )
 
 
-def _time(value: Any) -> str:
+def _parse_time(value: Any) -> str:
     from avactl.kube.timestamps import unix_time
 
     if not isinstance(value, str) or len(value) > 40:

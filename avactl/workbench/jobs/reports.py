@@ -17,9 +17,9 @@ from avactl.workbench.step_progress import StepProgress
 
 _LINES, _BYTES = 200, 262_144
 """Lines and bytes of the end of a log."""
-_JOBS = 50
+_MAX_JOBS = 50
 """Jobs whose logs are read at the same time."""
-_PATIENCE = 2.0
+_READ_TIMEOUT_S = 2.0
 """Seconds for the logs of all jobs: a list of jobs does not wait for nodes that do not answer."""
 
 
@@ -42,11 +42,11 @@ class LogReports:
     async def read(self, jobs: Iterable[TrainingJob]) -> None:
         """Read the logs of running jobs without progress of a job master. A log that cannot be read is left out."""
         wanted = [job for job in jobs if job.state == "running" and (job.progress is None or not job.progress.datasets)]
-        pods = [pod for job in wanted if (pod := job.first) is not None][:_JOBS]
+        pods = [pod for job in wanted if (pod := job.first) is not None][:_MAX_JOBS]
         tasks = {asyncio.ensure_future(self._read(pod)): pod for pod in pods}
         if not tasks:
             return
-        done, late = await asyncio.wait(tasks, timeout=_PATIENCE)
+        done, late = await asyncio.wait(tasks, timeout=_READ_TIMEOUT_S)
         for task in late:
             task.cancel()
         await asyncio.gather(*late, return_exceptions=True)
@@ -85,10 +85,10 @@ class LogReports:
         told = self._told.get(pod.uid) if pod is not None else None
         if told is None or (job.progress is not None and job.progress.datasets):
             return job
-        return job._replace(progress=merged(job.progress, told))
+        return job._replace(progress=merge_progress(job.progress, told))
 
 
-def merged(master: Progress | None, told: list[Told]) -> Progress:
+def merge_progress(master: Progress | None, told: list[Told]) -> Progress:
     """Return the progress of printed lines, of which there is at least one, with what a master knows about workers."""
     last = told[-1].progress
     run = [told[-1]]

@@ -8,17 +8,17 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from avactl.base.terminal import duration
+from avactl.base.terminal import duration_text
 from avactl.kube.timestamps import seconds_since
 from avactl.workbench.jobs.members import Member, PodState, RoleJob
 from avactl.workbench.jobs.progress import Progress
 
-_WORKERS = ("chief", "worker")
-_SILENT = 120.0
+_WORKER_ROLES = ("chief", "worker")
+_SILENT_AFTER_S = 120.0
 """Seconds without news from a job master after which its owner is told; it writes every 30 s."""
-_RECENT = 3600.0
+_RECENT_S = 3600.0
 """Seconds for which its owner is told of a replaced worker."""
-_ORDER = ("running", "starting", "queued", "suspended", "deleting", "failed", "succeeded")
+_STATE_ORDER = ("running", "starting", "queued", "suspended", "deleting", "failed", "succeeded")
 
 
 class Role(NamedTuple):
@@ -92,17 +92,17 @@ class TrainingJob(NamedTuple):
         return data
 
 
-def assemble(jobs: Iterable[RoleJob], pods: Iterable[Member], progress: Progress | None) -> TrainingJob:
+def assemble_job(jobs: Iterable[RoleJob], pods: Iterable[Member], progress: Progress | None) -> TrainingJob:
     """Return the training job of Jobs, of which there is at least one, and of pods."""
     parts = sorted(jobs, key=lambda part: (not part.leads, part.role))
     leader = parts[0]
     members = sorted(pods, key=lambda pod: (pod.role, pod.index, pod.created, pod.name))
     running = Counter(pod.role for pod in members if pod.state is PodState.RUNNING)
     roles = [Role(part.role, running[part.role], part.wanted) for part in parts]
-    most = sum(part.wanted for part in parts if part.role in _WORKERS)
+    most = sum(part.wanted for part in parts if part.role in _WORKER_ROLES)
     wanted = sum(part.wanted for part in parts)
     slack = max(0, wanted - leader.gang) if leader.gang else 0
-    state, why = _state(leader, members, wanted - slack)
+    state, why = _job_state(leader, members, wanted - slack)
     return TrainingJob(
         namespace=leader.namespace,
         name=leader.job,
@@ -110,7 +110,7 @@ def assemble(jobs: Iterable[RoleJob], pods: Iterable[Member], progress: Progress
         state=state,
         why=why,
         roles=roles,
-        workers=sum(running[role] for role in _WORKERS),
+        workers=sum(running[role] for role in _WORKER_ROLES),
         least=max(0, most - slack),
         most=most,
         gpus=float(sum(part.gpus * part.wanted for part in parts)),
@@ -126,7 +126,7 @@ def assemble(jobs: Iterable[RoleJob], pods: Iterable[Member], progress: Progress
     )
 
 
-def _state(leader: RoleJob, members: list[Member], needed: int) -> tuple[str, str]:
+def _job_state(leader: RoleJob, members: list[Member], needed: int) -> tuple[str, str]:
     if leader.result:
         return leader.result, _why_failed(leader, members)
     if leader.deleting:
@@ -153,22 +153,22 @@ def _why_failed(leader: RoleJob, members: list[Member]) -> str:
     return f"{last.label} failed: {last.why}" + (f" ({leader.message})" if leader.message else "")
 
 
-def ordered(jobs: Iterable[TrainingJob]) -> list[TrainingJob]:
+def sort_jobs(jobs: Iterable[TrainingJob]) -> list[TrainingJob]:
     """Sort jobs: those that need attention or run first."""
 
     def key(job: TrainingJob) -> tuple[int, str, str, str]:
-        return _ORDER.index(job.state), job.namespace, job.name, job.run
+        return _STATE_ORDER.index(job.state), job.namespace, job.name, job.run
 
     return sorted(jobs, key=key)
 
 
-def unusual(job: TrainingJob, now: datetime) -> list[str]:
+def unusual_conditions(job: TrainingJob, now: datetime) -> list[str]:
     """Return what the owner of a running job may want to know, one phrase each."""
     found = []
     progress = job.progress
     if job.expires is not None and not job.over:
         left = job.expires - seconds_since(job.started or job.created, now)
-        found.append(f"experiment, ends in {duration(left)}")
+        found.append(f"experiment, ends in {duration_text(left)}")
     if job.failures and not job.over:
         found.append(f"{job.failures} failure{'' if job.failures == 1 else 's'} so far")
     if job.state != "running":
@@ -178,10 +178,10 @@ def unusual(job: TrainingJob, now: datetime) -> list[str]:
         found.append(f"{progress.slow} straggler{'' if progress.slow == 1 else 's'}: {few}")
     if progress is not None and progress.replaced:
         last = progress.replaced[-1]
-        if last.at and last.share is not None and (ago := seconds_since(last.at, now)) < _RECENT:
-            found.append(f"{last.name} replaced {duration(ago)} ago: {last.share:.2f} of the median speed")
+        if last.at and last.share is not None and (ago := seconds_since(last.at, now)) < _RECENT_S:
+            found.append(f"{last.name} replaced {duration_text(ago)} ago: {last.share:.2f} of the median speed")
     if progress is not None and progress.dropped:
         found.append(f"{progress.dropped} gradient{'' if progress.dropped == 1 else 's'} of late workers dropped")
-    if progress is not None and progress.at and (silent := seconds_since(progress.at, now)) > _SILENT:
+    if progress is not None and progress.at and (silent := seconds_since(progress.at, now)) > _SILENT_AFTER_S:
         found.append(f"its master has reported nothing for {silent / 60:.0f} min")
     return found

@@ -14,15 +14,24 @@ from avactl.kube.live_view import LiveView
 from avactl.kube.reflector import Reflector
 from avactl.scheduler.inspection import pod_controllers
 from avactl.workbench.jobs import progress
-from avactl.workbench.jobs.members import COMPONENT, INSTANCE, SELECTOR, Member, RoleJob, clean, member, role_job
+from avactl.workbench.jobs.members import (
+    COMPONENT,
+    INSTANCE,
+    SELECTOR,
+    Member,
+    RoleJob,
+    clean_text,
+    make_member,
+    role_job,
+)
 from avactl.workbench.jobs.progress import Progress
 from avactl.workbench.jobs.reports import LogReports
-from avactl.workbench.jobs.state import TrainingJob, assemble, ordered
+from avactl.workbench.jobs.state import TrainingJob, assemble_job, sort_jobs
 
-_MASTER = f"{SELECTOR},{COMPONENT}=master"
-_ASKED = 10
+_MASTER_SELECTOR = f"{SELECTOR},{COMPONENT}=master"
+_MAX_ASKED_MASTERS = 10
 """Jobs without pods whose controllers are asked for the reason, at one time."""
-_LOGS = 5.0
+_LOG_INTERVAL_S = 5.0
 """Seconds between two reads of logs."""
 _T = TypeVar("_T")
 
@@ -53,7 +62,7 @@ class JobsView(LiveView):
         self.client, self.namespace = client, namespace
         self.hidden: dict[str, str] = {}
         """Kinds that the API server does not show, and what it says."""
-        self._jobs, self._pods = _Kept[RoleJob](role_job), _Kept[Member](member)
+        self._jobs, self._pods = _Kept[RoleJob](role_job), _Kept[Member](make_member)
         self._told = _Kept[Progress | None](lambda item: progress.read(item["metadata"], names.PROGRESS))
         self._reasons: dict[str, str] = {}
         self._reports: LogReports | None = None
@@ -66,7 +75,7 @@ class JobsView(LiveView):
                 client,
                 f"/api/v1{inside}/configmaps",
                 self._told,
-                query={"labelSelector": _MASTER + one},
+                query={"labelSelector": _MASTER_SELECTOR + one},
                 metadata_only=True,
             ),
         ]
@@ -89,9 +98,11 @@ class JobsView(LiveView):
     async def explain(self) -> None:
         """Ask why jobs have no pods. Raises ApiError and UnreachableError."""
         reasons = {}
-        for job in [job for job in self._assembled() if job.state == "starting" and not job.members][:_ASKED]:
+        for job in [job for job in self._assemble_jobs() if job.state == "starting" and not job.members][
+            :_MAX_ASKED_MASTERS
+        ]:
             for maker in await pod_controllers.short(self.client, job.namespace, job.name):
-                reasons[f"{job.namespace}/{job.name}"] = clean(maker.words)
+                reasons[f"{job.namespace}/{job.name}"] = clean_text(maker.words)
         self._reasons = reasons
 
     async def explain_quietly(self) -> None:
@@ -102,7 +113,7 @@ class JobsView(LiveView):
     async def read_logs(self) -> None:
         """Read the progress that scripts print, now and while `follow` runs. Logs that cannot be read are left out."""
         self._reports = self._reports or LogReports(self.client)
-        await self._reports.read(ordered(self._assembled()))
+        await self._reports.read(sort_jobs(self._assemble_jobs()))
 
     async def follow(self, changed: Callable[[], None]) -> None:
         """Watch the API server until cancelled; calls `changed` after each batch, and when a request has failed."""
@@ -115,19 +126,19 @@ class JobsView(LiveView):
 
     async def _keep_reading(self, changed: Callable[[], None]) -> None:
         while True:
-            await asyncio.sleep(_LOGS)
+            await asyncio.sleep(_LOG_INTERVAL_S)
             await self.read_logs()
             changed()
 
     def jobs(self) -> list[TrainingJob]:
         """Return the jobs: those that run first, those that have ended last."""
         found = []
-        for job in self._assembled():
+        for job in self._assemble_jobs():
             reason = self._reasons.get(f"{job.namespace}/{job.name}", "")
             found.append(job._replace(why=reason) if reason and not job.members and job.state == "starting" else job)
-        return ordered(found)
+        return sort_jobs(found)
 
-    def _assembled(self) -> list[TrainingJob]:
+    def _assemble_jobs(self) -> list[TrainingJob]:
         parts: dict[tuple[str, str], list[RoleJob]] = {}
         for part in self._jobs.items.values():
             if part.job:
@@ -140,6 +151,6 @@ class JobsView(LiveView):
             leader = min(group, key=lambda part: (not part.leads, part.role))
             told = self._told.items.get(f"{namespace}/{name}-master")
             current = told if told is not None and told.run == leader.run else None
-            job = assemble(group, pods.get((namespace, name), ()), current)
+            job = assemble_job(group, pods.get((namespace, name), ()), current)
             found.append(job if self._reports is None else self._reports.of(job))
         return found

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from avactl.workbench.jobs.state import TrainingJob
 from avactl.workbench.jobs.view import JobsView
 
-_GONE = 10.0
+_GONE_AFTER_S = 10.0
 """Seconds without the job after which it was deleted: a changed job is deleted and made again."""
 
 
-async def ended(view: JobsView, told: Callable[[TrainingJob | None], None]) -> TrainingJob | None:
+async def wait_for_end(view: JobsView, told: Callable[[TrainingJob | None], None]) -> TrainingJob | None:
     """Wait until the job of the view has succeeded or failed, and return it; None if it was deleted.
 
     `told` gets the job whenever its state may have changed; None while the API server does not answer.
@@ -28,7 +28,7 @@ async def ended(view: JobsView, told: Callable[[TrainingJob | None], None]) -> T
                 if job.over:
                     return job
             try:
-                await asyncio.wait_for(changed.wait(), _GONE if job is None else None)
+                await asyncio.wait_for(changed.wait(), _GONE_AFTER_S if job is None else None)
             except TimeoutError:
                 if view.silent is None:
                     return None

@@ -16,7 +16,7 @@ from avactl.workbench.local.errors import LocalRunError
 
 MOST_PODS = 200
 """Most pods of a run: one /24."""
-_RUNS = range(1, 201)
+_RUN_NUMBERS = range(1, 201)
 _LOCK_PORT = 29499
 _FIRST_PORT, _PORTS = 10240, 100
 """Ports of run N are 10240 + 100 N …, below the range that Linux gives to clients."""
@@ -30,7 +30,7 @@ class AddressBlock:
     """
 
     def __init__(self) -> None:
-        for number in _RUNS:
+        for number in _RUN_NUMBERS:
             lock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
             try:
                 lock.bind((f"127.{number}.255.254", _LOCK_PORT))
@@ -43,7 +43,7 @@ class AddressBlock:
             self.number, self._lock = number, lock
             break
         else:
-            raise LocalRunError(f"{len(_RUNS)} local runs are active", "end some of them")
+            raise LocalRunError(f"{len(_RUN_NUMBERS)} local runs are active", "end some of them")
         first = _FIRST_PORT + _PORTS * self.number
         self._ports = iter(range(first, first + _PORTS))
 
@@ -56,7 +56,7 @@ class AddressBlock:
 
     def port(self, wanted: int) -> int:
         """Return a port for the whole run: the wanted one for the only run, if nothing listens there."""
-        return wanted if self.number == _RUNS[0] and _is_free(wanted) else self.own_port()
+        return wanted if self.number == _RUN_NUMBERS[0] and _is_free(wanted) else self.own_port()
 
     def own_port(self) -> int:
         """Return a port that nothing else has. Raises LocalRunError."""
@@ -92,19 +92,19 @@ class Translation:
         every = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
         suffix = f"(?:{re.escape(_DNS_SUFFIX)})?"
         self._pattern = re.compile(rf"(?<![\w.-])({every}){suffix}(?![\w-]|\.\w)(?::(\d+))?") if names else None
-        named = {names[found[1]] for text in texts for found in self._found(text) if found[2] == str(port)}
+        named = {names[found[1]] for text in texts for found in self._find_names(text) if found[2] == str(port)}
         self.port = None if port is None else block.port(port)
         """Rendezvous port of the run."""
         self._own = {pod: block.own_port() for pod in addresses if pod in named} if len(named) > 1 else {}
 
-    def _found(self, text: str) -> Iterable[re.Match[str]]:
+    def _find_names(self, text: str) -> Iterable[re.Match[str]]:
         return self._pattern.finditer(text) if self._pattern else ()
 
     def text(self, text: str) -> str:
         """Return a text with addresses instead of names."""
-        return self._pattern.sub(self._replaced, text) if self._pattern else text
+        return self._pattern.sub(self._replace_name, text) if self._pattern else text
 
-    def _replaced(self, found: re.Match[str]) -> str:
+    def _replace_name(self, found: re.Match[str]) -> str:
         pod = self._names[found[1]]
         port = found[2]
         if port is None:
@@ -120,7 +120,7 @@ class Translation:
         return self.text(value)
 
 
-def paths(mounts: Mapping[str, str]) -> Callable[[str], str]:
+def path_translator(mounts: Mapping[str, str]) -> Callable[[str], str]:
     """Return a function that replaces mount paths, and paths below them, by local directories.
 
     >>> paths({"/data": "/tmp/run/data"})("--data=/data/train --out /database")

@@ -19,7 +19,7 @@ MARK = "AVACTL_LOCAL_POD"
 _SET_DEATH_SIGNAL = 1
 _SET_CHILD_SUBREAPER = 36
 _LIBC = ctypes.CDLL(None, use_errno=True)
-_PATIENCE = 10.0
+_END_TIMEOUT_S = 10.0
 """Seconds until processes that do not die (blocked in the kernel) are left alone."""
 
 
@@ -45,11 +45,11 @@ def kill_descendants(session: int | None = None, mark: str = "", spare: Collecti
 
     `spare`: children that something else waits for.
     """
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _END_TIMEOUT_S
     while time.monotonic() < deadline:
         found = [
             process
-            for process in _descendants(os.getpid())
+            for process in _list_descendants(os.getpid())
             if process.pid not in spare
             and (session is None or process.session == session or _has_mark(process.pid, mark))
         ]
@@ -65,7 +65,7 @@ def kill_descendants(session: int | None = None, mark: str = "", spare: Collecti
         time.sleep(0.005)  # the kernel has no event for the death of a process that is no child
 
 
-def _descendants(root: int) -> list[_Process]:
+def _list_descendants(root: int) -> list[_Process]:
     children: dict[int, list[_Process]] = {}
     for name in os.listdir("/proc"):  # noqa: PTH208 - a fraction of the time
         if name.isdigit() and (process := _read(int(name))) is not None:

@@ -13,7 +13,7 @@ _REFERENCE = re.compile(r"\$\$|\$\(([^()]+)\)")
 _KEYED_FIELD = re.compile(r"metadata\.(annotations|labels)\['([^']+)'\]")
 
 
-def expand(text: str, variables: Mapping[str, str]) -> str:
+def expand_references(text: str, variables: Mapping[str, str]) -> str:
     """Replace `$(NAME)` by known variables; `$$` is a literal dollar.
 
     Source: https://kubernetes.io/docs/tasks/inject-data-application/define-interdependent-environment-variables/
@@ -46,20 +46,20 @@ def resolve(
         result |= {f"{source.get('prefix', '')}{key}": value for key, value in data.items()}
     for entry in container.get("env", ()):
         name = entry["name"]
-        value = _value(entry, pod, fields, config_maps, caller)
+        value = _entry_value(entry, pod, fields, config_maps, caller)
         if value is not None:
-            result[name] = expand(value, result) if "value" in entry else value
+            result[name] = expand_references(value, result) if "value" in entry else value
     return result
 
 
-def _value(
+def _entry_value(
     entry: Body, pod: str, fields: Body, config_maps: Mapping[str, Mapping[str, str]], caller: Mapping[str, str]
 ) -> str | None:
     name, source = entry["name"], entry.get("valueFrom")
     if source is None:
         return str(entry.get("value", ""))
     if "fieldRef" in source:
-        return _field(source["fieldRef"]["fieldPath"], fields)
+        return _field_value(source["fieldRef"]["fieldPath"], fields)
     if "configMapKeyRef" in source:
         wanted = source["configMapKeyRef"]
         found = config_maps.get(wanted["name"], {}).get(wanted["key"])
@@ -77,7 +77,7 @@ def _value(
     raise LocalRunError(f"{pod}: {name} is from {', '.join(source)}, which exists only in a cluster")
 
 
-def _field(path: str, fields: Body) -> str:
+def _field_value(path: str, fields: Body) -> str:
     """Return a field of the pod; "" if it is not set, like the kubelet."""
     keyed = _KEYED_FIELD.fullmatch(path)
     if keyed:

@@ -9,24 +9,24 @@ from pathlib import Path
 from typing import Any
 
 from avactl.base.exit_codes import PROBLEMS
-from avactl.base.terminal import visible
+from avactl.base.terminal import visible_text
 from avactl.contracts import names
 from avactl.contracts.pod_annotations import LIVE_URL, VERSION_LINEAGE
 from avactl.daemons.delivery.publish import LINEAGE
-from avactl.daemons.delivery.validation import Bound, MetricsError, failures, parse_metrics
+from avactl.daemons.delivery.validation import Bound, MetricsError, missed_bounds, parse_metrics
 from avactl.kinds.pipeline.spec import PipelineSpec
-from avactl.kinds.pipeline.steps import RESULT_FILE, SEAL, STAGE, VALIDATE, directory, step_name
-from avactl.kinds.pipeline.training import RUN, checkpoints, job_of
+from avactl.kinds.pipeline.steps import RESULT_FILE, SEAL, STAGE, VALIDATE, step_name, versions_directory
+from avactl.kinds.pipeline.training import RUN, checkpoint_directory, job_of
 from avactl.kinds.training.local import local_run
 from avactl.program.local_run import LocalRole, LocalRun
 from avactl.program.manifest import Manifest
 from avactl.program.program import Item, Program
 from avactl.workbench.local.errors import LocalUsageError
-from avactl.workbench.local.start import run_in, workspace
+from avactl.workbench.local.start import lock_run_directory, run_in
 
 STORE = "store"
 """Directory of the published versions and checkpoints, below that of the run."""
-_METRICS = "metrics.json"
+_METRICS_FILE = "metrics.json"
 Body = dict[str, Any]
 
 
@@ -45,12 +45,12 @@ def run_pipeline(
             "run that job here; only pipelines with `train.template` run as a whole",
         )
     own = [each for each in manifests if each.item is item]
-    with workspace(item, checkout) as where:
+    with lock_run_directory(item, checkout) as where:
         shutil.rmtree(where / "pods", ignore_errors=True)
         run = _Run(item, program, own, where)
         steps: list[tuple[str, Item, LocalRun]] = [
             ("train", job, local_run(job)),
-            *((step, item, _single(item, step)) for step in (STAGE, VALIDATE, SEAL)),
+            *((step, item, _single_run(item, step)) for step in (STAGE, VALIDATE, SEAL)),
         ]
         print(f"{item}: run {run.number}, live: {run.live or 'none'}, in {run.store}")
         for step, of, how in steps:
@@ -63,7 +63,7 @@ def run_pipeline(
         return 0
 
 
-def _single(item: Item[PipelineSpec], step: str) -> LocalRun:
+def _single_run(item: Item[PipelineSpec], step: str) -> LocalRun:
     return LocalRun(
         [LocalRole(step, step_name(item, step), leads=True, replicas=1)],
         data=[(mount.mount, mount.name) for mount in item.spec.validation.datasets] if step == VALIDATE else [],
@@ -78,25 +78,25 @@ class _Run:
         self.store = where / STORE
         self.versions, saved = self.store / "published", self.store / "training"
         self.versions.mkdir(parents=True, exist_ok=True)
-        self._result = where / _METRICS
+        self._result = where / _METRICS_FILE
         known = [int(path.name) for path in self.versions.iterdir() if path.name.isdecimal()]
         sealed = [number for number in known if (self.versions / str(number) / LINEAGE).exists()]
         self.number = max(known, default=0) + 1
         self.live = str(self.versions / str(max(sealed))) if sealed else ""
-        self._live_metrics = _metrics(Path(self.live) / LINEAGE) if sealed else None
+        self._live_metrics = _read_metrics(Path(self.live) / LINEAGE) if sealed else None
         self._measured: Mapping[str, float] = {}
-        source = checkpoints(item, program)
+        source = checkpoint_directory(item, program)
         assert source is not None
         # Longer ones first: one may contain the other's beginning.
-        places = {directory(item): str(self.versions), source.removesuffix(f"/{RUN}"): str(saved)}
+        places = {versions_directory(item): str(self.versions), source.removesuffix(f"/{RUN}"): str(saved)}
         self._places = sorted(places.items(), key=lambda each: -len(each[0]))
 
     def objects(self) -> list[Manifest]:
         """Return the objects with Jobs instead of their templates, and local paths, for one step."""
         self._result.write_text("", encoding="utf-8")  # each pod has a file of its own
-        return [self._local(each) for each in self._manifests]
+        return [self._localize(each) for each in self._manifests]
 
-    def _local(self, manifest: Manifest) -> Manifest:
+    def _localize(self, manifest: Manifest) -> Manifest:
         body = manifest.body
         if manifest.kind == "CronJob":
             made = body["spec"]["jobTemplate"]
@@ -137,16 +137,16 @@ class _Run:
         self._measured = measured.values
         for name, value in sorted(measured.values.items()):
             before = measured.live.get(name, (self._live_metrics or {}).get(name))
-            print(visible(f"  {name} {value:.6g}" + ("" if before is None else f" (live {before:.6g})")))
-        missed = failures(bounds, measured, self._live_metrics)
+            print(visible_text(f"  {name} {value:.6g}" + ("" if before is None else f" (live {before:.6g})")))
+        missed = missed_bounds(bounds, measured, self._live_metrics)
         for each in missed:
-            print(visible(f"  missed: {each}"))
+            print(visible_text(f"  missed: {each}"))
         if missed:
             print(f"{self._item}: run {self.number} is not published")
         return PROBLEMS if missed else 0
 
 
-def _metrics(file: Path) -> dict[str, float]:
+def _read_metrics(file: Path) -> dict[str, float]:
     try:
         found = json.loads(file.read_text(encoding="utf-8")).get("metrics", {})
     except (OSError, ValueError, AttributeError):

@@ -10,23 +10,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from avactl.base.terminal import plural
+from avactl.base.terminal import count_text
 from avactl.contracts.pod_annotations import DEFAULT_CONTAINER, JOB_INDEX
 from avactl.program.local_run import LocalRole, LocalRun
 from avactl.program.manifest import Manifest
 from avactl.program.program import Item
-from avactl.workbench.local.addresses import MOST_PODS, AddressBlock, Translation, paths
-from avactl.workbench.local.environment import expand, resolve
+from avactl.workbench.local.addresses import MOST_PODS, AddressBlock, Translation, path_translator
+from avactl.workbench.local.environment import expand_references, resolve
 from avactl.workbench.local.errors import LocalRunError, LocalUsageError
-from avactl.workbench.local.volumes import volumes
+from avactl.workbench.local.volumes import make_volumes
 
 Body = dict[str, Any]
 ConfigMaps = dict[str, Mapping[str, str]]
 
-_GRACE = 30
+_GRACE_PERIOD_S = 30
 """Kubernetes' default of terminationGracePeriodSeconds."""
-_NODE = "localhost"
-_INTERFACES = ("GLOO_SOCKET_IFNAME", "HYDRA_IFACE", "I_MPI_HYDRA_IFACE", "NCCL_SOCKET_IFNAME")
+_NODE_NAME = "localhost"
+_INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "HYDRA_IFACE", "I_MPI_HYDRA_IFACE", "NCCL_SOCKET_IFNAME")
 """Variables with a network interface."""
 
 
@@ -104,7 +104,7 @@ def describe(item: Item, run: LocalRun, manifests: Iterable[Manifest], place: Pl
     """
     bodies = [manifest.body for manifest in manifests]
     jobs = {body["metadata"]["name"]: body for body in bodies if body["kind"] == "Job"}
-    roles = [_role(declared, jobs[declared.job]) for declared in run.roles]
+    roles = [_make_role(declared, jobs[declared.job]) for declared in run.roles]
     count = sum(role.declared.replicas for role in roles)
     if count > MOST_PODS:
         raise LocalUsageError(
@@ -121,52 +121,52 @@ def describe(item: Item, run: LocalRun, manifests: Iterable[Manifest], place: Pl
     addresses = {pod: block.address(number) for number, pod in enumerate(pods)}
     services = [body for body in bodies if body["kind"] == "Service"]
     resolved = {
-        (role.declared.role, index): _variables(role, index, run, maps, place, addresses)
+        (role.declared.role, index): _pod_variables(role, index, run, maps, place, addresses)
         for role in roles
-        for index in _indexes(role)
+        for index in _pod_indexes(role)
     }
     texts = [value for variables in resolved.values() for value in variables.values()]
     texts += [text for data in maps.values() for text in data.values()]
-    translation = Translation(addresses, _names(roles, services, item.ns), _port(services), texts, block)
+    translation = Translation(addresses, _dns_names(roles, services, item.ns), _rendezvous_port(services), texts, block)
 
     found = []
     for role in roles:
-        for index in _indexes(role):
+        for index in _pod_indexes(role):
             variables = resolved[role.declared.role, index]
-            found.append(_pod(role, index, variables, run, maps, place, translation))
+            found.append(_make_pod(role, index, variables, run, maps, place, translation))
     leading = roles[0]
     spec = leading.job["spec"]
     surplus = spec["completions"] - leading.declared.replicas
     return LocalJob(
         found,
         retries=spec.get("backoffLimitPerIndex", 0),
-        ignored=frozenset(_ignored(spec)),
+        ignored=frozenset(_ignored_exit_codes(spec)),
         most_failed=max(0, spec.get("maxFailedIndexes", 0) - surplus),
         first_pod_decides=run.first_pod_decides,
         timeout=run.timeout,
-        notes=list(_notes(item, run, roles, place, translation, services)),
+        notes=list(_run_notes(item, run, roles, place, translation, services)),
     )
 
 
-def _role(declared: LocalRole, job: Body) -> _Role:
+def _make_role(declared: LocalRole, job: Body) -> _Role:
     template = job["spec"]["template"]
     wanted = template["metadata"]["annotations"].get(DEFAULT_CONTAINER.name, declared.role)
     containers = [*template["spec"].get("initContainers", ()), *template["spec"]["containers"]]
     return _Role(declared, job, template, next(each for each in containers if each["name"] == wanted))
 
 
-def _ignored(job: Body) -> Iterator[int]:
+def _ignored_exit_codes(job: Body) -> Iterator[int]:
     """Yield the exit codes that the Job's policy does not count."""
     for rule in job.get("podFailurePolicy", {}).get("rules", ()):
         if rule["action"] == "Ignore":
             yield from rule.get("onExitCodes", {}).get("values", ())
 
 
-def _indexes(role: _Role) -> range:
+def _pod_indexes(role: _Role) -> range:
     return range(0 if role.declared.skipped else role.declared.replicas)
 
 
-def _variables(
+def _pod_variables(
     role: _Role, index: int, run: LocalRun, maps: ConfigMaps, place: Place, addresses: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the variables of one pod, with names of the cluster."""
@@ -180,7 +180,7 @@ def _variables(
             "annotations": {**metadata["annotations"], JOB_INDEX.name: str(index)},
         },
         "spec": {
-            "nodeName": _NODE,
+            "nodeName": _NODE_NAME,
             "serviceAccountName": role.template["spec"].get("serviceAccountName", ""),
         },
         "status": {"podIP": addresses[name], "hostIP": addresses[name]},
@@ -191,7 +191,7 @@ def _variables(
     return {**run.env(role.declared.role, index), "HOSTNAME": name, **found}
 
 
-def _names(roles: list[_Role], services: list[Body], namespace: str) -> dict[str, str]:
+def _dns_names(roles: list[_Role], services: list[Body], namespace: str) -> dict[str, str]:
     """DNS names of pods: below the headless Service of the job, and of Services that select one pod."""
     names: dict[str, str] = {}
     of_pods = {body["metadata"]["name"] for body in services}
@@ -207,13 +207,13 @@ def _names(roles: list[_Role], services: list[Body], namespace: str) -> dict[str
     return names
 
 
-def _port(services: list[Body]) -> int | None:
+def _rendezvous_port(services: list[Body]) -> int | None:
     """Port of the rendezvous, which the job's Services publish."""
     named = [port for body in services for port in body["spec"].get("ports", ()) if port["name"] == "rendezvous"]
     return int(named[0]["port"]) if named else None
 
 
-def _pod(
+def _make_pod(
     role: _Role,
     index: int,
     variables: Mapping[str, str],
@@ -225,16 +225,16 @@ def _pod(
     declared, spec, container = role.declared, role.template["spec"], role.container
     name = f"{declared.job}-{index}"
     given = {**place.given, **({run.checkout: str(place.checkout)} if run.checkout else {})}
-    mounted = volumes(spec, container, place.pods / name, place.claims, maps, given, translation.text)
-    local = paths(mounted.mounts)
-    own = {key: _interface(key, local(translation.variable(key, value))) for key, value in variables.items()}
+    mounted = make_volumes(spec, container, place.pods / name, place.claims, maps, given, translation.text)
+    local = path_translator(mounted.mounts)
+    own = {key: _local_interface(key, local(translation.variable(key, value))) for key, value in variables.items()}
     args = container.get("args", ()) if declared.args is None else declared.args
     words = [*container.get("command", ()), *args]
     if not container.get("command"):
         raise LocalRunError(
             f"{declared.role} runs the command of its image, which is not used here", "write `command` in the spec"
         )
-    argv = [local(translation.text(expand(word, variables))) for word in words]
+    argv = [local(translation.text(expand_references(word, variables))) for word in words]
     env = {"PYTHONUNBUFFERED": "1", **place.caller, **own}
     # The job master runs `avactl`, which is on no PATH if its environment is not activated.
     env["PATH"] = os.pathsep.join((env.get("PATH", os.defpath), str(Path(sys.executable).parent)))
@@ -259,14 +259,14 @@ def _pod(
         directory,
         mounted.files,
         mounted.directories,
-        grace=float(spec.get("terminationGracePeriodSeconds", _GRACE)),
+        grace=float(spec.get("terminationGracePeriodSeconds", _GRACE_PERIOD_S)),
         linger=declared.linger,
         stops_last=declared.stops_last,
     )
 
 
-def _interface(name: str, value: str) -> str:
-    return "lo" if name in _INTERFACES else value
+def _local_interface(name: str, value: str) -> str:
+    return "lo" if name in _INTERFACE_VARIABLES else value
 
 
 def _want_command(role: str, command: str, directory: str, env: Mapping[str, str]) -> None:
@@ -278,7 +278,7 @@ def _want_command(role: str, command: str, directory: str, env: Mapping[str, str
         )
 
 
-def _notes(
+def _run_notes(
     item: Item, run: LocalRun, roles: list[_Role], place: Place, translation: Translation, services: list[Body]
 ) -> Iterator[str]:
     if run.checkout:
@@ -289,6 +289,6 @@ def _notes(
             yield f"dataset {name}: {path} is an empty directory; `--mount {path}=DIR` uses yours"
     for role in roles:
         if role.declared.skipped:
-            yield f"{plural(role.declared.replicas, role.declared.role)} not started: {role.declared.skipped}"
-    if translation.port != _port(services):
-        yield f"port {translation.port} instead of {_port(services)}, which is in use"
+            yield f"{count_text(role.declared.replicas, role.declared.role)} not started: {role.declared.skipped}"
+    if translation.port != _rendezvous_port(services):
+        yield f"port {translation.port} instead of {_rendezvous_port(services)}, which is in use"

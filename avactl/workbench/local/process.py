@@ -13,7 +13,7 @@ from avactl.workbench.local.descendants import MARK, end_with_parent, kill_desce
 from avactl.workbench.local.output import Lines
 from avactl.workbench.local.pods import LocalPod
 
-_CHUNK = 65536
+_CHUNK_BYTES = 65536
 _LAST_OUTPUT = 5.0
 """Seconds to wait for the end of the output after all processes are gone."""
 
@@ -85,7 +85,7 @@ class PodProcess:
         )
         lines = Lines()
         try:
-            while data := await reader.read(_CHUNK):
+            while data := await reader.read(_CHUNK_BYTES):
                 for line in lines.feed(data):
                     self._show(line)
             for line in lines.end():

@@ -7,12 +7,12 @@ import signal
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 
-from avactl.base.terminal import plural
+from avactl.base.terminal import count_text
 from avactl.workbench.local.output import Output
 from avactl.workbench.local.pods import LocalJob, LocalPod
 from avactl.workbench.local.process import PodProcess
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _FIRST_DELAY, _LONGEST_DELAY = 1.0, 60.0
 """Seconds before a restart, doubled each time."""
 _MOST_REPLACED, _HOUR = 2, 3600.0
@@ -50,18 +50,18 @@ class Runner:
         """`run`: name of the run, unique on the machine."""
         self._job, self._output = job, output
         running: set[int] = set()
-        self._members = [_Member(pod, PodProcess(pod, run, self._shows(pod), running)) for pod in job.pods]
+        self._members = [_Member(pod, PodProcess(pod, run, self._line_writer(pod), running)) for pod in job.pods]
         self._signals: asyncio.Queue[int] = asyncio.Queue()
         self.stopped = False
         """True if a signal ended the run."""
 
-    def _shows(self, pod: LocalPod) -> Callable[[str], None]:
+    def _line_writer(self, pod: LocalPod) -> Callable[[str], None]:
         return lambda text: self._output.line(pod.label, text)
 
     async def run(self) -> int:
         """Run all pods and return the exit code: 0, that of the pod that failed the job, or 128 + a signal's number."""
         loop = asyncio.get_running_loop()
-        for number in _SIGNALS:
+        for number in _END_SIGNALS:
             loop.add_signal_handler(number, self._signals.put_nowait, number)
         stop = asyncio.create_task(self._signals.get())
         try:
@@ -83,7 +83,7 @@ class Runner:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            for number in _SIGNALS:
+            for number in _END_SIGNALS:
                 loop.remove_signal_handler(number)
 
     async def _keep_running(self, member: _Member) -> int:
@@ -102,7 +102,7 @@ class Runner:
             elif code != 0:
                 failures += 1
                 if failures > self._job.retries:
-                    self._output.event(member.pod.label, _failed(code, self._job.retries))
+                    self._output.event(member.pod.label, _failure_text(code, self._job.retries))
                     return code
                 text = f"exited with code {code}; restart {failures} of {self._job.retries} in {delay:.0f} s"
                 self._output.event(member.pod.label, text)
@@ -128,14 +128,14 @@ class Runner:
                 await self._stop(stop.result())
             for task in done:
                 task.result()  # an OSError
-            failed = [each for each in self._members if not each.active and _result(each)]
+            failed = [each for each in self._members if not each.active and _member_result(each)]
             followers = [each for each in failed if not each.pod.leads]
             if followers or len(failed) > self._job.most_failed:
-                return _result((followers or failed)[0])
-            if self._job.first_pod_decides and not leaders[0].active and not _result(leaders[0]):
+                return _member_result((followers or failed)[0])
+            if self._job.first_pod_decides and not leaders[0].active and not _member_result(leaders[0]):
                 return 0
             if not any(each.active for each in leaders):
-                return _result(failed[0]) if failed else 0
+                return _member_result(failed[0]) if failed else 0
 
     async def _stop(self, number: int) -> None:
         """End all pods after a signal: leading ones first, as they may save state on servers. Raises _StoppedError."""
@@ -143,7 +143,9 @@ class Runner:
         active = [each for each in self._members if each.active]
         longest = max((each.pod.grace for each in active), default=0)
         again = "; Ctrl-C again kills them" if number == signal.SIGINT else ""
-        self._output.note(f"{name}: ending {plural(len(active), 'process', 'processes')} within {longest:.0f} s{again}")
+        self._output.note(
+            f"{name}: ending {count_text(len(active), 'process', 'processes')} within {longest:.0f} s{again}"
+        )
         ending = asyncio.create_task(self._end_in_order())
         killing = asyncio.create_task(self._signals.get())
         try:
@@ -154,36 +156,36 @@ class Runner:
         raise _StoppedError(number)
 
     async def _end_in_order(self) -> None:
-        await self._end([each for each in self._members if not each.pod.stops_last])
-        await self._end([each for each in self._members if each.pod.stops_last])
+        await self._end_members([each for each in self._members if not each.pod.stops_last])
+        await self._end_members([each for each in self._members if each.pod.stops_last])
 
     async def _end_others(self, stop: asyncio.Task[int], lingering: bool) -> None:
         """End the pods that are left when the job is decided. Raises _StoppedError on a signal, which kills them."""
         others = [each for each in self._members if each.active]
         late = [each for each in others if lingering and each.pod.linger]
         soon = [each for each in others if each not in late]
-        ending = asyncio.create_task(self._all(self._end(soon), *map(self._linger, late)))
+        ending = asyncio.create_task(self._run_all(self._end_members(soon), *map(self._wait_for_end, late)))
         await asyncio.wait({ending, stop}, return_when=asyncio.FIRST_COMPLETED)
         if stop.done():
             ending.cancel()
             raise _StoppedError(stop.result())
 
     @staticmethod
-    async def _all(*parts: Awaitable[None]) -> None:
+    async def _run_all(*parts: Awaitable[None]) -> None:
         await asyncio.gather(*parts)
 
-    async def _linger(self, member: _Member) -> None:
+    async def _wait_for_end(self, member: _Member) -> None:
         """Give a pod its time to end by itself."""
         member.ending = True
         if not member.process.started:
-            await self._end([member])
+            await self._end_members([member])
             return
         self._output.event(member.pod.label, f"has {member.pod.linger:.0f} s to end; Ctrl-C kills it")
         assert member.task is not None
         await asyncio.wait({member.task}, timeout=member.pod.linger)
-        await self._end([member])
+        await self._end_members([member])
 
-    async def _end(self, members: Iterable[_Member]) -> None:
+    async def _end_members(self, members: Iterable[_Member]) -> None:
         """Send SIGTERM, and SIGKILL after the grace period."""
 
         async def end(member: _Member) -> None:
@@ -202,10 +204,10 @@ class Runner:
         await asyncio.gather(*(end(member) for member in members if member.active))
 
 
-def _result(member: _Member) -> int:
+def _member_result(member: _Member) -> int:
     return member.task.result() if member.task is not None and not member.task.cancelled() else 0
 
 
-def _failed(code: int, retries: int) -> str:
-    after = f" after {plural(retries, 'restart')}" if retries else ""
+def _failure_text(code: int, retries: int) -> str:
+    after = f" after {count_text(retries, 'restart')}" if retries else ""
     return f"failed with exit code {code}{after}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from avactl.compiler.lower import objects_of
 from avactl.diagnostics import Diagnostic
-from avactl.diagnostics.suggest import closest
+from avactl.diagnostics.suggest import closest_word
 from avactl.program import registry
 from avactl.program.local_run import LocalHooks
 from avactl.program.manifest import Manifest
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from avactl.compiler import Compilation
     from avactl.kinds.pipeline.spec import PipelineSpec
 
-_SHOWN = 8
+_MAX_SHOWN = 8
 """Most job names in a message."""
 
 
@@ -36,19 +36,19 @@ def select(compilation: Compilation, files: Collection[str], name: str = "", wor
 
     Raises LocalUsageError.
     """
-    jobs = {item: hooks for item in compilation.program.items if (hooks := _hooks(item)) is not None}
+    jobs = {item: hooks for item in compilation.program.items if (hooks := _local_hooks(item)) is not None}
     there = [item for item in jobs if not files or item.doc.file in files]
     where = f"in {', '.join(sorted(files))}" if files else "in the repository"
     if not there:
-        raise LocalUsageError(f"no job {where}", _elsewhere(jobs))
+        raise LocalUsageError(f"no job {where}", _suggest_names(jobs))
     found = [item for item in there if not name or name in (item.spec_name, f"{item.team}/{item.spec_name}")]
     if not found:
-        near = closest(name, [item.spec_name for item in there])
-        hint = f"did you mean `{near}`?" if near else f"jobs: {_names(there)}"
+        near = closest_word(name, [item.spec_name for item in there])
+        hint = f"did you mean `{near}`?" if near else f"jobs: {_item_names(there)}"
         raise LocalUsageError(f"no job {where} is named {name}", hint)
     if len(found) > 1:
         what = f"several jobs are named {name}" if name else f"several jobs {where}"
-        raise LocalUsageError(what, f"add the name of one: {_names(found, team=bool(name))}")
+        raise LocalUsageError(what, f"add the name of one: {_item_names(found, team=bool(name))}")
     item = found[0]
     hooks = jobs[item]
     others = [
@@ -73,25 +73,25 @@ def select_pipelines(compilation: Compilation, files: Collection[str], name: str
         there = not files or item.doc.file in files
         return there and (not name or name in (item.spec_name, f"{item.team}/{item.spec_name}"))
 
-    if any(_hooks(item) is not None and meant(item) for item in compilation.program.items):
+    if any(_local_hooks(item) is not None and meant(item) for item in compilation.program.items):
         return []
     return [item for item in compilation.program.of_kind(Pipeline) if meant(item)]
 
 
-def _hooks(item: Item) -> LocalHooks[object] | None:
-    workload = registry.kind(item.kind).workload
+def _local_hooks(item: Item) -> LocalHooks[object] | None:
+    workload = registry.get_kind(item.kind).workload
     return None if workload is None else workload.local
 
 
-def _elsewhere(jobs: Iterable[Item]) -> str:
+def _suggest_names(jobs: Iterable[Item]) -> str:
     files = sorted({item.doc.file for item in jobs})
-    return f"files with jobs: {_listed(files)}" if files else ""
+    return f"files with jobs: {_join_names(files)}" if files else ""
 
 
-def _names(items: Iterable[Item], team: bool = False) -> str:
-    return _listed([f"{item.team}/{item.spec_name}" if team else item.spec_name for item in items])
+def _item_names(items: Iterable[Item], team: bool = False) -> str:
+    return _join_names([f"{item.team}/{item.spec_name}" if team else item.spec_name for item in items])
 
 
-def _listed(names: list[str]) -> str:
-    shown = ", ".join(names[:_SHOWN])
-    return shown if len(names) <= _SHOWN else f"{shown} … and {len(names) - _SHOWN} more"
+def _join_names(names: list[str]) -> str:
+    shown = ", ".join(names[:_MAX_SHOWN])
+    return shown if len(names) <= _MAX_SHOWN else f"{shown} … and {len(names) - _MAX_SHOWN} more"

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from avactl.base.terminal import plural
+from avactl.base.terminal import count_text
 from avactl.program.local_run import LocalRun
 from avactl.program.manifest import Manifest
 from avactl.program.program import Item
@@ -38,18 +38,18 @@ def run(selected: Selected, checkout: Path, given: Mapping[str, str]) -> int:
     LocalUsageError, before anything is started.
     """
     item = selected.item
-    with workspace(item, checkout) as directory:
+    with lock_run_directory(item, checkout) as directory:
         shutil.rmtree(directory / "pods", ignore_errors=True)
         return run_in(directory, str(item), item, selected.hooks.run(item), selected.manifests, checkout, given)
 
 
 @contextmanager
-def workspace(item: Item, checkout: Path) -> Iterator[Path]:
+def lock_run_directory(item: Item, checkout: Path) -> Iterator[Path]:
     """Lock and yield the directory of an item's runs. Raises LocalUsageError, LocalRunError."""
     if not checkout.is_dir():
         raise LocalUsageError(f"--directory {checkout}: no such directory")
-    directory = _directory(checkout / BASE, f"{item.ns}.{item.name}")
-    with _locked(directory, str(item)):
+    directory = _make_directory(checkout / BASE, f"{item.ns}.{item.name}")
+    with _lock_directory(directory, str(item)):
         yield directory
 
 
@@ -75,7 +75,7 @@ def run_in(
 def _run(title: str, job: LocalJob, name: str, directory: Path) -> int:
     output = Output([pod.label for pod in job.pods])
     roles = Counter(pod.role for pod in job.pods)
-    output.note(f"{title}: {', '.join(plural(count, role) for role, count in roles.items())} on this machine")
+    output.note(f"{title}: {', '.join(count_text(count, role) for role, count in roles.items())} on this machine")
     for note in job.notes:
         output.note(f"  {note}")
     kept = directory / VOLUMES
@@ -95,7 +95,7 @@ def _run(title: str, job: LocalJob, name: str, directory: Path) -> int:
     return code
 
 
-def _directory(base: Path, name: str) -> Path:
+def _make_directory(base: Path, name: str) -> Path:
     """Return the directory of a job below `.avactl`, which git ignores. Raises LocalRunError."""
     try:
         base.mkdir(exist_ok=True)
@@ -110,7 +110,7 @@ def _directory(base: Path, name: str) -> Path:
     return directory
 
 
-def _locked(directory: Path, title: str) -> IO[bytes]:
+def _lock_directory(directory: Path, title: str) -> IO[bytes]:
     """Return a lock on the directory, held until it is closed. Raises LocalUsageError if another run has it."""
     file = (directory / "lock").open("wb")
     try:

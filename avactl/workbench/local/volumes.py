@@ -14,7 +14,7 @@ from avactl.program.lowering.pods import HOME
 from avactl.workbench.local.errors import LocalUsageError
 
 Body = dict[str, Any]
-_UNCHANGED = "/dev/shm"  # noqa: S108 - every machine has it
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - every machine has it
 
 
 class Volumes(NamedTuple):
@@ -28,7 +28,7 @@ class Volumes(NamedTuple):
     """Directories to create."""
 
 
-def volumes(
+def make_volumes(
     spec: Body,
     container: Body,
     own: Path,
@@ -51,15 +51,15 @@ def volumes(
         elif path == HOME:
             # Images have no home for their user; the caller has one.
             result.mounts[path] = str(Path.home())
-        elif "subPath" in mount or path == _UNCHANGED:
+        elif "subPath" in mount or path == _SHARED_MEMORY:
             continue
         elif "persistentVolumeClaim" in source:
-            _directory(result, path, claims / source["persistentVolumeClaim"]["claimName"])
+            _add_directory(result, path, claims / source["persistentVolumeClaim"]["claimName"])
         elif "emptyDir" in source:
-            _directory(result, path, own / mount["name"])
+            _add_directory(result, path, own / mount["name"])
         elif "configMap" in source:
             directory = own / mount["name"]
-            _directory(result, path, directory)
+            _add_directory(result, path, directory)
             wanted = source["configMap"]
             data = config_maps.get(wanted["name"], {})
             keys = {item["key"]: item["path"] for item in wanted.get("items", ())} or {key: key for key in data}
@@ -70,7 +70,7 @@ def volumes(
     return result
 
 
-def _directory(result: Volumes, path: str, directory: Path) -> None:
+def _add_directory(result: Volumes, path: str, directory: Path) -> None:
     result.mounts[path] = str(directory)
     result.directories.append(directory)
 

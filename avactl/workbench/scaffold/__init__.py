@@ -11,8 +11,8 @@ from pathlib import Path
 
 from avactl import __version__
 from avactl.base.templates import read_files
-from avactl.compiler.json_schema import schemas
-from avactl.workbench.scaffold.choice import Choice, adapt, requirement_line
+from avactl.compiler.json_schema import schema_files
+from avactl.workbench.scaffold.choice import Choice, adapt_template, requirement_line
 
 REQUIREMENTS = "stacks/requirements.txt"
 """The avactl that compiles the repository; without Pulumi, it and the lock are in the root."""
@@ -24,27 +24,27 @@ class ScaffoldError(Exception):
     """The repository cannot be created there."""
 
 
-def template(choice: Choice | None = None) -> dict[str, bytes]:
+def template_files(choice: Choice | None = None) -> dict[str, bytes]:
     """Return the files of a new repository by path."""
     choice = choice or Choice()
     files = read_files(resources.files("avactl.workbench.scaffold") / "template")
     files[REQUIREMENTS] = files[REQUIREMENTS].replace(b"AVACTL", requirement_line(choice, __version__).encode())
     (engine,) = re.findall(rb"^pulumi==(\S+)", files[LOCK], re.MULTILINE)
-    files = adapt(files, choice, engine.decode())
-    for name, text in schemas().items():
+    files = adapt_template(files, choice, engine.decode())
+    for name, text in schema_files().items():
         files[f".avactl/schemas/{name}"] = text.encode()
     return files
 
 
-def examples() -> list[str]:
+def example_names() -> list[str]:
     """Return the names of the example repositories."""
     return sorted(entry.name for entry in (resources.files("avactl.workbench.scaffold") / "examples").iterdir())
 
 
-def example(name: str) -> dict[str, bytes]:
+def example_files(name: str) -> dict[str, bytes]:
     """Return the files of an example repository by path. Raises ScaffoldError."""
-    if name not in examples():
-        raise ScaffoldError(f"no example `{name}`; there are: {', '.join(examples())}")
+    if name not in example_names():
+        raise ScaffoldError(f"no example `{name}`; there are: {', '.join(example_names())}")
     return read_files(resources.files("avactl.workbench.scaffold") / "examples" / name)
 
 
@@ -53,7 +53,7 @@ def create(directory: Path, files: dict[str, bytes] | None = None) -> list[str]:
 
     Existing files are never overwritten. Raises ScaffoldError.
     """
-    files = template() if files is None else files
+    files = template_files() if files is None else files
     taken = [path for path in files if (directory / path).exists()]
     if taken:
         raise ScaffoldError(f"{directory / taken[0]} already exists")

@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from avactl.base.installation import Origin, origin, requirement
+from avactl.base.installation import Origin, installed_from, requirement_text
 from avactl.forges import FORGES, find_forge, forge_names
 from avactl.forges.forge import Forge, PipelineOptions
 from avactl.workbench.scaffold.environments import in_environments
@@ -25,7 +25,7 @@ ENGINES = {
 BOTH, NONE = "both", "none"
 FORGE_CHOICES = (*forge_names(), BOTH, NONE)
 """Values of `--forge`; `both` stands for the forges whose pipelines are written by default."""
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?").fullmatch
+_IS_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?").fullmatch
 _PULUMI_ONLY = frozenset(
     (
         "charset-normalizer",
@@ -52,8 +52,8 @@ _PULUMI_ONLY = frozenset(
     )
 )
 """Packages of the lock that only the extra `pulumi` needs."""
-_NOWHERE = "https://REPLACE.example.com/"
-_APPLIED = {
+_PLACEHOLDER_URL = "https://REPLACE.example.com/"
+_NEXT_STEPS = {
     "pulumi": "CI applies the affected stacks once `PULUMI_BACKEND_URL`, the Pulumi state backend, is set. `stacks/` "
     "contains the\nPulumi program.",
     "flux": "CI commits the rendered objects to the branch `rendered`, which Flux follows: set `spec.reconcile."
@@ -88,13 +88,13 @@ class Choice:
         if self.forge not in FORGE_CHOICES:
             raise ChoiceError(f"--forge {self.forge} must be one of {', '.join(FORGE_CHOICES)}")
         for name in self.clusters:
-            if not _NAME(name):
+            if not _IS_NAME(name):
                 raise ChoiceError(f"`{name}` is not a cluster name: use lowercase letters, digits and `-`")
         if not self.clusters or len(set(self.clusters)) < len(self.clusters):
             raise ChoiceError("--clusters must be different names, separated by commas")
 
         for name in self.environments:
-            if not _NAME(name):
+            if not _IS_NAME(name):
                 raise ChoiceError(f"`{name}` is not the name of an environment: use lowercase letters, digits and `-`")
         if len(set(self.environments)) < len(self.environments):
             raise ChoiceError("--environments must be different names, separated by commas")
@@ -111,7 +111,7 @@ def source_of(url: str) -> Origin:
 
     A local wheel gives its hash, and a URL to fill in. Raises ChoiceError, for a URL without a hash or commit too.
     """
-    given = url or origin().url
+    given = url or installed_from().url
     if not given:
         return Origin()
     if given.startswith(("git+https://", "git+ssh://")):
@@ -120,7 +120,7 @@ def source_of(url: str) -> Origin:
         return Origin(given)
     if given.startswith("https://"):
         address, _, digest = given.partition("#sha256=")
-        digest = digest or ("" if url else origin().sha256)
+        digest = digest or ("" if url else installed_from().sha256)
         if not re.fullmatch(r"[0-9a-f]{64}", digest):
             raise ChoiceError(f"--from {address} must end with #sha256= and the hash of the file")
         return Origin(address, digest)
@@ -129,7 +129,7 @@ def source_of(url: str) -> Origin:
         if url:
             raise ChoiceError(f"--from {url} must be a wheel, https://…#sha256=HASH or git+https://…@COMMIT")
         return Origin()
-    return Origin(_NOWHERE + path.name, hashlib.sha256(path.read_bytes()).hexdigest())
+    return Origin(_PLACEHOLDER_URL + path.name, hashlib.sha256(path.read_bytes()).hexdigest())
 
 
 def requirement_line(choice: Choice, version: str) -> str:
@@ -140,12 +140,12 @@ def requirement_line(choice: Choice, version: str) -> str:
     extras = ("ci", "cluster", "pulumi") if choice.engine == "pulumi" else ("ci", "cluster")
     source = choice.source
     if not source.url:
-        source = Origin(f"{_NOWHERE}avactl-{version}-py3-none-any.whl", "0" * 64)
-    line = requirement(extras, source)
+        source = Origin(f"{_PLACEHOLDER_URL}avactl-{version}-py3-none-any.whl", "0" * 64)
+    line = requirement_text(extras, source)
     return f"{line} \\\n    --hash=sha256:{source.sha256}" if source.sha256 else line
 
 
-def adapt(files: dict[str, bytes], choice: Choice, pulumi: str) -> dict[str, bytes]:
+def adapt_template(files: dict[str, bytes], choice: Choice, pulumi: str) -> dict[str, bytes]:
     """Return the files of the template that a choice needs, adapted to it, and the pipelines of its forges.
 
     `pulumi`: version of the Pulumi engine.
@@ -157,11 +157,11 @@ def adapt(files: dict[str, bytes], choice: Choice, pulumi: str) -> dict[str, byt
     }
     cluster = chosen.pop("clusters/lab.yaml")
     for name in choice.clusters:
-        chosen[f"clusters/{name}.yaml"] = _cluster(cluster, name, choice)
+        chosen[f"clusters/{name}.yaml"] = _adapt_cluster(cluster, name, choice)
     if len(choice.clusters) > 1 and not choice.environments:
         for path in ("teams/vision/hello.yaml", "teams/vision/team.yaml"):
             chosen[path] = _select_cluster(chosen[path], choice.clusters[0])
-    chosen["README.md"] = chosen["README.md"].replace("APPLIED", _APPLIED[choice.engine])
+    chosen["README.md"] = chosen["README.md"].replace("APPLIED", _NEXT_STEPS[choice.engine])
     if choice.environments:
         chosen = in_environments(chosen, choice.environments)
     options = PipelineOptions(
@@ -175,7 +175,7 @@ def adapt(files: dict[str, bytes], choice: Choice, pulumi: str) -> dict[str, byt
     return {path: text.encode() for path, text in chosen.items()}
 
 
-def _cluster(text: str, name: str, choice: Choice) -> str:
+def _adapt_cluster(text: str, name: str, choice: Choice) -> str:
     several = len(choice.clusters) > 1
     text = text.replace("{name: lab}", f"{{name: {name}}}").replace("cluster: lab", f"cluster: {name}")
     if several:

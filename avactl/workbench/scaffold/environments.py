@@ -7,19 +7,19 @@ from collections.abc import Mapping, Sequence
 
 from avactl.base.templates import substitute
 
-_CONFIG = """# Environments: `avactl validate` checks all, other commands take `--environment NAME`.
+_CONFIG_COMMENT = """# Environments: `avactl validate` checks all, other commands take `--environment NAME`.
 environments:
 """
-_ENVIRONMENT = """  {name}:
+_ENVIRONMENT_ENTRY = """  {name}:
     include: [clusters/{name}]     # its clusters and pools
     overlays: [overlays/{name}]    # what it changes of the specs in teams/
 """
-_OVERLAY = """# What {name} changes: the spec that it names, and the keys that differ.
+_OVERLAY_COMMENT = """# What {name} changes: the spec that it names, and the keys that differ.
 apiVersion: avactl.dev/v1
 {kind}
 metadata: {{name: hello, team: vision, labels: {{environment: {name}}}}}
 """
-_PLACED = """spec: {{cluster: {cluster}}}
+_PLACED_EXAMPLE = """spec: {{cluster: {cluster}}}
 ---
 apiVersion: avactl.dev/v1
 kind: Quota
@@ -37,12 +37,12 @@ def in_environments(files: Mapping[str, str], environments: Sequence[str]) -> di
                 cluster = path.removeprefix("clusters/").removesuffix(".yaml")
                 found[f"clusters/{name}/{cluster}.yaml"] = _of_cluster(text, cluster, name)
         else:
-            found[path] = _adapted(path, text, environments)
+            found[path] = _adapt_file(path, text, environments)
     clusters = [path[len("clusters/") : -len(".yaml")] for path in files if path.startswith("clusters/")]
     for name in environments:
-        placed = _PLACED.format(cluster=f"{name}-{clusters[0]}") if len(clusters) > 1 else ""
+        placed = _PLACED_EXAMPLE.format(cluster=f"{name}-{clusters[0]}") if len(clusters) > 1 else ""
         kind = re.findall(r"(?m)^kind: \w+$", files["teams/vision/hello.yaml"])[0]
-        found[f"overlays/{name}/vision.yaml"] = _OVERLAY.format(name=name, kind=kind) + placed
+        found[f"overlays/{name}/vision.yaml"] = _OVERLAY_COMMENT.format(name=name, kind=kind) + placed
     return found
 
 
@@ -52,11 +52,11 @@ def _of_cluster(text: str, cluster: str, environment: str) -> str:
     )
 
 
-def _adapted(path: str, text: str, environments: Sequence[str]) -> str:
+def _adapt_file(path: str, text: str, environments: Sequence[str]) -> str:
     if path == "avactl.yaml":
         text = substitute(text, "include: [clusters, teams]", "include: [teams]")
-        made = "".join(_ENVIRONMENT.format(name=each) for each in environments)
-        return substitute(text, "# Who may declare", f"{_CONFIG}{made}# Who may declare")
+        made = "".join(_ENVIRONMENT_ENTRY.format(name=each) for each in environments)
+        return substitute(text, "# Who may declare", f"{_CONFIG_COMMENT}{made}# Who may declare")
     if path == "README.md":
         chosen = f"export AVACTL_ENVIRONMENT={environments[0]}   # or {', '.join(environments[1:]) or 'another'}\n"
         text = substitute(text, "avactl diff  ", f"{chosen}avactl diff  ")

@@ -148,8 +148,8 @@ CASES = [
             f"bare repository, remote {remote.partition(':')[0]}",
             code=0,
             commands=GIT,
-            after=lambda site, remote=remote: site.plant_bare_repository(site.filled(remote)),
-        )  # type: ignore[misc]
+            after=lambda site, remote=remote: site.plant_bare_repository(site.filled(remote)),  # type: ignore[misc]
+        )
         for remote in ("ssh://git@example.com/x.git", "ext::touch RAN", "git://example.com/x.git", "-uRAN")
     ),
     Hostile("programs in the clone's settings", code=0, after=lambda site: site.use_drivers(), commands=GIT),

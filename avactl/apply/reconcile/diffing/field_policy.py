@@ -11,13 +11,13 @@ from typing import Any
 from avactl.apply.reconcile.diffing.managed_fields import Path
 from avactl.program.ownership import KUBERNETES
 
-_CONTROLLERS = re.compile(
+_IS_CONTROLLER = re.compile(
     r"avactl.*|kube-.*|kubelet|kwok|cloud-.*|cluster-autoscaler|karpenter|vpa-.*|horizontal-pod-autoscaler"
     r"|.*controller.*|.*operator.*|.*provisioner.*|.*-?scheduler|.*webhook.*|.*injector.*|.*attacher.*|.*resizer.*"
     r"|.*daemon.*|.*-agent|manager|Go-http-client|before-first-apply"
 ).fullmatch
 """Patterns of field managers that are programs in the cluster. client-go defaults to the name of the binary."""
-_PEOPLE = re.compile(
+_IS_PERSON = re.compile(
     r"kubectl.*|oc|k9s|Lens.*|OpenLens|Headlamp|Mozilla|rancher|node-fetch|curl|[Pp]ython.*|OpenAPI-Generator|helm"
 ).fullmatch
 """Field managers of command-line tools."""
@@ -38,18 +38,18 @@ class Hands:
         if manager in self.leave:
             return False
         if path[0] == "f:metadata":
-            return path[1] in ("f:labels", "f:annotations") and _PEOPLE(manager) is not None
-        return _CONTROLLERS(manager) is None
+            return path[1] in ("f:labels", "f:annotations") and _IS_PERSON(manager) is not None
+        return _IS_CONTROLLER(manager) is None
 
 
 @lru_cache
-def left(kind: str, declared: tuple[str, ...]) -> tuple[Path, ...]:
+def controller_paths(kind: str, declared: tuple[str, ...]) -> tuple[Path, ...]:
     """Return the controller-owned paths of a kind, in the notation of field sets."""
     found = [tuple(f"f:{step}" for step in owned.path) for owned in KUBERNETES if owned.kind in (kind, "*")]
     return (*found, *(tuple(f"f:{step}" for step in path.split(".")) for path in declared))
 
 
-def without(body: Mapping[str, Any], paths: Collection[str]) -> dict[str, Any]:
+def without_fields(body: Mapping[str, Any], paths: Collection[str]) -> dict[str, Any]:
     """Return an object without the given fields; unaffected parts are shared with the original."""
     result = dict(body)
     for path in paths:

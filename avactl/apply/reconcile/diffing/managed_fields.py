@@ -28,7 +28,7 @@ class Owner(NamedTuple):
     fields: Fields
 
 
-def owners(live: Mapping[str, Any]) -> list[Owner]:
+def field_owners(live: Mapping[str, Any]) -> list[Owner]:
     """Return all managers of an object's fields."""
     return [
         Owner(entry.get("manager", ""), entry.get("subresource", ""), entry["fieldsV1"] or {})
@@ -37,7 +37,7 @@ def owners(live: Mapping[str, Any]) -> list[Owner]:
     ]
 
 
-def applied(live: Mapping[str, Any]) -> Fields | None:
+def applied_fields(live: Mapping[str, Any]) -> Fields | None:
     """Return the fields we own by apply; None if there are none, or only in another API version."""
     for entry in live["metadata"].get("managedFields") or ():
         if entry.get("manager") == FIELD_MANAGER and entry.get("operation") == "Apply" and not entry.get("subresource"):
@@ -45,18 +45,18 @@ def applied(live: Mapping[str, Any]) -> Fields | None:
     return None
 
 
-def leaves(fields: Fields, before: Path = ()) -> Iterator[Path]:
+def leaf_paths(fields: Fields, before: Path = ()) -> Iterator[Path]:
     """Yield the paths of a set that have no children."""
     for step, below in fields.items():
         if step == ".":
             continue
         if below and not below.keys() <= {"."}:
-            yield from leaves(below, (*before, step))
+            yield from leaf_paths(below, (*before, step))
         else:
             yield (*before, step)
 
 
-def has(fields: Fields | None, path: Path) -> bool:
+def has_path(fields: Fields | None, path: Path) -> bool:
     """Return whether a set contains the path, one of its children, or an ancestor owned as a whole."""
     for step in path:
         if fields is None:
@@ -70,13 +70,13 @@ def has(fields: Fields | None, path: Path) -> bool:
 def find(value: Any, path: Path) -> Any:
     """Return the value at a path; ABSENT if there is none."""
     for step in path:
-        _, value = child(value, step)
+        _, value = child_at(value, step)
         if value is ABSENT:
             return ABSENT
     return value
 
 
-def child(value: Any, step: str) -> tuple[str | int, Any]:
+def child_at(value: Any, step: str) -> tuple[str | int, Any]:
     """Return the key or index of one step, and the value there."""
     kind, text = step[:2], step[2:]
     if kind == "f:":
@@ -98,32 +98,32 @@ _KEY_DEFAULTS = {"protocol": "TCP"}
 """List keys that the API server defaults before it compares."""
 
 
-def pointer(value: Any, path: Path) -> str:
+def json_pointer(value: Any, path: Path) -> str:
     """Return the JSON pointer (RFC 6901) of a path in an object that has it."""
     out = ""
     for step in path:
-        key, value = child(value, step)
+        key, value = child_at(value, step)
         out += "/" + str(key).replace("~", "~0").replace("/", "~1")
     return out
 
 
-def positions(value: Any, path: Path) -> tuple[int, ...]:
+def list_positions(value: Any, path: Path) -> tuple[int, ...]:
     """Return the list indices along a path, so that the last entries can be removed first."""
     found: list[int] = []
     for step in path:
-        key, value = child(value, step)
+        key, value = child_at(value, step)
         if isinstance(key, int):
             found.append(key)
     return tuple(found)
 
 
-def dotted(path: Path) -> str:
+def format_path(path: Path) -> str:
     """Format a path for people: `spec.template.spec.containers[train].image`."""
     text = ""
     for step in path:
         kind, name = step[:2], step[2:]
         if kind == "f:":
-            text += f".{name}" if text and _plain(name) else (name if _plain(name) else f"[{name}]")
+            text += f".{name}" if text and _is_plain(name) else (name if _is_plain(name) else f"[{name}]")
         elif kind == "k:":
             text += f"[{','.join(str(part) for part in orjson.loads(name).values())}]"
         else:
@@ -131,5 +131,5 @@ def dotted(path: Path) -> str:
     return text
 
 
-def _plain(name: str) -> bool:
+def _is_plain(name: str) -> bool:
     return name.replace("_", "").replace("-", "").isalnum()

@@ -17,7 +17,7 @@ import orjson
 from avactl.apply.reconcile.diffing import managed_fields
 from avactl.apply.reconcile.diffing.field_policy import Hands
 from avactl.apply.reconcile.diffing.managed_fields import ABSENT, Fields, Owner, Path
-from avactl.base.quantity import quantity
+from avactl.base.quantity import parse_quantity
 from avactl.kube.object_client import FIELD_MANAGER
 from avactl.program import kubernetes_schema
 
@@ -34,7 +34,7 @@ class Difference(NamedTuple):
     @property
     def field(self) -> str:
         """Return the path as text."""
-        return managed_fields.dotted(self.path)
+        return managed_fields.format_path(self.path)
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ class Comparison:
 def compare(want: Mapping[str, Any], live: Mapping[str, Any], leave: Sequence[Path], hands: Hands) -> Comparison:
     """Compare `want`, which has no controller-owned fields (`leave`), with the live object."""
     walk = _Walk(want, live, leave)
-    ours = managed_fields.applied(live)
+    ours = managed_fields.applied_fields(live)
     for key, value in want.items():
         if key in ("apiVersion", "kind"):
             continue
@@ -81,7 +81,7 @@ class _Walk:
     def __init__(self, want: Mapping[str, Any], live: Mapping[str, Any], leave: Sequence[Path]) -> None:
         self.result = Comparison()
         self.certain = 0
-        self.owners = managed_fields.owners(live)
+        self.owners = managed_fields.field_owners(live)
         self._leave = frozenset(leave)
         self._want = want
         self._known = kubernetes_schema.find(str(want.get("apiVersion")), str(want.get("kind"))) is not None
@@ -92,11 +92,12 @@ class _Walk:
         if self._known:
             return kubernetes_schema.is_quantity(self._want, steps)
         # Controllers of other kinds normalise what their types call a quantity.
-        return steps[0] not in ("metadata", "data") and not _QUANTITIES.isdisjoint(steps)
+        return steps[0] not in ("metadata", "data") and not _QUANTITY_FIELDS.isdisjoint(steps)
 
     def _differs(self, path: Path, old: Any, new: Any, *, maybe: bool = False) -> None:
         by = next(
-            (o.manager for o in self.owners if o.manager != FIELD_MANAGER and managed_fields.has(o.fields, path)), ""
+            (o.manager for o in self.owners if o.manager != FIELD_MANAGER and managed_fields.has_path(o.fields, path)),
+            "",
         )
         self.result.apply.append(Difference(path, old, new, by))
         self.certain += not maybe
@@ -127,7 +128,7 @@ class _Walk:
             # The API server drops empty values.
             if ours is None or want not in ("", 0, False):
                 self._differs(path, live, want)
-        elif not _equal(want, live):
+        elif not _is_equal(want, live):
             same = _same_scalar(want, live, self._is_quantity(path))
             if same is not True:
                 self._differs(path, live, want, maybe=same is None)
@@ -139,7 +140,7 @@ class _Walk:
             if step == "." or key in want:
                 continue
             here = (*path, step)
-            old = managed_fields.child(live, step)[1]
+            old = managed_fields.child_at(live, step)[1]
             if not any(here[: len(owned)] == owned for owned in self._leave):
                 self._differs(here, old, ABSENT, maybe=old is ABSENT and not below)
             elif old is not ABSENT:
@@ -147,7 +148,7 @@ class _Walk:
 
     def _whole(self, want: Any, live: Any, path: Path) -> None:
         """Compare an atomic value, of which no other manager can own a part: it differs only if git changed it."""
-        fits = _contained(want, live, False)
+        fits = _is_contained(want, live, False)
         if fits is not True:
             self._differs(path, live, want, maybe=fits is None)
 
@@ -169,10 +170,10 @@ class _Walk:
             found = keyed.get(_key_of(entry, names))
             if found is None:
                 step = _step_of(entry, names)
-                self._differs((*path, step), managed_fields.child(live, step)[1], entry)
+                self._differs((*path, step), managed_fields.child_at(live, step)[1], entry)
                 continue
             seen.add(found)
-            index, there = managed_fields.child(live, found)
+            index, there = managed_fields.child_at(live, found)
             if there is ABSENT:
                 self._differs((*path, found), ABSENT, entry)
                 continue
@@ -182,7 +183,7 @@ class _Walk:
                 self.value(entry, there, ours[found], (*path, found))
         for step in steps:
             if step not in seen:
-                self._differs((*path, step), managed_fields.child(live, step)[1], ABSENT)
+                self._differs((*path, step), managed_fields.child_at(live, step)[1], ABSENT)
         if not ordered and len(seen) == len(want):
             self._differs(path, live, want, maybe=True)
 
@@ -207,11 +208,11 @@ def _step_of(entry: Any, names: tuple[str, ...]) -> str:
     return "k:" + orjson.dumps(dict(zip(names, _key_of(entry, names), strict=True))).decode()
 
 
-def _equal(want: Any, live: Any) -> bool:
+def _is_equal(want: Any, live: Any) -> bool:
     return bool(want == live) and isinstance(want, bool) == isinstance(live, bool)
 
 
-_QUANTITIES = frozenset(
+_QUANTITY_FIELDS = frozenset(
     ("requests", "limits", "hard", "capacity", "sizeLimit", "storage", "default", "defaultRequest", "min", "max")
 )
 """Parents of quantities, which the API server normalises: `1024Mi` becomes `1Gi`."""
@@ -219,13 +220,13 @@ _QUANTITIES = frozenset(
 
 def _same_scalar(want: Any, live: Any, amount: bool) -> bool | None:
     """Return whether two scalars are equal; None: only a dry-run apply can tell."""
-    if _equal(want, live):
+    if _is_equal(want, live):
         return True
     if isinstance(want, bool) or isinstance(live, bool) or not isinstance(live, str | int):
         return False
     if amount:
         try:
-            return quantity(want) == quantity(live)
+            return parse_quantity(want) == parse_quantity(live)
         except ValueError:
             return False
     # Durations and numbers as text, which some kinds normalise.
@@ -253,14 +254,14 @@ _DEFAULTS: frozenset[tuple[str, Any]] = frozenset(
 """Defaults that the API server adds inside atomic values."""
 
 
-def _contained(want: Any, live: Any, amount: bool) -> bool | None:
+def _is_contained(want: Any, live: Any, amount: bool) -> bool | None:
     """Return whether a value equals the declared one except for defaults; None: only a dry-run apply can tell."""
     if isinstance(want, dict):
         if not isinstance(live, dict):
             return not want and live is ABSENT
         sure: bool | None = True
         for key, inner in want.items():
-            fits = _contained(inner, live.get(key, ABSENT), amount or key in _QUANTITIES)
+            fits = _is_contained(inner, live.get(key, ABSENT), amount or key in _QUANTITY_FIELDS)
             if fits is False:
                 return False
             sure = sure and fits
@@ -278,7 +279,7 @@ def _contained(want: Any, live: Any, amount: bool) -> bool | None:
             return False
         sure = True
         for one, other in zip(want, live, strict=True):
-            fits = _contained(one, other, amount)
+            fits = _is_contained(one, other, amount)
             if fits is False:
                 return False
             sure = sure and fits
@@ -303,7 +304,7 @@ def _by_hand(
         if owner.subresource == "status" or owner.manager == FIELD_MANAGER:
             continue
         others: list[Fields] | None = None
-        for path in managed_fields.leaves(owner.fields):
+        for path in managed_fields.leaf_paths(owner.fields):
             if not hands.changed(owner.manager, path) or any(path[: len(left)] == left for left in leave):
                 continue
             if managed_fields.find(live, path) is ABSENT:
@@ -314,7 +315,7 @@ def _by_hand(
             if others is None:
                 others = [o.fields for o in owners if o is not owner and not _is_hand(hands, o, path)]
             # Entries of other managers stay.
-            while short != path and any(managed_fields.has(other, short) for other in others):
+            while short != path and any(managed_fields.has_path(other, short) for other in others):
                 short = path[: len(short) + 1]
             if path[0] == "f:metadata":
                 short = path
@@ -331,7 +332,7 @@ def _is_hand(hands: Hands, owner: Owner, path: Path) -> bool:
 def _first_absent(want: Any, path: Path) -> Path | None:
     """Return the shortest prefix of a path that git does not have; None if git has all of it or an atomic parent."""
     for length, step in enumerate(path, 1):
-        want = managed_fields.child(want, step)[1]
+        want = managed_fields.child_at(want, step)[1]
         if want is ABSENT:
             return path[:length]
         if isinstance(want, list) and length < len(path) and not path[length].startswith(("k:", "v:", "i:")):

@@ -11,19 +11,19 @@ import aiohttp
 
 from avactl.apply.reconcile.reporting.report import Result
 from avactl.apply.reconcile.source import Revision
-from avactl.base.terminal import shortened, visible
-from avactl.diagnostics.redaction import redact
+from avactl.base.terminal import shorten_middle, visible_text
+from avactl.diagnostics.redaction import redact_text
 from avactl.forges import FORGES, current_forge, forge_of_host, locate_repository
 from avactl.forges.forge import CommitStatus, Environ, EnvironmentProblem, Forge, find_token
 
 State = Literal["success", "failure", "pending"]
-_TIMEOUT = aiohttp.ClientTimeout(total=20)
+_REQUEST_TIMEOUT = aiohttp.ClientTimeout(total=20)
 _MAX_ATTEMPTS = 3
 _MAX_DESCRIPTION = 140
 """Longest description, in characters, that all forges accept."""
 
 
-def words(result: Result) -> tuple[State, str]:
+def status_words(result: Result) -> tuple[State, str]:
     """Return the commit state and description of a run."""
     if result.ok:
         return "success", result.summary()
@@ -36,7 +36,7 @@ def words(result: Result) -> tuple[State, str]:
     return "failure", f"{first}: {result.summary()}"
 
 
-async def tell(revision: Revision, cluster: str, state: State, text: str) -> None:
+async def set_status(revision: Revision, cluster: str, state: State, text: str) -> None:
     """Set the status if a token is in the environment and the repository is at a forge; log a refusal as a note."""
     said = ""
     try:
@@ -47,10 +47,10 @@ async def tell(revision: Revision, cluster: str, state: State, text: str) -> Non
     if destination is None or not revision.commit:
         return
     forge, api, project, token = destination
-    description = visible(redact(shortened(text, 4096)))[:_MAX_DESCRIPTION]
+    description = visible_text(redact_text(shorten_middle(text, 4096)))[:_MAX_DESCRIPTION]
     status = CommitStatus(revision.commit, f"avactl/{cluster or 'all clusters'}", state, description)
     path, headers, body = forge.status(project, token, status)
-    async with aiohttp.ClientSession(timeout=_TIMEOUT, trust_env=True) as session:
+    async with aiohttp.ClientSession(timeout=_REQUEST_TIMEOUT, trust_env=True) as session:
         for number in range(_MAX_ATTEMPTS):
             try:
                 async with session.post(f"{api}{path}", headers=headers, json=body) as response:

@@ -7,8 +7,8 @@ import asyncio
 from avactl.apply.reconcile.actions import Action, Step
 from avactl.apply.reconcile.reporting.report import Result
 from avactl.base.object_identity import object_reference
-from avactl.base.terminal import shortened, visible
-from avactl.diagnostics.redaction import redact
+from avactl.base.terminal import shorten_middle, visible_text
+from avactl.diagnostics.redaction import redact_text
 from avactl.kube.client import Client
 from avactl.kube.events import EventRecorder
 from avactl.kube.object_client import Body
@@ -55,5 +55,5 @@ class RunEvents:
         await self._record(reference, "DriftCorrected", f"reverted: {fields or step.reason}")
 
     async def _record(self, reference: dict[str, str], reason: str, note: str, *, warning: bool = False) -> None:
-        note = visible(redact(shortened(note, _MAX_NOTE_CHARS)))
+        note = visible_text(redact_text(shorten_middle(note, _MAX_NOTE_CHARS)))
         await self._recorder.record(reference, reason, note, warning=warning)

@@ -9,14 +9,14 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from avactl.apply.reconcile.reporting.report import Result
 
 REGISTRY = CollectorRegistry()
-_SECONDS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300, 1800)
+_DURATION_BUCKETS_S = (0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300, 1800)
 
 LEADER = Gauge("avactl_reconcile_leader", "1 on the active replica, 0 on standbys.", registry=REGISTRY)
 RUNS = Counter("avactl_reconcile_runs_total", "Runs, by result: ok, failed.", ["result"], registry=REGISTRY)
 RUN_SECONDS = Histogram(
     "avactl_reconcile_run_seconds",
     "Duration of a run, from the first read to the last write.",
-    buckets=_SECONDS,
+    buckets=_DURATION_BUCKETS_S,
     registry=REGISTRY,
 )
 OBJECTS = Gauge("avactl_reconcile_objects", "Objects by their state after the last run.", ["state"], registry=REGISTRY)

@@ -13,7 +13,7 @@ from avactl.apply.reconcile.reporting.listener import Listener
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
-_EVERY = 10.0
+_REPORT_INTERVAL_S = 10.0
 """Seconds between two plain lines while waiting."""
 
 
@@ -45,26 +45,28 @@ class Progress:
 
     def listener(self) -> Listener:
         """Return the callbacks for a run."""
-        return Listener(planned=self._planned, done=self._done, waiting=self._waiting, lease=self._lease)
+        return Listener(
+            planned=self._report_plan, done=self._report_step, waiting=self._report_waiting, lease=self._report_lease
+        )
 
-    def _planned(self, count: int) -> None:
+    def _report_plan(self, count: int) -> None:
         if self._bar is not None:
             self._bar.update(self._task, description="applying", total=count, completed=0)
 
-    def _done(self, step: Step) -> None:
+    def _report_step(self, step: Step) -> None:
         if self._bar is not None:
             self._bar.advance(self._task)
 
-    def _waiting(self, late: Mapping[str, Health]) -> None:
+    def _report_waiting(self, late: Mapping[str, Health]) -> None:
         first = next(iter(sorted(late)))
         if self._bar is not None:
             self._bar.update(self._task, description=f"waiting for {len(late)}: {first}", total=None)
-        elif not self._quiet and monotonic() - self._told > _EVERY:
+        elif not self._quiet and monotonic() - self._told > _REPORT_INTERVAL_S:
             self._told = monotonic()
             self._stream.write(f"waiting for {len(late)} objects: {first}: {late[first].reason}\n")
             self._stream.flush()
 
-    def _lease(self, holder: str) -> None:
+    def _report_lease(self, holder: str) -> None:
         text = f"another run holds the lease ({holder.partition('_')[0] or 'released'}); waiting"
         if self._bar is not None:
             self._bar.update(self._task, description=text)

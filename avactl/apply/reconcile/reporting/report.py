@@ -6,20 +6,20 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from avactl.apply.reconcile.actions import Action, Step, shown
+from avactl.apply.reconcile.actions import Action, Step, masked_values
 from avactl.apply.reconcile.diffing.managed_fields import ABSENT
 from avactl.apply.reconcile.health import Health, State
-from avactl.base.terminal import inert, plural, shortened, visible
-from avactl.diagnostics.redaction import redact
+from avactl.base.terminal import count_text, inert_text, shorten_middle, visible_text
+from avactl.diagnostics.redaction import redact_text
 
 _MOST_LINES = 40
 _MOST_FIELDS = 4
-_LONGEST = 2000
+_MAX_MESSAGE_LENGTH = 2000
 """Longest API server message shown, in characters."""
-_LONG = 80
+_MAX_VALUE_LENGTH = 80
 """Longest value shown, in characters; an image with its digest is longer."""
-_ADMINISTRATOR = "this account lacks the rights; run `avactl reconcile --once` with theirs"
-_SIGNS = {
+_ADMINISTRATOR_HINT = "this account lacks the rights; run `avactl reconcile --once` with theirs"
+_ACTION_SIGNS = {
     Action.create: ("+", "created"),
     Action.change: ("~", "changed"),
     Action.recreate: ("±", "recreated"),
@@ -83,8 +83,8 @@ class Result:
 
     def counts(self) -> dict[str, int]:
         """Count the objects by outcome."""
-        found = Counter("failed" if step.error else _word(step) for step in self.steps)
-        order = (*(word for _, word in _SIGNS.values()), "failed", "unchanged")
+        found = Counter("failed" if step.error else _outcome_word(step) for step in self.steps)
+        order = (*(word for _, word in _ACTION_SIGNS.values()), "failed", "unchanged")
         return {word: found[word] for word in order if found[word] or word == "unchanged"}
 
     def summary(self) -> str:
@@ -93,8 +93,8 @@ class Result:
         return f"{len(self.steps)} objects: {counts}"
 
 
-def _word(step: Step) -> str:
-    return _SIGNS[step.action][1] if step.action in _SIGNS else "unchanged"
+def _outcome_word(step: Step) -> str:
+    return _ACTION_SIGNS[step.action][1] if step.action in _ACTION_SIGNS else "unchanged"
 
 
 def as_json(result: Result) -> dict[str, Any]:
@@ -108,18 +108,18 @@ def as_json(result: Result) -> dict[str, Any]:
         "commit": result.commit,
         "dryRun": result.dry_run,
         "ok": result.ok,
-        "problem": redact(result.problem),
+        "problem": redact_text(result.problem),
         "counts": result.counts(),
-        "objects": [_object(step) for step in result.steps if step.action is not Action.none or step.error],
+        "objects": [_object_data(step) for step in result.steps if step.action is not Action.none or step.error],
         "health": {name: {"state": h.state.value, "reason": h.reason} for name, h in sorted(result.health.items())},
         "notListed": result.unseen,
     }
 
 
-def _object(step: Step) -> dict[str, Any]:
+def _object_data(step: Step) -> dict[str, Any]:
     fields = []
     for difference in step.differences:
-        old, new = shown(difference, step.key.kind)
+        old, new = masked_values(difference, step.key.kind)
         entry: dict[str, Any] = {"field": difference.field, "by": difference.by}
         entry |= {word: value for word, value in (("old", old), ("new", new)) if value is not ABSENT}
         fields.append(entry)
@@ -129,7 +129,7 @@ def _object(step: Step) -> dict[str, Any]:
         "spec": str(step.wanted.manifest.item) if step.wanted is not None else "",
         "fields": fields,
         "reason": step.reason,
-        "error": redact(step.error),
+        "error": redact_text(step.error),
         "needsAdministrator": step.lacks_rights,
     }
 
@@ -145,22 +145,24 @@ def as_text(result: Result, colour: bool) -> str:
         Action.prune: red,
     }
     lines = []
-    for action, (sign, word) in _SIGNS.items():
+    for action, (sign, word) in _ACTION_SIGNS.items():
         steps = [step for step in result.steps if step.action is action and not step.error]
         for step in steps[:_MOST_LINES]:
-            lines.append(f"  {tint.get(action, '')}{sign}{off} {visible(step.title)}{_detail(step, dim, off)}")
+            lines.append(
+                f"  {tint.get(action, '')}{sign}{off} {visible_text(step.title)}{_step_detail(step, dim, off)}"
+            )
         if len(steps) > _MOST_LINES:
             lines.append(f"  {sign} … and {len(steps) - _MOST_LINES} more {word}")
     # Causes come before the steps that they block.
     failed = sorted(result.failed, key=lambda step: step.blocked)
-    lines += [f"  {red}!{off} {visible(step.title)}: {_said(step.error)}" for step in failed[:_MOST_LINES]]
+    lines += [f"  {red}!{off} {visible_text(step.title)}: {_one_line(step.error)}" for step in failed[:_MOST_LINES]]
     if len(failed) > _MOST_LINES:
         lines.append(f"  {red}!{off} … and {len(failed) - _MOST_LINES} more failed")
     if waiting := sum(step.lacks_rights for step in failed):
-        lines.append(f"  {red}!{off} {plural(waiting, 'object')} for an administrator: {_ADMINISTRATOR}")
+        lines.append(f"  {red}!{off} {count_text(waiting, 'object')} for an administrator: {_ADMINISTRATOR_HINT}")
     for name, health in sorted(result.health.items()):
         sign = f"{red}!{off}" if health.state is State.failed else "…"
-        lines.append(f"  {sign} {visible(name)}: {_said(health.reason)}")
+        lines.append(f"  {sign} {visible_text(name)}: {_one_line(health.reason)}")
     for kind in result.unseen:
         lines.append(f"  {red}!{off} {kind}: no permission to list; removed objects of this kind are not pruned")
     head = f"cluster {result.cluster}" + (f" · context {result.context}" if result.context else "")
@@ -171,25 +173,25 @@ def as_text(result: Result, colour: bool) -> str:
     if result.claimed and not result.problem:
         lines.insert(0, f"  this Kubernetes cluster carries cluster {result.cluster} from now on")
     if result.problem:
-        lines.append(f"  {red}!{off} {_said(result.problem)}")
+        lines.append(f"  {red}!{off} {_one_line(result.problem)}")
     foot = [] if result.problem and not result.steps else [result.summary()]
-    return inert("\n".join([visible(head), *lines, *foot]) + "\n")
+    return inert_text("\n".join([visible_text(head), *lines, *foot]) + "\n")
 
 
-def _said(text: str) -> str:
+def _one_line(text: str) -> str:
     """Return a message on one line of bounded length."""
-    return visible(redact(shortened(text, _LONGEST)).replace("\n", "⏎"))
+    return visible_text(redact_text(shorten_middle(text, _MAX_MESSAGE_LENGTH)).replace("\n", "⏎"))
 
 
-def _detail(step: Step, dim: str, off: str) -> str:
+def _step_detail(step: Step, dim: str, off: str) -> str:
     parts = []
     for difference in step.differences[:_MOST_FIELDS]:
-        old, new = shown(difference, step.key.kind)
-        by = f" {dim}(by {visible(difference.by)}){off}" if difference.by and step.action is Action.restore else ""
+        old, new = masked_values(difference, step.key.kind)
+        by = f" {dim}(by {visible_text(difference.by)}){off}" if difference.by and step.action is Action.restore else ""
         # Two long texts often share their beginning, so showing it would not help.
-        long = any(isinstance(value, str) and ("\n" in value or len(value) > _LONG) for value in (old, new))
-        how = "changed" if long and old is not ABSENT and new is not ABSENT else f"{_short(old)} → {_short(new)}"
-        parts.append(f"{visible(difference.field)} {visible(how)}{by}")
+        long = any(isinstance(value, str) and ("\n" in value or len(value) > _MAX_VALUE_LENGTH) for value in (old, new))
+        how = "changed" if long and old is not ABSENT and new is not ABSENT else f"{_shorten(old)} → {_shorten(new)}"
+        parts.append(f"{visible_text(difference.field)} {visible_text(how)}{by}")
     if len(step.differences) > _MOST_FIELDS:
         parts.append(f"{len(step.differences) - _MOST_FIELDS} more")
     text = ", ".join(parts)
@@ -198,10 +200,10 @@ def _detail(step: Step, dim: str, off: str) -> str:
     return f"  {text}" if text else ""
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     if value is ABSENT:
         return "–"
     if isinstance(value, dict | list):
         return f"{{{len(value)}}}" if isinstance(value, dict) else f"[{len(value)}]"
     text = str(value).replace("\n", "⏎")
-    return text if len(text) <= _LONG else f"{text[: _LONG - 1]}…"
+    return text if len(text) <= _MAX_VALUE_LENGTH else f"{text[: _MAX_VALUE_LENGTH - 1]}…"

@@ -14,7 +14,7 @@ from avactl.change.diff.model import Consequence
 from avactl.change.diff.objects import Pair
 from avactl.change.diff.rights.model import Right, Scope
 from avactl.change.diff.rights.objects import DELETABLE, of_object
-from avactl.change.diff.rights.text import differences, listed
+from avactl.change.diff.rights.text import compare_rights, list_rights
 from avactl.program import dataset_access, registry
 from avactl.program.manifest import Manifest
 from avactl.program.program import Item, Program
@@ -26,7 +26,7 @@ _OF_TEAMS = frozenset(("runs", "may"))
 """Rights of compiled objects that are listed: of all, and of those of teams only."""
 
 
-def security(
+def security_consequences(
     old: Item | None, new: Item | None, pairs: Sequence[Pair], program: Program, explained: bool
 ) -> list[Consequence]:
     """Return the rights of a new spec, or the changed ones of another: one each, the gravest first.
@@ -37,20 +37,20 @@ def security(
     gone = [Consequence("security", f"deletes {each.id}", rank=-1) for each in deleted if each.kind not in DELETABLE]
     if new is None:
         return gone
-    now = _rights(new, [pair.new for pair in pairs if pair.new is not None], program)
+    now = _collect_rights(new, [pair.new for pair in pairs if pair.new is not None], program)
     if old is None:
-        return listed(now)
-    before = _rights(old, [pair.old for pair in pairs if pair.old is not None], program)
+        return list_rights(now)
+    before = _collect_rights(old, [pair.old for pair in pairs if pair.old is not None], program)
     # Of a compiled spec they are among its changed fields, which are shown one by one.
     omitted = () if _as_written(new) else ("env", "patches", "runs") if explained else ("env", "patches")
-    return gone + differences(*([each for each in side if each.what not in omitted] for side in (before, now)))
+    return gone + compare_rights(*([each for each in side if each.what not in omitted] for side in (before, now)))
 
 
 def _as_written(item: Item) -> bool:
-    return registry.kind(item.kind).has_written
+    return registry.get_kind(item.kind).has_written
 
 
-def _rights(item: Item, manifests: Sequence[Manifest], program: Program) -> list[Right]:
+def _collect_rights(item: Item, manifests: Sequence[Manifest], program: Program) -> list[Right]:
     """Return the rights, each once."""
     given, platform = _spec_texts(item, program)
     found = [right for manifest in manifests for right in _of_manifest(item, manifest, given, platform)]
@@ -59,12 +59,12 @@ def _rights(item: Item, manifests: Sequence[Manifest], program: Program) -> list
         found.append(Right("patches", f"{name} ({span.file}:{span.line})"))
     if not _as_written(item) and any(right.what == "runs" for right in found):
         spec = item.resource.spec.model_dump(by_alias=True)
-        found += [Right("env", value, name) for name, value in _variables(spec)]
-    for mount in dataset_access.mounts(item):
+        found += [Right("env", value, name) for name, value in _environment_variables(spec)]
+    for mount in dataset_access.dataset_mounts(item):
         dataset = dataset_access.find(program, item.team, mount.name)
         if dataset is not None and dataset.team not in (None, item.team):
             found.append(Right("data of", f"{dataset.team}/{dataset.spec_name}"))
-    hooks = registry.kind(item.kind).workload
+    hooks = registry.get_kind(item.kind).workload
     if hooks is not None:
         found += [Right("open to team", team) for team in hooks.exposed_to(item)]
     return list({(each.what, each.subject, each.of, repr(each.value)): each for each in found}.values())
@@ -75,7 +75,7 @@ def _spec_texts(item: Item, program: Program) -> tuple[frozenset[str], frozenset
     if _as_written(item):
         return frozenset(), frozenset()
     spec = item.resource.spec.model_dump(by_alias=True)
-    given = {*_texts(spec), *_texts([patch.model_dump(by_alias=True) for patch in item.resource.patches])}
+    given = {*_nested_texts(spec), *_nested_texts([patch.model_dump(by_alias=True) for patch in item.resource.patches])}
     platform = {
         image
         for name in item.clusters
@@ -93,36 +93,36 @@ def _of_manifest(item: Item, manifest: Manifest, given: frozenset[str], platform
     for right in of_object(Scope(manifest, compiled=True, platform=platform, given=given)):
         of_team = item.team is not None and right.what in _OF_TEAMS
         account = right.what == "service account" and (item.team is not None or not right.path)
-        if right.what in _OF_COMPILED or of_team or account or _patched(manifest, right):
+        if right.what in _OF_COMPILED or of_team or account or _is_patched(manifest, right):
             yield right
 
 
-def _patched(manifest: Manifest, right: Right) -> bool:
+def _is_patched(manifest: Manifest, right: Right) -> bool:
     """Return whether a patch sets the value that gives a right, or one around or inside of it."""
     return bool(right.path) and any(
         all(one == other for one, other in zip(right.path, each.path, strict=False)) for each in manifest.patched
     )
 
 
-def _variables(value: Any) -> Iterator[tuple[str, Any]]:
+def _environment_variables(value: Any) -> Iterator[tuple[str, Any]]:
     """Yield the environment variables that a spec sets."""
     if isinstance(value, dict):
         for key, inner in value.items():
             if key == "env" and isinstance(inner, dict):
                 yield from inner.items()
             else:
-                yield from _variables(inner)
+                yield from _environment_variables(inner)
     elif isinstance(value, list):
         for inner in value:
-            yield from _variables(inner)
+            yield from _environment_variables(inner)
 
 
-def _texts(value: Any) -> Iterator[str]:
+def _nested_texts(value: Any) -> Iterator[str]:
     """Yield the texts in a value."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list):
         for inner in value:
-            yield from _texts(inner)
+            yield from _nested_texts(inner)
     elif isinstance(value, str):
         yield value

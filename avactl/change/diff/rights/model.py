@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from avactl.change.diff.fields import Steps, dotted
-from avactl.change.diff.secrets import cover
+from avactl.change.diff.fields import Steps, format_path
+from avactl.change.diff.secrets import mask_credentials
 from avactl.program.manifest import Manifest
 
 ORDER = (
@@ -83,12 +83,12 @@ class Scope:
     def right(self, what: str, value: Any, subject: str = "", name: str = "") -> Right:
         """Return a right at this place; `name` is that of the value, by which credentials are recognised."""
         of = "" if self.compiled else str(self.manifest.id)
-        return Right(what, cover(value, name), subject, of, self.path)
+        return Right(what, mask_credentials(value, name), subject, of, self.path)
 
     def sets(self, value: Any) -> Iterator[Right]:
         """Yield the right for a value that is not known to be harmless."""
         if value is not None:
-            yield self.right("sets", value, dotted(self.path), self.path[-1] if self.path else "")
+            yield self.right("sets", value, format_path(self.path), self.path[-1] if self.path else "")
 
 
 class _Harmless:
@@ -117,7 +117,7 @@ def walk(scope: Scope, value: Any, node: Any) -> Iterator[Right]:
         yield from scope.sets(value)
 
 
-def only(*values: Any) -> Phrase:
+def harmless_values(*values: Any) -> Phrase:
     """Return a phrase for a field that is harmless with these values."""
 
     def check(scope: Scope, value: Any) -> Iterator[Right]:
@@ -147,16 +147,16 @@ def in_list(phrase: Phrase) -> Phrase:
     return check
 
 
-def entries(value: Any) -> list[Any]:
+def list_entries(value: Any) -> list[Any]:
     """Return the entries of a list; a value that is no list is one, unless it is empty."""
     return value if isinstance(value, list) else [value] if value else []
 
 
-def mapping(value: Any) -> dict[str, Any]:
+def as_mapping(value: Any) -> dict[str, Any]:
     """Return a mapping; {} for what a manifest of somebody else has instead."""
     return value if isinstance(value, dict) else {}
 
 
-def mappings(value: Any) -> list[dict[str, Any]]:
+def as_mappings(value: Any) -> list[dict[str, Any]]:
     """Return the mappings of a list; none for what a manifest of somebody else has instead."""
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []

@@ -11,15 +11,15 @@ from avactl.change.diff.rights.model import (
     Right,
     Scope,
     Table,
-    entries,
+    as_mapping,
+    as_mappings,
+    harmless_values,
     in_list,
     in_mapping,
-    mapping,
-    mappings,
-    only,
+    list_entries,
     walk,
 )
-from avactl.change.diff.rights.pods import pod
+from avactl.change.diff.rights.pods import pod_rights
 from avactl.contracts import names
 from avactl.contracts.document import DocumentError, load
 from avactl.contracts.serving import RouteRules
@@ -37,15 +37,15 @@ def of_object(scope: Scope) -> Iterator[Right]:
     if kind == "ServiceAccount":
         yield scope.right("service account", scope.manifest.name)
     if kind in ("Ingress", "HTTPRoute", "GRPCRoute"):
-        yield from _routes(scope)
+        yield from _route_rights(scope)
     yield from walk(scope, body, {"apiVersion": HARMLESS, "kind": HARMLESS, "metadata": _METADATA, **(known or {})})
     if known is None:
         yield from _pods_inside(scope, body)
-    for name in dict.fromkeys(_secrets(body)):
+    for name in dict.fromkeys(_referenced_secrets(body)):
         yield scope.right("Secret", name)
 
 
-def _secrets(value: Any) -> Iterator[str]:
+def _referenced_secrets(value: Any) -> Iterator[str]:
     """Yield the names of the Secrets that an object refers to, in any field."""
     if isinstance(value, dict):
         for key, inner in value.items():
@@ -55,18 +55,18 @@ def _secrets(value: Any) -> Iterator[str]:
             elif named and isinstance(inner, str) and key in ("secretName", "secret"):
                 yield inner
             elif key == "imagePullSecrets":
-                yield from (each["name"] for each in mappings(inner) if isinstance(each.get("name"), str))
-            yield from _secrets(inner)
+                yield from (each["name"] for each in as_mappings(inner) if isinstance(each.get("name"), str))
+            yield from _referenced_secrets(inner)
     elif isinstance(value, list | tuple):
         for inner in value:
-            yield from _secrets(inner)
+            yield from _referenced_secrets(inner)
 
 
 def _pods_inside(scope: Scope, value: Any) -> Iterator[Right]:
     """Yield the rights of pods anywhere in an object of an unknown kind."""
     if isinstance(value, dict):
-        if any("image" in each for each in mappings(value.get("containers"))):
-            yield from (right for right in pod(scope, value) if right.what != "sets")
+        if any("image" in each for each in as_mappings(value.get("containers"))):
+            yield from (right for right in pod_rights(scope, value) if right.what != "sets")
             return
         for key, inner in value.items():
             yield from _pods_inside(scope.at(key), inner)
@@ -78,12 +78,12 @@ def _pods_inside(scope: Scope, value: Any) -> Iterator[Right]:
 # -- roles and webhooks ----------------------------------------------------------------------------------------------
 
 
-def _subject(scope: Scope, value: dict[str, Any]) -> Iterator[Right]:
+def _subject_rights(scope: Scope, value: dict[str, Any]) -> Iterator[Right]:
     body = scope.manifest.body
     of_cluster = scope.manifest.kind == "ClusterRoleBinding"
     if scope.compiled and value.get("kind") == "ServiceAccount" and not of_cluster:
         return
-    role = mapping(body.get("roleRef")).get("name")
+    role = as_mapping(body.get("roleRef")).get("name")
     name = value.get("name")
     if not scope.compiled and value.get("namespace"):
         name = f"{value['namespace']}/{name}"
@@ -91,63 +91,65 @@ def _subject(scope: Scope, value: dict[str, Any]) -> Iterator[Right]:
     yield scope.right("grants", f"{role} to {value.get('kind')} {name}{where}")
 
 
-def _rule(scope: Scope, value: dict[str, Any]) -> Iterator[Right]:
-    verbs = phrases.listed(value.get("verbs"))
-    where = [phrases.listed(value.get(key)) for key in ("resources", "nonResourceURLs") if value.get(key)]
-    groups = phrases.listed([group or "core" for group in entries(value.get("apiGroups"))])
-    only_names = phrases.listed(value.get("resourceNames"))
+def _rule_rights(scope: Scope, value: dict[str, Any]) -> Iterator[Right]:
+    verbs = phrases.join_values(value.get("verbs"))
+    where = [phrases.join_values(value.get(key)) for key in ("resources", "nonResourceURLs") if value.get(key)]
+    groups = phrases.join_values([group or "core" for group in list_entries(value.get("apiGroups"))])
+    only_names = phrases.join_values(value.get("resourceNames"))
     text = f"{verbs} on {', '.join(where)}" + (f" of {groups}" if groups else "")
     yield scope.right("allows", text + (f" named {only_names}" if only_names else ""))
 
 
-def _webhook(scope: Scope, value: dict[str, Any]) -> Iterator[Right]:
-    yield scope.right("calls", f"{_target(value.get('clientConfig'))} for {_matched(value.get('rules'))}")
+def _webhook_rights(scope: Scope, value: dict[str, Any]) -> Iterator[Right]:
+    yield scope.right(
+        "calls", f"{_webhook_target(value.get('clientConfig'))} for {_matched_resources(value.get('rules'))}"
+    )
     for key, inner in value.items():
         yield from walk(scope.at(key), inner, _WEBHOOK.get(key))
 
 
-def _target(config: Any) -> str:
-    config = mapping(config)
-    service = mapping(config.get("service"))
+def _webhook_target(config: Any) -> str:
+    config = as_mapping(config)
+    service = as_mapping(config.get("service"))
     if config.get("url"):
         return str(config["url"])
     port = f":{service['port']}" if service.get("port") else ""
     return f"Service {service.get('namespace')}/{service.get('name')}{port}{service.get('path') or ''}"
 
 
-def _matched(rules: Any) -> str:
+def _matched_resources(rules: Any) -> str:
     found = [
-        f"{phrases.listed(rule.get('operations'))} of {phrases.listed(rule.get('resources'))}"
-        for rule in mappings(rules)
+        f"{phrases.join_values(rule.get('operations'))} of {phrases.join_values(rule.get('resources'))}"
+        for rule in as_mappings(rules)
     ]
     return "; ".join(found) or "no objects"
 
 
-def _conversion(scope: Scope, value: dict[str, Any]) -> Iterator[Right]:
-    config = mapping(mapping(value.get("webhook")).get("clientConfig"))
+def _conversion_rights(scope: Scope, value: dict[str, Any]) -> Iterator[Right]:
+    config = as_mapping(as_mapping(value.get("webhook")).get("clientConfig"))
     if config:
-        yield scope.right("calls", f"{_target(config)} to convert objects")
+        yield scope.right("calls", f"{_webhook_target(config)} to convert objects")
     elif value.get("strategy") != "None":
         yield from scope.sets(value)
 
 
-def _served(scope: Scope, value: dict[str, Any]) -> Iterator[Right]:
+def _served_version_rights(scope: Scope, value: dict[str, Any]) -> Iterator[Right]:
     version = f"{value.get('group')}/{value.get('version')}"
-    yield scope.right("serves", f"{version} by {_target({'service': value.get('service')})}")
+    yield scope.right("serves", f"{version} by {_webhook_target({'service': value.get('service')})}")
     rest = {key: inner for key, inner in value.items() if key not in ("group", "version", "service", "caBundle")}
     yield from walk(scope, rest, {"groupPriorityMinimum": HARMLESS, "versionPriority": HARMLESS})
 
 
-def _labels(scope: Scope, value: dict[str, Any]) -> Iterator[Right]:
+def _label_rights(scope: Scope, value: dict[str, Any]) -> Iterator[Right]:
     for key, inner in value.items():
         if key == _ENFORCED:
             if inner != _STRICTEST:
                 yield scope.right("pod security", f"{inner} in {scope.manifest.name}")
-        elif not (key in _LABELS or str(key).startswith(_OF_RELEASES)):
+        elif not (key in _HARMLESS_LABELS or str(key).startswith(_OF_RELEASES)):
             yield from scope.at(key).sets(inner)
 
 
-def _notes(scope: Scope, value: dict[str, Any]) -> Iterator[Right]:
+def _annotation_rights(scope: Scope, value: dict[str, Any]) -> Iterator[Right]:
     for key, inner in value.items():
         if not str(key).startswith(_OF_RELEASES):
             yield from scope.at(key).sets(inner)
@@ -156,29 +158,31 @@ def _notes(scope: Scope, value: dict[str, Any]) -> Iterator[Right]:
 # -- routes ----------------------------------------------------------------------------------------------------------
 
 
-def _routes(scope: Scope) -> Iterator[Right]:
+def _route_rights(scope: Scope) -> Iterator[Right]:
     """Yield the URLs under which a route is reached from outside of the cluster."""
-    spec = mapping(scope.manifest.body.get("spec"))
+    spec = as_mapping(scope.manifest.body.get("spec"))
     if scope.manifest.kind == "Ingress":
-        for rule in mappings(spec.get("rules")):
-            for entry in mappings(mapping(rule.get("http")).get("paths")):
+        for rule in as_mappings(spec.get("rules")):
+            for entry in as_mappings(as_mapping(rule.get("http")).get("paths")):
                 yield scope.right("reachable at", f"{rule.get('host') or '*'}{entry.get('path') or '/'}")
         return
     grpc = scope.manifest.kind == "GRPCRoute"
-    matches = [match for rule in _rules(scope.manifest.body) for match in mappings(rule.get("matches")) or [{}]]
+    matches = [
+        match for rule in _route_rules(scope.manifest.body) for match in as_mappings(rule.get("matches")) or [{}]
+    ]
     if grpc:
-        paths = [f"/{mapping(match.get('method')).get('service') or ''}" for match in matches]
+        paths = [f"/{as_mapping(match.get('method')).get('service') or ''}" for match in matches]
     else:
-        paths = [mapping(match.get("path")).get("value") or "/" for match in matches]
+        paths = [as_mapping(match.get("path")).get("value") or "/" for match in matches]
     hosts = spec.get("hostnames")
     for host in hosts if isinstance(hosts, list) and hosts else ("*",):
         for path in paths:
             yield scope.right("reachable at", f"{host}{path}" + (" by gRPC" if grpc else ""))
 
 
-def _rules(body: Body) -> list[Body]:
+def _route_rules(body: Body) -> list[Body]:
     """Return the rules of a route; those of a canary are in its annotation."""
-    rules = mappings(mapping(body.get("spec")).get("rules"))
+    rules = as_mappings(as_mapping(body.get("spec")).get("rules"))
     notes = body["metadata"].get("annotations") or {}
     if rules or names.ROLLOUT_ROUTE not in notes:
         return rules
@@ -191,15 +195,17 @@ def _rules(body: Body) -> list[Body]:
 # -- tables ----------------------------------------------------------------------------------------------------------
 
 _OF_RELEASES = ("app.kubernetes.io/", "helm.sh/", "checksum/")
-_LABELS = frozenset((f"{names.GROUP}/team", "app", "chart", "component", "heritage", "k8s-app", "release", "version"))
+_HARMLESS_LABELS = frozenset(
+    (f"{names.GROUP}/team", "app", "chart", "component", "heritage", "k8s-app", "release", "version")
+)
 _METADATA: Table = {
     "name": HARMLESS,
     "namespace": HARMLESS,
-    "labels": in_mapping(_labels),
-    "annotations": in_mapping(_notes),
+    "labels": in_mapping(_label_rights),
+    "annotations": in_mapping(_annotation_rights),
 }
 """Also those of pod templates. Finalizers, owners, and annotations that other controllers obey are shown."""
-_TEMPLATE: Table = {"metadata": _METADATA, "spec": pod}
+_TEMPLATE: Table = {"metadata": _METADATA, "spec": pod_rights}
 _ROLLS_OUT: Table = {
     "replicas": HARMLESS,
     "selector": HARMLESS,
@@ -232,7 +238,7 @@ _CLAIM: Table = {
     "storageClassName": HARMLESS,
     "volumeMode": HARMLESS,
 }
-_ADMISSION: Table = {"webhooks": in_list(_webhook)}
+_ADMISSION: Table = {"webhooks": in_list(_webhook_rights)}
 _WEBHOOK: Table = {
     "name": HARMLESS,
     "clientConfig": HARMLESS,
@@ -240,8 +246,8 @@ _WEBHOOK: Table = {
     "admissionReviewVersions": HARMLESS,
     "timeoutSeconds": HARMLESS,
 }
-_ROLE: Table = {"rules": in_list(_rule)}
-_BINDING: Table = {"subjects": in_list(_subject), "roleRef": HARMLESS}
+_ROLE: Table = {"rules": in_list(_rule_rights)}
+_BINDING: Table = {"subjects": in_list(_subject_rights), "roleRef": HARMLESS}
 _ROUTE: Table = {
     "hostnames": HARMLESS,
     "parentRefs": HARMLESS,
@@ -251,13 +257,13 @@ _ROUTE: Table = {
         "backendRefs": {"name": HARMLESS, "port": HARMLESS, "weight": HARMLESS},
     },
 }
-_WORKLOADS = ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet")
+_WORKLOAD_KINDS = ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet")
 _KINDS: Mapping[str, Table] = {
     **{
         f"apps/{kind}": {"spec": {**_ROLLS_OUT, "volumeClaimTemplates": {"metadata": _METADATA, "spec": _CLAIM}}}
-        for kind in _WORKLOADS
+        for kind in _WORKLOAD_KINDS
     },
-    "/Pod": {"spec": pod},
+    "/Pod": {"spec": pod_rights},
     "batch/Job": {"spec": _JOB},
     "batch/CronJob": {
         "spec": {
@@ -288,12 +294,12 @@ _KINDS: Mapping[str, Table] = {
     "/ConfigMap": {"data": HARMLESS, "binaryData": HARMLESS, "immutable": HARMLESS},
     "/PersistentVolumeClaim": {"spec": _CLAIM},
     "/Namespace": {},
-    "/ServiceAccount": {"imagePullSecrets": HARMLESS, "automountServiceAccountToken": only(False)},
+    "/ServiceAccount": {"imagePullSecrets": HARMLESS, "automountServiceAccountToken": harmless_values(False)},
     "/Service": {
         "spec": {
-            "type": only("ClusterIP"),
+            "type": harmless_values("ClusterIP"),
             "selector": HARMLESS,
-            "clusterIP": only("None"),
+            "clusterIP": harmless_values("None"),
             "sessionAffinity": HARMLESS,
             "ports": {
                 "name": HARMLESS,
@@ -325,14 +331,14 @@ _KINDS: Mapping[str, Table] = {
     "rbac.authorization.k8s.io/ClusterRoleBinding": _BINDING,
     "admissionregistration.k8s.io/ValidatingWebhookConfiguration": _ADMISSION,
     "admissionregistration.k8s.io/MutatingWebhookConfiguration": _ADMISSION,
-    "apiregistration.k8s.io/APIService": {"spec": in_mapping(_served)},
+    "apiregistration.k8s.io/APIService": {"spec": in_mapping(_served_version_rights)},
     "apiextensions.k8s.io/CustomResourceDefinition": {
         "spec": {
             "group": HARMLESS,
             "names": HARMLESS,
             "scope": HARMLESS,
             "versions": HARMLESS,
-            "conversion": in_mapping(_conversion),
+            "conversion": in_mapping(_conversion_rights),
         }
     },
 }

@@ -13,11 +13,11 @@ from avactl.change.diff.rights.model import (
     Right,
     Scope,
     Table,
-    entries,
+    as_mapping,
+    harmless_values,
     in_list,
     in_mapping,
-    mapping,
-    only,
+    list_entries,
     walk,
 )
 from avactl.contracts import names
@@ -26,7 +26,7 @@ from avactl.kinds.team.names import RUN_ACCOUNT
 _NAME_AND_VALUE = frozenset(("name", "value"))
 
 
-def pod(scope: Scope, value: Any) -> Iterator[Right]:
+def pod_rights(scope: Scope, value: Any) -> Iterator[Right]:
     """Yield the rights of a pod."""
     if not isinstance(value, dict):
         yield from scope.sets(value)
@@ -44,22 +44,22 @@ def pod(scope: Scope, value: Any) -> Iterator[Right]:
 # -- containers ------------------------------------------------------------------------------------------------------
 
 
-def _container(scope: Scope, container: dict[str, Any]) -> Iterator[Right]:
+def _container_rights(scope: Scope, container: dict[str, Any]) -> Iterator[Right]:
     name = scope.path[-1]
-    yield from _runs(scope, container, name)
+    yield from _command_rights(scope, container, name)
     for key, value in container.items():
         inside = scope.at(key)
         if str(key).endswith("Probe"):
-            yield from _action(inside, value, f"{key} of {name}", _PROBE)
+            yield from _action_rights(inside, value, f"{key} of {name}", _PROBE)
         elif key in _OF_CONTAINER:
             yield from _OF_CONTAINER[key](inside, value, name)
         elif key not in ("image", "command", "args"):
             yield from walk(inside, value, _CONTAINER.get(key))
 
 
-def _runs(scope: Scope, container: dict[str, Any], name: str) -> Iterator[Right]:
+def _command_rights(scope: Scope, container: dict[str, Any], name: str) -> Iterator[Right]:
     image = str(container.get("image", ""))
-    words = [word for key in ("command", "args") for word in entries(container.get(key))]
+    words = [word for key in ("command", "args") for word in list_entries(container.get(key))]
     first = scope.path[-2] == "containers" and scope.number == 0
     if scope.compiled and (image in scope.platform or (words and not first and not _is_chosen(scope, words))):
         return
@@ -71,7 +71,7 @@ def _is_chosen(scope: Scope, words: list[Any]) -> bool:
     return any(isinstance(word, str) and word in scope.given for word in words)
 
 
-def _env(scope: Scope, value: Any, container: str) -> Iterator[Right]:
+def _env_rights(scope: Scope, value: Any, container: str) -> Iterator[Right]:
     def variable(where: Scope, each: dict[str, Any]) -> Iterator[Right]:
         setting = each.get("value", "") if each.keys() <= _NAME_AND_VALUE else each.get("valueFrom")
         right = where.right("env", setting, where.path[-1], where.path[-1])
@@ -85,28 +85,28 @@ def _env_from(scope: Scope, value: Any, container: str) -> Iterator[Right]:
     def source(where: Scope, each: dict[str, Any]) -> Iterator[Right]:
         for key, inner in each.items():
             if key == "configMapRef":
-                yield where.right("reads", f"ConfigMap {mapping(inner).get('name')} as variables of {container}")
+                yield where.right("reads", f"ConfigMap {as_mapping(inner).get('name')} as variables of {container}")
             elif key != "secretRef":  # among the Secrets
                 yield from where.at(key).sets(inner)
 
     yield from in_list(source)(scope, value)
 
 
-def _hooks(scope: Scope, value: Any, container: str) -> Iterator[Right]:
+def _hook_rights(scope: Scope, value: Any, container: str) -> Iterator[Right]:
     def hooks(where: Scope, given: dict[str, Any]) -> Iterator[Right]:
         for hook, action in given.items():
-            yield from _action(where.at(hook), action, f"{hook} of {container}")
+            yield from _action_rights(where.at(hook), action, f"{hook} of {container}")
 
     yield from in_mapping(hooks)(scope, value)
 
 
-def _action(scope: Scope, value: Any, title: str, table: Table | None = None) -> Iterator[Right]:
+def _action_rights(scope: Scope, value: Any, title: str, table: Table | None = None) -> Iterator[Right]:
     """Yield the rights of a hook or probe: commands, and requests."""
 
     def action(where: Scope, given: dict[str, Any]) -> Iterator[Right]:
         for key, inner in given.items():
             if key == "exec" and isinstance(inner, dict):
-                words = entries(inner.get("command"))
+                words = list_entries(inner.get("command"))
                 if not where.compiled or _is_chosen(where, words):
                     yield where.right("runs", {"command": words}, title)
             else:
@@ -115,7 +115,7 @@ def _action(scope: Scope, value: Any, title: str, table: Table | None = None) ->
     yield from in_mapping(action)(scope, value)
 
 
-def _security(scope: Scope, value: Any, name: str) -> Iterator[Right]:
+def _security_rights(scope: Scope, value: Any, name: str) -> Iterator[Right]:
     def settings(where: Scope, given: dict[str, Any]) -> Iterator[Right]:
         for key, inner in given.items():
             inside = where.at(key)
@@ -124,19 +124,19 @@ def _security(scope: Scope, value: Any, name: str) -> Iterator[Right]:
             elif key == "allowPrivilegeEscalation" and inner is True:
                 yield inside.right("may", f"escalate privileges in {name}")
             elif key == "capabilities" and isinstance(inner, dict):
-                for capability in entries(inner.get("add")):
-                    yield inside.right("may", f"{phrases.show(capability)} in {name}")
+                for capability in list_entries(inner.get("add")):
+                    yield inside.right("may", f"{phrases.show_value(capability)} in {name}")
                 yield from walk(inside, {k: v for k, v in inner.items() if k != "add"}, {"drop": HARMLESS})
-            elif key in _IDS:
+            elif key in _ID_FIELDS:
                 if not isinstance(inner, int) or inner < 1:
-                    yield inside.right("may", f"run as {_IDS[key]} {phrases.show(inner)} in {name}")
+                    yield inside.right("may", f"run as {_ID_FIELDS[key]} {phrases.show_value(inner)} in {name}")
             else:
                 yield from walk(inside, inner, _SECURITY.get(key))
 
     yield from in_mapping(settings)(scope, value)
 
 
-def _ports(scope: Scope, value: Any, name: str) -> Iterator[Right]:
+def _port_rights(scope: Scope, value: Any, name: str) -> Iterator[Right]:
     def port(where: Scope, given: dict[str, Any]) -> Iterator[Right]:
         if given.get("hostPort"):
             yield where.right("host port", f"{given['hostPort']} for {name}")
@@ -146,23 +146,23 @@ def _ports(scope: Scope, value: Any, name: str) -> Iterator[Right]:
 
 
 _OF_CONTAINER = {
-    "env": _env,
+    "env": _env_rights,
     "envFrom": _env_from,
-    "lifecycle": _hooks,
-    "securityContext": _security,
-    "ports": _ports,
+    "lifecycle": _hook_rights,
+    "securityContext": _security_rights,
+    "ports": _port_rights,
 }
 
 
 # -- volumes ---------------------------------------------------------------------------------------------------------
 
 
-def _volume(scope: Scope, volume: dict[str, Any]) -> Iterator[Right]:
+def _volume_rights(scope: Scope, volume: dict[str, Any]) -> Iterator[Right]:
     for key, source in volume.items():
         yield from walk(scope.at(key), source, _VOLUME.get(key))
 
 
-def _named(what: str, text: str, key: str) -> Phrase:
+def _named_reference(what: str, text: str, key: str) -> Phrase:
     """Return a phrase for a reference to another object, or to a path."""
 
     def phrase(scope: Scope, value: dict[str, Any]) -> Iterator[Right]:
@@ -171,16 +171,16 @@ def _named(what: str, text: str, key: str) -> Phrase:
     return in_mapping(phrase)
 
 
-def _csi(scope: Scope, value: dict[str, Any]) -> Iterator[Right]:
+def _csi_rights(scope: Scope, value: dict[str, Any]) -> Iterator[Right]:
     more = {key: inner for key, inner in value.items() if key not in ("driver", "nodePublishSecretRef") and inner}
     yield scope.right("volume", {"of": value.get("driver"), **more})
 
 
-def _nfs(scope: Scope, value: dict[str, Any]) -> Iterator[Right]:
+def _nfs_rights(scope: Scope, value: dict[str, Any]) -> Iterator[Right]:
     yield scope.right("volume", f"{value.get('server')}:{value.get('path')}")
 
 
-def _projected(scope: Scope, value: dict[str, Any]) -> Iterator[Right]:
+def _projected_rights(scope: Scope, value: dict[str, Any]) -> Iterator[Right]:
     def source(where: Scope, given: dict[str, Any]) -> Iterator[Right]:
         for key, inner in given.items():
             yield from walk(where.at(key), inner, _PROJECTED.get(key))
@@ -192,7 +192,7 @@ def _projected_token(scope: Scope, value: dict[str, Any]) -> Iterator[Right]:
     yield scope.right("token", f"of its service account for {value.get('audience') or 'the API server'}")
 
 
-_CONFIG_MAP = _named("reads", "ConfigMap {}", "name")
+_CONFIG_MAP = _named_reference("reads", "ConfigMap {}", "name")
 _PROJECTED: Table = {
     "serviceAccountToken": in_mapping(_projected_token),
     "configMap": _CONFIG_MAP,
@@ -206,11 +206,11 @@ _VOLUME: Table = {
     "downwardAPI": HARMLESS,
     "secret": HARMLESS,
     "configMap": _CONFIG_MAP,
-    "persistentVolumeClaim": _named("claim", "{}", "claimName"),
-    "hostPath": _named("host path", "{}", "path"),
-    "nfs": in_mapping(_nfs),
-    "csi": in_mapping(_csi),
-    "projected": in_mapping(_projected),
+    "persistentVolumeClaim": _named_reference("claim", "{}", "claimName"),
+    "hostPath": _named_reference("host path", "{}", "path"),
+    "nfs": in_mapping(_nfs_rights),
+    "csi": in_mapping(_csi_rights),
+    "projected": in_mapping(_projected_rights),
 }
 
 
@@ -237,16 +237,16 @@ _PROBE: Table = {
     "terminationGracePeriodSeconds": HARMLESS,
 }
 _PORT: Table = {"name": HARMLESS, "containerPort": HARMLESS, "protocol": HARMLESS}
-_IDS = {"runAsUser": "user", "runAsGroup": "group", "fsGroup": "group"}
+_ID_FIELDS = {"runAsUser": "user", "runAsGroup": "group", "fsGroup": "group"}
 _SECURITY: Table = {
-    "privileged": only(False),
-    "allowPrivilegeEscalation": only(False),
-    "runAsNonRoot": only(True),
+    "privileged": harmless_values(False),
+    "allowPrivilegeEscalation": harmless_values(False),
+    "runAsNonRoot": harmless_values(True),
     "readOnlyRootFilesystem": HARMLESS,
     "fsGroupChangePolicy": HARMLESS,
     "supplementalGroupsPolicy": HARMLESS,
-    "seccompProfile": {"type": only("RuntimeDefault")},
-    "appArmorProfile": {"type": only("RuntimeDefault")},
+    "seccompProfile": {"type": harmless_values("RuntimeDefault")},
+    "appArmorProfile": {"type": harmless_values("RuntimeDefault")},
 }
 _AMOUNTS: Table = {"requests": HARMLESS, "limits": HARMLESS}
 _CONTAINER: Table = {
@@ -265,10 +265,10 @@ _CONTAINER: Table = {
 }
 """Fields of a container that give no right. The source of what is mounted is a right of its own."""
 POD: Table = {
-    "containers": in_list(_container),
-    "initContainers": in_list(_container),
-    "volumes": in_list(_volume),
-    "securityContext": lambda scope, value: _security(scope, value, "all containers"),
+    "containers": in_list(_container_rights),
+    "initContainers": in_list(_container_rights),
+    "volumes": in_list(_volume_rights),
+    "securityContext": lambda scope, value: _security_rights(scope, value, "all containers"),
     "hostNetwork": _of_machine("host network"),
     "hostPID": _of_machine("host PIDs"),
     "hostIPC": _of_machine("host IPC"),
@@ -284,7 +284,7 @@ POD: Table = {
     "enableServiceLinks": HARMLESS,
     "dnsPolicy": HARMLESS,
     "setHostnameAsFQDN": HARMLESS,
-    "schedulerName": only(names.SCHEDULER_NAME),
+    "schedulerName": harmless_values(names.SCHEDULER_NAME),
     "resources": _AMOUNTS,
 }
 """Fields of a pod: the rights that they give, and those that give none."""

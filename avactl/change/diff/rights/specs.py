@@ -6,7 +6,7 @@ import re
 
 from avactl.change.diff.model import FieldChange
 
-_HARMLESS = frozenset(
+_HARMLESS_FIELDS = frozenset(
     (
         "borrow",
         "budget",
@@ -41,18 +41,18 @@ _HARMLESS = frozenset(
         "versions",
     )
 )
-_RUNS = frozenset(("args", "command", "code", "entrypoint", "image", "patches", "script"))
+_COMMAND_FIELDS = frozenset(("args", "command", "code", "entrypoint", "image", "patches", "script"))
 
 
 def is_harmless(change: FieldChange) -> bool:
     """Return whether a changed field of a spec only says how much, how often or how many."""
     steps = re.sub(r"\[[^\]]*\]$", "", change.path).split(".")
-    return steps[-1] in _HARMLESS and "env" not in steps and not isinstance(change.new, dict)
+    return steps[-1] in _HARMLESS_FIELDS and "env" not in steps and not isinstance(change.new, dict)
 
 
 def says_what_runs(change: FieldChange) -> bool:
     """Return whether a changed field of a spec can change what its pods run."""
-    return not _RUNS.isdisjoint(re.split(r"[.\[\]]", change.path))
+    return not _COMMAND_FIELDS.isdisjoint(re.split(r"[.\[\]]", change.path))
 
 
 def is_variable(change: FieldChange) -> bool:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from avactl.change.diff import phrases
-from avactl.change.diff.fields import changed_lines
-from avactl.change.diff.fields import differences as field_differences
+from avactl.change.diff.fields import changed_lines, field_differences
 from avactl.change.diff.model import Consequence
 from avactl.change.diff.objects import field_changes
 from avactl.change.diff.rights.model import RANK, Right
@@ -15,7 +14,7 @@ _MAX_INLINE_CHARACTERS = 300
 """Longest command on the line of its right; a longer one is below it, whole."""
 
 
-def listed(rights: Iterable[Right]) -> list[Consequence]:
+def list_rights(rights: Iterable[Right]) -> list[Consequence]:
     """Return all rights of a new spec; the names of the variables of an object are one line."""
     variables: dict[str, list[str]] = {}
     found = []
@@ -23,16 +22,16 @@ def listed(rights: Iterable[Right]) -> list[Consequence]:
         if right.what == "env":
             variables.setdefault(right.of, []).append(right.subject)
         else:
-            found.append(_told(right, ""))
-    found += [_consequence("env", ", ".join(dict.fromkeys(names)), of) for of, names in variables.items()]
-    return _sorted(found)
+            found.append(_format_right(right, ""))
+    found += [_make_consequence("env", ", ".join(dict.fromkeys(names)), of) for of, names in variables.items()]
+    return _sort_by_gravity(found)
 
 
-def differences(before: Sequence[Right], now: Sequence[Right]) -> list[Consequence]:
+def compare_rights(before: Sequence[Right], now: Sequence[Right]) -> list[Consequence]:
     """Return the rights that are gained (`+`), lost (`-`) or changed (`→`)."""
-    known = {_identity(right) for right in before}, {_identity(right) for right in now}
-    gone = _by_key(right for right in before if _identity(right) not in known[1])
-    come = _by_key(right for right in now if _identity(right) not in known[0])
+    known = {_right_identity(right) for right in before}, {_right_identity(right) for right in now}
+    gone = _by_key(right for right in before if _right_identity(right) not in known[1])
+    come = _by_key(right for right in now if _right_identity(right) not in known[0])
     variables: dict[str, list[str]] = {}
     found: list[Consequence] = []
     for key in {**gone, **come}:
@@ -41,28 +40,28 @@ def differences(before: Sequence[Right], now: Sequence[Right]) -> list[Consequen
         moved = subject and len(old) == len(new) == 1
         if what == "env":
             told = (
-                [f"{old[0].subject} {phrases.move(old[0].value, new[0].value)}"]
+                [f"{old[0].subject} {phrases.show_move(old[0].value, new[0].value)}"]
                 if moved
                 else [
-                    f"{sign} {right.subject} {phrases.show(right.value)}"
+                    f"{sign} {right.subject} {phrases.show_value(right.value)}"
                     for sign, side in (("-", old), ("+", new))
                     for right in side
                 ]
             )
             variables.setdefault(of, []).extend(told)
         elif moved:
-            found += _moved(old[0], new[0])
+            found += _format_change(old[0], new[0])
         else:
-            found += [_told(right, sign) for sign, side in (("- ", old), ("+ ", new)) for right in side]
-    found += [_consequence("env", ", ".join(told), of) for of, told in variables.items()]
-    return _sorted(found)
+            found += [_format_right(right, sign) for sign, side in (("- ", old), ("+ ", new)) for right in side]
+    found += [_make_consequence("env", ", ".join(told), of) for of, told in variables.items()]
+    return _sort_by_gravity(found)
 
 
-def _sorted(found: Iterable[Consequence]) -> list[Consequence]:
+def _sort_by_gravity(found: Iterable[Consequence]) -> list[Consequence]:
     return sorted(found, key=lambda consequence: consequence.rank)
 
 
-def _identity(right: Right) -> tuple[str, str, str, str]:
+def _right_identity(right: Right) -> tuple[str, str, str, str]:
     return right.what, right.subject, right.of, repr(right.value)
 
 
@@ -73,55 +72,61 @@ def _by_key(rights: Iterable[Right]) -> dict[tuple[str, str, str], list[Right]]:
     return found
 
 
-def _consequence(what: str, text: str, of: str, lines: Sequence[str] = ()) -> Consequence:
+def _make_consequence(what: str, text: str, of: str, lines: Sequence[str] = ()) -> Consequence:
     where = f" ({of})" if of else ""
     return Consequence("security", f"{what} {text}{where}", lines=tuple(lines), rank=RANK[what])
 
 
-def _told(right: Right, sign: str) -> Consequence:
+def _format_right(right: Right, sign: str) -> Consequence:
     mark = sign.strip() or "+"
     if right.what == "runs":
-        text, whole = _command(right), _whole(right)
+        text, whole = _format_command(right), _command_lines(right)
         lines = [f"{mark}{line}" for line in whole] if _is_long(right) else []
-        return _consequence("runs", f"{sign}{text}", right.of, lines)
+        return _make_consequence("runs", f"{sign}{text}", right.of, lines)
     if right.what == "sets":
-        return _consequence("sets", f"{sign}{phrases.short(right.subject)} {phrases.show(right.value)}", right.of)
-    return _consequence(right.what, f"{sign}{phrases.show(right.value, _MAX_INLINE_CHARACTERS)}", right.of)
+        return _make_consequence(
+            "sets", f"{sign}{phrases.shorten_path(right.subject)} {phrases.show_value(right.value)}", right.of
+        )
+    return _make_consequence(right.what, f"{sign}{phrases.show_value(right.value, _MAX_INLINE_CHARACTERS)}", right.of)
 
 
-def _moved(old: Right, new: Right) -> Iterator[Consequence]:
+def _format_change(old: Right, new: Right) -> Iterator[Consequence]:
     if new.what == "sets":
         for change in field_changes(field_differences(old.value, new.value, (new.subject,))):
-            yield _consequence("sets", phrases.field(change), new.of, change.lines)
+            yield _make_consequence("sets", phrases.show_field(change), new.of, change.lines)
         return
     images = [right.value.get("image") for right in (old, new)]
-    lines = changed_lines(*("\n".join(_whole(right)) for right in (old, new))) if _is_long(old) or _is_long(new) else []
+    lines = (
+        changed_lines(*("\n".join(_command_lines(right)) for right in (old, new)))
+        if _is_long(old) or _is_long(new)
+        else []
+    )
     place = f" in {new.subject}" if images[1] is None else ""
     if images[0] == images[1]:
-        place = place or f" in {_shown(images[1])}"
-        text = f"{_words(old)} → {_words(new)}{place}"
-    elif _words(old) == _words(new):
-        text = f"{_words(new)} in {_shown(images[0])} → {_shown(images[1])}"
+        place = place or f" in {_show_value(images[1])}"
+        text = f"{_format_words(old)} → {_format_words(new)}{place}"
+    elif _format_words(old) == _format_words(new):
+        text = f"{_format_words(new)} in {_show_value(images[0])} → {_show_value(images[1])}"
     else:
-        text = f"{_command(old)} → {_command(new)}"
-    yield _consequence("runs", text, new.of, lines)
+        text = f"{_format_command(old)} → {_format_command(new)}"
+    yield _make_consequence("runs", text, new.of, lines)
 
 
-def _command(right: Right) -> str:
+def _format_command(right: Right) -> str:
     image = right.value.get("image")
-    return f"{_words(right)} in {right.subject if image is None else _shown(image)}"
+    return f"{_format_words(right)} in {right.subject if image is None else _show_value(image)}"
 
 
-def _words(right: Right) -> str:
+def _format_words(right: Right) -> str:
     words = right.value["command"]
-    return _shown(" ".join(map(str, words))) if words else "its default command"
+    return _show_value(" ".join(map(str, words))) if words else "its default command"
 
 
-def _shown(text: object) -> str:
-    return phrases.show(text, _MAX_INLINE_CHARACTERS)
+def _show_value(text: object) -> str:
+    return phrases.show_value(text, _MAX_INLINE_CHARACTERS)
 
 
-def _whole(right: Right) -> list[str]:
+def _command_lines(right: Right) -> list[str]:
     """Return the image and all words of a command; a word with several lines has several."""
     image = right.value.get("image")
     return [

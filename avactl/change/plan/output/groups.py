@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import NamedTuple
 
-from avactl.base.terminal import plural
-from avactl.change.diff.objects import placeholder
+from avactl.base.terminal import count_text
+from avactl.change.diff.objects import replace_spec_name
 from avactl.change.plan.model import Entry, Plan
 from avactl.change.plan.output import phrases
 
-_NAMED = 6
+_MAX_NAMES = 6
 """Maximum number of specs of a group that are named."""
 
 
@@ -31,7 +31,7 @@ class Row(NamedTuple):
     def title(self) -> str:
         """The spec, or e.g. `20 TrainingJobs`."""
         count = len(self.entries)
-        return str(self.first.owner) if count == 1 else plural(count, self.first.owner.kind)
+        return str(self.first.owner) if count == 1 else count_text(count, self.first.owner.kind)
 
     @property
     def names(self) -> str:
@@ -39,27 +39,27 @@ class Row(NamedTuple):
         if len(self.entries) == 1:
             return ""
         owners = [entry.owner for entry in self.entries]
-        shown = [f"{owner.team}/{owner.name}" if owner.team else owner.name for owner in owners[:_NAMED]]
-        return ", ".join([*shown, *([f"… {len(owners) - _NAMED} more"] if len(owners) > _NAMED else [])])
+        shown = [f"{owner.team}/{owner.name}" if owner.team else owner.name for owner in owners[:_MAX_NAMES]]
+        return ", ".join([*shown, *([f"… {len(owners) - _MAX_NAMES} more"] if len(owners) > _MAX_NAMES else [])])
 
 
-def rows(plan: Plan) -> list[Row]:
+def group_rows(plan: Plan) -> list[Row]:
     """Group the shown entries of a plan, in the order of the first of each."""
     found: dict[Hashable, list[tuple[Entry, tuple[str, ...]]]] = {}
     for entry in plan.shown:
-        hours = phrases.hours(entry)
-        details = (*phrases.details(entry), *([hours] if hours else []))
-        neutral = tuple(placeholder(line, entry.owner.name) for line in details)
-        texts = (phrases.pods(entry), phrases.gpu_change(entry), phrases.price(entry, plan.currency))
+        hours = phrases.format_hours(entry)
+        details = (*phrases.entry_details(entry), *([hours] if hours else []))
+        neutral = tuple(replace_spec_name(line, entry.owner.name) for line in details)
+        texts = (phrases.format_pods(entry), phrases.gpu_change(entry), phrases.format_price(entry, plan.currency))
         key = (entry.owner.kind, entry.change, entry.verdict, entry.pods, neutral, texts)
         found.setdefault(key, []).append((entry, details))
-    return [_row(plan, alike) for alike in found.values()]
+    return [_make_row(plan, alike) for alike in found.values()]
 
 
-def _row(plan: Plan, alike: list[tuple[Entry, tuple[str, ...]]]) -> Row:
+def _make_row(plan: Plan, alike: list[tuple[Entry, tuple[str, ...]]]) -> Row:
     first, details = alike[0]
-    texts = [phrases.pods(first), phrases.gpu_change(first), phrases.price(first, plan.currency)]
+    texts = [phrases.format_pods(first), phrases.gpu_change(first), phrases.format_price(first, plan.currency)]
     if len(alike) > 1:
         texts = [f"{text} each" if text else "" for text in texts]
-        details = tuple(placeholder(line, first.owner.name) for line in details)
+        details = tuple(replace_spec_name(line, first.owner.name) for line in details)
     return Row(tuple(entry for entry, _ in alike), texts[0], details, texts[1], texts[2])

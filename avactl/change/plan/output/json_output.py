@@ -29,14 +29,14 @@ def _plan(plan: Plan) -> dict[str, Any]:
         "source": plan.source,
         "fine": plan.fine,
         "counts": {verdict.value: count for verdict, count in sorted(plan.counts.items())},
-        "specs": [_entry(entry) for entry in plan.shown],
+        "specs": [_entry_data(entry) for entry in plan.shown],
         "others": [
             {
                 **found.owner._asdict(),
                 "effect": found.what,
                 "pods": found.pods,
                 "of": found.of,
-                **_said(reason=found.reason, words=found.words, by=found.by._asdict() if found.by else None),
+                **_known_values(reason=found.reason, words=found.words, by=found.by._asdict() if found.by else None),
             }
             for found in plan.effects
         ],
@@ -47,7 +47,7 @@ def _plan(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _entry(entry: Entry) -> dict[str, Any]:
+def _entry_data(entry: Entry) -> dict[str, Any]:
     return {
         **entry.owner._asdict(),
         "file": entry.file,
@@ -58,7 +58,7 @@ def _entry(entry: Entry) -> dict[str, Any]:
         "placed": entry.placed,
         "places": [each._asdict() for each in entry.places],
         "waits": [
-            {"verdict": each.verdict.value, "pods": each.pods, "words": each.words, **_said(room=each.room)}
+            {"verdict": each.verdict.value, "pods": each.pods, "words": each.words, **_known_values(room=each.room)}
             for each in entry.waits
         ],
         "restarts": entry.restarts,
@@ -66,18 +66,18 @@ def _entry(entry: Entry) -> dict[str, Any]:
         "reclaimable": entry.reclaimable,
         "later": entry.later,
         "estimated": entry.estimated,
-        **_said(surge=entry.surge._asdict() if entry.surge else None),
-        "cost": _cost(entry.cost),
-        "before": _cost(entry.before),
+        **_known_values(surge=entry.surge._asdict() if entry.surge else None),
+        "cost": _cost_data(entry.cost),
+        "before": _cost_data(entry.before),
     }
 
 
-def _cost(cost: Cost) -> dict[str, Any]:
+def _cost_data(cost: Cost) -> dict[str, Any]:
     month = cost.per_hour * MONTH if cost.always and cost.per_hour is not None else None
     return {
         "gpus": cost.gpus,
         "always": cost.always,
-        **_said(
+        **_known_values(
             hours=cost.hours,
             gpuHours=cost.gpu_hours,
             perHour=cost.per_hour,
@@ -88,6 +88,6 @@ def _cost(cost: Cost) -> dict[str, Any]:
     }
 
 
-def _said(**values: Any) -> dict[str, Any]:
+def _known_values(**values: Any) -> dict[str, Any]:
     """Drop unknown values."""
     return {key: value for key, value in values.items() if value not in (None, "")}

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from avactl.change.diff.markdown import code, prose
+from avactl.change.diff.markdown import code_span, escape_prose
 from avactl.change.plan.model import NOTE, Plan, Verdict
 from avactl.change.plan.output import groups, phrases
 
 TITLE = "### Will it run?"
 LIMIT = 20_000
 """Largest section in bytes, which leaves space for the diff in the comment."""
-_MARKS = {
+_VERDICT_MARKS = {
     Verdict.NEVER: "❌",
     Verdict.QUOTA: "⏳",
     Verdict.ROOM: "⏳",
@@ -21,7 +21,7 @@ _MARKS = {
     Verdict.STOPPED: "⏹️",
     Verdict.REMOVED: "🗑️",
 }
-_FOLDED = 12
+_MAX_UNFOLDED_ROWS = 12
 """Rows beyond which the table is folded; pending specs come first."""
 
 
@@ -37,9 +37,12 @@ def render_body(plans: Sequence[Plan], *, limit: int = LIMIT) -> str:
     parts: list[str] = []
     left_out = 0
     for plan in plans:
-        head = f"**Cluster {code(plan.cluster)}** · {phrases.summary(plan)}\n\n"
-        found = groups.rows(plan)
-        rows, foot = [_row(row, plan) for row in found], "".join(f"- {line}\n" for line in _lines(plan)) + "\n"
+        head = f"**Cluster {code_span(plan.cluster)}** · {phrases.plan_summary(plan)}\n\n"
+        found = groups.group_rows(plan)
+        rows, foot = (
+            [_format_row(row, plan) for row in found],
+            "".join(f"- {line}\n" for line in _format_lines(plan)) + "\n",
+        )
         room -= len((head + foot).encode())
         kept = []
         for row in rows:
@@ -48,48 +51,48 @@ def render_body(plans: Sequence[Plan], *, limit: int = LIMIT) -> str:
                 break
             kept.append(row)
         left_out += sum(len(row.entries) for row in found[len(kept) :])
-        parts.append(head + _table(kept, plan) + foot)
+        parts.append(head + _format_table(kept, plan) + foot)
     if left_out:
         parts.append(f"… and {left_out} more specs; `avactl plan` shows all\n")
     return "\n".join([*parts, note])
 
 
-def _table(rows: Sequence[str], plan: Plan) -> str:
+def _format_table(rows: Sequence[str], plan: Plan) -> str:
     if not rows:
         return ""
     columns = ["", "spec", "verdict", "pods", "where, or why not", "GPUs", *(["cost"] if plan.currency else [])]
     head = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
-    if len(rows) <= _FOLDED:
+    if len(rows) <= _MAX_UNFOLDED_ROWS:
         return "\n".join([*head, *rows]) + "\n\n"
-    bad = sum(1 for row in groups.rows(plan) if not row.first.verdict.fine)
-    shown, rest = rows[: max(3, min(bad, _FOLDED))], rows[max(3, min(bad, _FOLDED)) :]
+    bad = sum(1 for row in groups.group_rows(plan) if not row.first.verdict.fine)
+    shown, rest = rows[: max(3, min(bad, _MAX_UNFOLDED_ROWS))], rows[max(3, min(bad, _MAX_UNFOLDED_ROWS)) :]
     fold = f"<details><summary>{len(rest)} more</summary>\n"
     return "\n".join([*head, *shown, "", fold, *head, *rest, "", "</details>"]) + "\n\n"
 
 
-def _row(row: groups.Row, plan: Plan) -> str:
-    said = [*([code(row.names)] if row.names else []), *map(prose, row.details)]
+def _format_row(row: groups.Row, plan: Plan) -> str:
+    said = [*([code_span(row.names)] if row.names else []), *map(escape_prose, row.details)]
     cells = [
-        _MARKS[row.first.verdict],
-        code(row.title),
+        _VERDICT_MARKS[row.first.verdict],
+        code_span(row.title),
         row.first.verdict.value,
         row.pods,
         "<br>".join(said),
-        prose(row.gpus) if row.gpus else "",
+        escape_prose(row.gpus) if row.gpus else "",
         *([row.price] if plan.currency else []),
     ]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def _lines(plan: Plan) -> Iterator[str]:
+def _format_lines(plan: Plan) -> Iterator[str]:
     for found in plan.effects:
-        text = prose(phrases.effect(found))
-        yield f"{code(str(found.owner))} {text if found.what == 'starts' else f'**{text}**'}"
+        text = escape_prose(phrases.format_effect(found))
+        yield f"{code_span(str(found.owner))} {text if found.what == 'starts' else f'**{text}**'}"
     for quota in plan.quotas:
-        yield prose(phrases.quota(quota))
+        yield escape_prose(phrases.format_quota(quota))
     for pool in plan.pools:
         if pool.before != pool.after:
-            yield prose(phrases.pool(pool))
-    yield from (prose(line) for line in phrases.totals(plan))
-    yield prose(f"based on {plan.source}")
-    yield from map(prose, plan.assumed)
+            yield escape_prose(phrases.format_pool(pool))
+    yield from (escape_prose(line) for line in phrases.plan_totals(plan))
+    yield escape_prose(f"based on {plan.source}")
+    yield from map(escape_prose, plan.assumed)

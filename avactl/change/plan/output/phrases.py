@@ -5,40 +5,40 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from avactl.base.terminal import plural
+from avactl.base.terminal import count_text
 from avactl.change.plan.cost import MONTH
 from avactl.change.plan.model import Cost, Effect, Entry, Place, Plan, Pool, Quota, Verdict
 
 
-def number(amount: float) -> str:
+def format_number(amount: float) -> str:
     """Format a number of GPUs or hours, without decimals if it is whole."""
     return f"{amount:,.0f}" if amount >= 1000 or amount == int(amount) else f"{amount:.2f}".rstrip("0").rstrip(".")
 
 
-def money(amount: float, currency: str) -> str:
+def format_money(amount: float, currency: str) -> str:
     """Format an amount of money, with cents below a thousand."""
     return f"{amount:,.0f} {currency}" if abs(amount) >= 1000 else f"{amount:,.2f} {currency}"
 
 
-def gpus(cost: Cost) -> str:
+def format_gpus(cost: Cost) -> str:
     """Return e.g. `32 V100`."""
-    return ", ".join(f"{number(count)} {model}" for model, count in sorted(cost.gpus.items()))
+    return ", ".join(f"{format_number(count)} {model}" for model, count in sorted(cost.gpus.items()))
 
 
 def gpu_change(entry: Entry) -> str:
     """Return e.g. `16 → 32 V100`, if they change."""
-    was, now = gpus(entry.before), gpus(entry.cost)
+    was, now = format_gpus(entry.before), format_gpus(entry.cost)
     if entry.change == "added" or was == now:
         return now
     if entry.change == "removed":
         return f"{was} → 0" if was else ""
     if entry.before.gpus.keys() == entry.cost.gpus.keys() and len(entry.cost.gpus) == 1:
         model, count = next(iter(entry.cost.gpus.items()))
-        return f"{number(entry.before.gpus[model])} → {number(count)} {model}"
+        return f"{format_number(entry.before.gpus[model])} → {format_number(count)} {model}"
     return f"{was or 'none'} → {now or 'none'}"
 
 
-def price(entry: Entry, currency: str) -> str:
+def format_price(entry: Entry, currency: str) -> str:
     """Return the cost: for the declared hours, per month, or per hour if the run time is unlimited."""
     cost = entry.before if entry.change == "removed" else entry.cost
     sign = "-" if entry.change == "removed" else ""
@@ -47,76 +47,78 @@ def price(entry: Entry, currency: str) -> str:
     times, unit = (MONTH, "per month") if cost.always else (1.0, "per hour")
     if not cost.always and cost.hours is not None:
         times, unit = cost.hours, "at most"
-    spot = f" ({money(cost.on_spot * times, currency)} on spot)" if cost.on_spot is not None else ""
-    return f"{sign}{money(cost.per_hour * times, currency)} {unit}{spot}"
+    spot = f" ({format_money(cost.on_spot * times, currency)} on spot)" if cost.on_spot is not None else ""
+    return f"{sign}{format_money(cost.per_hour * times, currency)} {unit}{spot}"
 
 
-def hours(entry: Entry) -> str:
+def format_hours(entry: Entry) -> str:
     """Return e.g. `768 GPU-hours at most (24 h)`."""
     total = entry.cost.gpu_hours
     if not total or entry.cost.hours is None or entry.verdict == Verdict.STOPPED:
         return ""
-    return f"{number(total)} GPU-hours at most ({number(entry.cost.hours)} h)"
+    return f"{format_number(total)} GPU-hours at most ({format_number(entry.cost.hours)} h)"
 
 
-def place(found: Place) -> str:
+def format_place(found: Place) -> str:
     """Return e.g. `pool v100, 4 machines (rack r1)`."""
     domains = f" ({', '.join(found.domains)})" if found.domains else ""
-    return f"{_where(found.pool)}, {plural(found.machines, 'machine')}{domains}"
+    return f"{_pool_place(found.pool)}, {count_text(found.machines, 'machine')}{domains}"
 
 
-def pods(entry: Entry) -> str:
+def format_pods(entry: Entry) -> str:
     """Return e.g. `4`, or `2 of 4`."""
     if entry.verdict == Verdict.REMOVED:
         return ""
     return f"{entry.placed:,}" if entry.placed == entry.pods else f"{entry.placed:,} of {entry.pods:,}"
 
 
-def details(entry: Entry) -> Iterator[str]:
+def entry_details(entry: Entry) -> Iterator[str]:
     """Yield details of an entry, most important first: reasons for waiting, machines, stopped pods."""
     for wait in entry.waits:
-        count = f"{plural(wait.pods, 'pod')}: " if wait.pods != entry.pods else ""
+        count = f"{count_text(wait.pods, 'pod')}: " if wait.pods != entry.pods else ""
         yield count + (wait.words or "not scheduled yet")
         if wait.room:
             yield wait.room
     if entry.places:
-        yield "; ".join(place(each) for each in entry.places)
+        yield "; ".join(format_place(each) for each in entry.places)
     if entry.reclaimable:
-        yield f"{plural(entry.reclaimable, 'pod')} on spot machines, which the provider may take back"
+        yield f"{count_text(entry.reclaimable, 'pod')} on spot machines, which the provider may take back"
     left = entry.pods - entry.placed - sum(wait.pods for wait in entry.waits)
     if left > 0 and entry.placed:
         yield f"starts with {entry.placed} of {entry.pods} pods, the others when capacity is free"
     if entry.later:
         yield "the current run finishes first (`onChange: finish`)"
     if entry.surge is not None:
-        yield _surge(entry)
+        yield _describe_surge(entry)
     elif entry.restarts:
         verb = "restarts" if entry.restarts == 1 else "restart"
-        yield f"{plural(entry.restarts, 'running pod')} {verb}"
+        yield f"{count_text(entry.restarts, 'running pod')} {verb}"
     if entry.ends:
         verb = "stops" if entry.ends == 1 else "stop"
-        yield f"{plural(entry.ends, 'running pod')} {verb}" + (" for good" if entry.pods else "")
+        yield f"{count_text(entry.ends, 'running pod')} {verb}" + (" for good" if entry.pods else "")
     if entry.estimated:
         yield "placed by kube-scheduler: an estimate"
 
 
-def _surge(entry: Entry) -> str:
+def _describe_surge(entry: Entry) -> str:
     surge = entry.surge
     if surge is None:
         return ""
     if not surge.wanted:
         return "rollout: one pod stops before the next starts"
     if surge.placed >= surge.wanted:
-        return f"rollout: capacity for {plural(surge.wanted, 'surge pod')}"
+        return f"rollout: capacity for {count_text(surge.wanted, 'surge pod')}"
     why = f": {surge.words}" if surge.words else ""
     if not surge.placed:
-        return f"rollout stalls, the old pods keep running: no capacity for {plural(surge.wanted, 'surge pod')}{why}"
+        return (
+            f"rollout stalls, the old pods keep running: no capacity for {count_text(surge.wanted, 'surge pod')}{why}"
+        )
     return f"rollout: capacity for {surge.placed} of {surge.wanted} surge pods{why}"
 
 
-def effect(found: Effect) -> str:
+def format_effect(found: Effect) -> str:
     """Return the effect on another spec, without its name."""
-    count = f"{found.pods} of {plural(found.of, 'pod')}"
+    count = f"{found.pods} of {count_text(found.of, 'pod')}"
     why = {
         "quota-reclaim": "returns borrowed quota",
         "priority": "has lower priority",
@@ -132,31 +134,32 @@ def effect(found: Effect) -> str:
     return f"{found.what}{by}: {count}" + (f", {why}" if why else "")
 
 
-def pool(found: Pool) -> str:
+def format_pool(found: Pool) -> str:
     """Return e.g. `pool v100: 64 → 96 of 96 V100 in use`."""
-    was, now = number(found.before), number(found.after)
+    was, now = format_number(found.before), format_number(found.after)
     used = f"{was} → {now}" if was != now else now
-    return f"{_where(found.name)}: {used} of {found.total} {found.model} in use"
+    return f"{_pool_place(found.name)}: {used} of {found.total} {found.model} in use"
 
 
-def _where(pool: str) -> str:
+def _pool_place(pool: str) -> str:
     return f"pool {pool}" if pool else "machines outside of pools"
 
 
-def quota(found: Quota) -> str:
+def format_quota(found: Quota) -> str:
     """Return e.g. `team vision: 16 → 32 of 24 V100, 8 of them borrowed`."""
     most = "" if found.most is None else f" of {found.most}"
     borrowed = max(0.0, found.after - found.guaranteed)
-    more = f", {number(borrowed)} of them borrowed" if borrowed else ""
-    return f"team {found.team}: {number(found.before)} → {number(found.after)}{most} {found.model}{more}"
+    more = f", {format_number(borrowed)} of them borrowed" if borrowed else ""
+    return f"team {found.team}: {format_number(found.before)} → {format_number(found.after)}{most} {found.model}{more}"
 
 
-def totals(plan: Plan) -> Iterator[str]:
+def plan_totals(plan: Plan) -> Iterator[str]:
     """Yield totals of the change: GPU-hours, and cost if prices are declared."""
     entries = [entry for entry in plan.entries if entry.change != "unchanged"]
     ending = [entry.cost for entry in entries if entry.cost.gpu_hours]
     if ending:
-        yield f"{number(sum(cost.gpu_hours or 0 for cost in ending))} GPU-hours of jobs at most, by their timeouts"
+        hours = format_number(sum(cost.gpu_hours or 0 for cost in ending))
+        yield f"{hours} GPU-hours of jobs at most, by their timeouts"
     if not plan.currency:
         return
     monthly = sum(
@@ -166,17 +169,17 @@ def totals(plan: Plan) -> Iterator[str]:
         if cost.always
     )
     if monthly:
-        yield f"{'+' if monthly > 0 else ''}{money(monthly, plan.currency)} per month for continuous workloads"
+        yield f"{'+' if monthly > 0 else ''}{format_money(monthly, plan.currency)} per month for continuous workloads"
     jobs = sum(entry.cost.at_most or 0 for entry in entries)
     if jobs:
-        yield f"{money(jobs, plan.currency)} at most for jobs with a timeout"
+        yield f"{format_money(jobs, plan.currency)} at most for jobs with a timeout"
     open_ = sum(
         (cost.per_hour or 0)
         for entry in entries
         if entry.change != "removed" and not (cost := entry.cost).always and cost.hours is None
     )
     if open_:
-        yield f"{money(open_, plan.currency)} per hour for jobs without a timeout"
+        yield f"{format_money(open_, plan.currency)} per hour for jobs without a timeout"
     unpriced = sorted(
         {model for e in entries if e.cost.per_hour is None for model in e.cost.gpus if e.cost.gpus[model]}
     )
@@ -184,7 +187,7 @@ def totals(plan: Plan) -> Iterator[str]:
         yield f"not counted: workloads on {', '.join(unpriced)} (no price)"
 
 
-def summary(plan: Plan) -> str:
+def plan_summary(plan: Plan) -> str:
     """Return e.g. `3 start, 1 waits for quota; 2 others are stopped`."""
     parts = []
     waiting = (Verdict.NEVER, Verdict.QUOTA, Verdict.ROOM, Verdict.WAITS)
@@ -199,5 +202,5 @@ def summary(plan: Plan) -> str:
             parts.append(f"{count} {text}")
     words = {"preempted": "stopped", "stops": "stopped", "shrinks": "shrunk"}
     affected = Counter(words[effect.what] for effect in plan.effects if effect.what in words)
-    others = [f"{plural(affected[word], 'other')} {word}" for word in ("stopped", "shrunk") if affected[word]]
+    others = [f"{count_text(affected[word], 'other')} {word}" for word in ("stopped", "shrunk") if affected[word]]
     return "; ".join([", ".join(parts) or "no workload changes", *others])

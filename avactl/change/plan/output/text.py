@@ -9,12 +9,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from avactl.base.terminal import inert, visible
+from avactl.base.terminal import inert_text, visible_text
 from avactl.change.plan.model import NOTE, Plan, Verdict
 from avactl.change.plan.output import phrases
-from avactl.change.plan.output.groups import rows
+from avactl.change.plan.output.groups import group_rows
 
-_STYLES = {
+_VERDICT_STYLES = {
     Verdict.NEVER: "bold red",
     Verdict.QUOTA: "yellow",
     Verdict.ROOM: "yellow",
@@ -24,7 +24,7 @@ _STYLES = {
     Verdict.STOPPED: "dim",
     Verdict.REMOVED: "dim",
 }
-_NARROW = 100
+_NARROW_WIDTH = 100
 """Width below which the names of specs are wrapped."""
 
 
@@ -38,49 +38,51 @@ def render_text(plans: Sequence[Plan], *, colour: bool = False, width: int = 160
         if number:
             console.print()
         _plan(console, plan)
-    return inert("\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n")
+    return inert_text("\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n")
 
 
 def _plan(console: Console, plan: Plan) -> None:
-    console.print(Text.assemble(("cluster ", ""), (visible(plan.cluster), "bold"), f" · {phrases.summary(plan)}"))
+    console.print(
+        Text.assemble(("cluster ", ""), (visible_text(plan.cluster), "bold"), f" · {phrases.plan_summary(plan)}")
+    )
     if plan.entries:
         console.print()
-        console.print(_table(plan, console.width))
+        console.print(_make_table(plan, console.width))
     if plan.effects:
         console.print("\nothers")
         grid = Table.grid(padding=(0, 3, 0, 0))
         for found in plan.effects:
-            grid.add_row(_text(f"  {found.owner}"), _text(phrases.effect(found)))
+            grid.add_row(_plain_text(f"  {found.owner}"), _plain_text(phrases.format_effect(found)))
         console.print(grid)
     foot = [
-        *(phrases.quota(each) for each in plan.quotas),
-        *(phrases.pool(each) for each in plan.pools if each.before != each.after),
-        *phrases.totals(plan),
+        *(phrases.format_quota(each) for each in plan.quotas),
+        *(phrases.format_pool(each) for each in plan.pools if each.before != each.after),
+        *phrases.plan_totals(plan),
     ]
     if foot:
         console.print()
         for line in foot:
-            console.print(_text(line))
+            console.print(_plain_text(line))
     if not (plan.entries or plan.effects or foot):
         return  # an empty plan needs no caveats
     console.print()
-    console.print(_text(f"based on {plan.source}", style="dim"))
+    console.print(_plain_text(f"based on {plan.source}", style="dim"))
     console.print(Text(NOTE, style="dim"))
     for line in plan.assumed:
-        console.print(_text(line, style="dim"))
+        console.print(_plain_text(line, style="dim"))
 
 
-def _text(text: str, style: str = "") -> Text:
+def _plain_text(text: str, style: str = "") -> Text:
     """Return text from specs or clusters without terminal control characters."""
-    return Text(visible(text), style=style)
+    return Text(visible_text(text), style=style)
 
 
-def _table(plan: Plan, width: int) -> Table:
+def _make_table(plan: Plan, width: int) -> Table:
     table = Table(box=None, pad_edge=False, show_edge=False, padding=(0, 3, 0, 0), header_style="dim")
-    found = rows(plan)
+    found = group_rows(plan)
     priced = any(row.price for row in found)
     gpus = any(row.gpus for row in found)
-    table.add_column("spec", no_wrap=width >= _NARROW, overflow="fold")
+    table.add_column("spec", no_wrap=width >= _NARROW_WIDTH, overflow="fold")
     table.add_column("verdict", no_wrap=True)
     table.add_column("pods", justify="right", no_wrap=True)
     table.add_column("where, or why not", overflow="fold", ratio=1)
@@ -90,14 +92,14 @@ def _table(plan: Plan, width: int) -> Table:
         table.add_column("cost", justify="right", no_wrap=True)
     for each in found:
         row: list[Text | str] = [
-            _text(each.title),
-            Text(each.first.verdict.value, style=_STYLES[each.first.verdict]),
+            _plain_text(each.title),
+            Text(each.first.verdict.value, style=_VERDICT_STYLES[each.first.verdict]),
             each.pods,
-            Text("\n".join(map(visible, [*([each.names] if each.names else []), *each.details]))),
+            Text("\n".join(map(visible_text, [*([each.names] if each.names else []), *each.details]))),
         ]
         if gpus:
-            row.append(_text(each.gpus))
+            row.append(_plain_text(each.gpus))
         if priced:
-            row.append(_text(each.price))
+            row.append(_plain_text(each.price))
         table.add_row(*row)
     return table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from avactl.change.plan.snapshot.loader import RESOURCES, CaptureError, Taken, config, write
+from avactl.change.plan.snapshot.loader import RESOURCES, CaptureError, Taken, strip_config, write
 from avactl.contracts import names
 from avactl.contracts.document import DocumentError, load
 from avactl.contracts.scheduling import PlacementPolicy
@@ -12,27 +12,27 @@ from avactl.kube.client import ApiError, Client, list_all
 from avactl.kube.timestamps import timestamp
 from avactl.program.manifest import Body
 
-_PAGE = "2000"
+_PAGE_SIZE = "2000"
 """Objects per page of a list."""
-_TIMEOUT = 60.0
+_TIMEOUT_S = 60.0
 """Timeout of one page in seconds."""
 
 
-async def take(client: Client, namespace: str) -> bytes:
+async def take_snapshot(client: Client, namespace: str) -> bytes:
     """Return a snapshot of the cluster whose daemons run in `namespace`.
 
     Raises CaptureError, and UnreachableError if the API server does not answer.
     """
-    policy = await _policy(client, namespace)
+    policy = await _read_policy(client, namespace)
     lists = await asyncio.gather(
         *(_list(client, path, strip, optional) for _, path, strip, optional in RESOURCES),
-        _list(client, f"/api/v1/namespaces/{namespace}/configmaps", config, False, names.CONFIG_LABEL),
+        _list(client, f"/api/v1/namespaces/{namespace}/configmaps", strip_config, False, names.CONFIG_LABEL),
     )
     objects = dict(zip([name for name, *_ in RESOURCES] + ["configmaps"], lists, strict=True))
     return write(policy, objects, timestamp())
 
 
-async def _policy(client: Client, namespace: str) -> PlacementPolicy:
+async def _read_policy(client: Client, namespace: str) -> PlacementPolicy:
     path = f"/api/v1/namespaces/{namespace}/configmaps/{names.POLICY}"
     try:
         item = await client.request("GET", path)
@@ -42,7 +42,7 @@ async def _policy(client: Client, namespace: str) -> PlacementPolicy:
             hint = "`--namespace` names the Cluster's `systemNamespace`; the cluster's objects must have been applied"
             message = f"ConfigMap {namespace}/{names.POLICY} does not exist: avactl does not manage this cluster"
             raise CaptureError(message, hint) from None
-        raise _refused(error, f"ConfigMap {namespace}/{names.POLICY}") from None
+        raise _explain_refusal(error, f"ConfigMap {namespace}/{names.POLICY}") from None
     except DocumentError as error:
         message = f"ConfigMap {namespace}/{names.POLICY} has no placement policy in {names.POLICY_KEY}: {error}"
         raise CaptureError(message) from None
@@ -54,16 +54,18 @@ async def _list(client: Client, path: str, strip: Taken, optional: bool, labelle
     def stripped(items: list[Body]) -> list[Body]:
         return [kept for item in items if (kept := strip(item)) is not None]
 
-    query = {"limit": _PAGE, **({"labelSelector": labelled} if labelled else {})}
+    query = {"limit": _PAGE_SIZE, **({"labelSelector": labelled} if labelled else {})}
     try:
-        return await list_all(lambda asked: client.request("GET", path, query=asked, timeout=_TIMEOUT), query, stripped)
+        return await list_all(
+            lambda asked: client.request("GET", path, query=asked, timeout=_TIMEOUT_S), query, stripped
+        )
     except ApiError as error:
         if optional and error.status == 404:
             return []
-        raise _refused(error, path.rpartition("/")[2]) from None
+        raise _explain_refusal(error, path.rpartition("/")[2]) from None
 
 
-def _refused(error: ApiError, what: str) -> CaptureError:
+def _explain_refusal(error: ApiError, what: str) -> CaptureError:
     if error.status in (401, 403):
         who = "is not known to the API server" if error.status == 401 else f"is not permitted to list {what}"
         return CaptureError(

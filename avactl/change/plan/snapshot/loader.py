@@ -14,7 +14,7 @@ import orjson
 from avactl.base.errors import HintedError
 from avactl.base.exit_codes import USAGE
 from avactl.base.object_identity import namespaced_name
-from avactl.base.terminal import shortened
+from avactl.base.terminal import shorten_middle
 from avactl.change.plan.cluster_state import ClusterState
 from avactl.change.plan.snapshot.schema import want_objects
 from avactl.contracts import names
@@ -46,28 +46,30 @@ class CaptureError(HintedError):
 # -- fields of each kind ---------------------------------------------------------------------------------------------
 
 _NOTES = tuple(each.name for each in read_by(Reader.SNAPSHOT))
-_DISK = ("volumeID", "pdName", "iqn", "monitors", "pool", "image", "readOnly")
-_STORAGE = ("storageClassName", "volumeMode", "volumeAttributesClassName")
+_DISK_KEYS = ("volumeID", "pdName", "iqn", "monitors", "pool", "image", "readOnly")
+_STORAGE_FIELDS = ("storageClassName", "volumeMode", "volumeAttributesClassName")
 
 
-def _only(given: Mapping[str, Any], *keys: str) -> Body:
+def _keep_keys(given: Mapping[str, Any], *keys: str) -> Body:
     """Return these keys if they are set."""
     return {key: given[key] for key in keys if given.get(key) not in (None, "", [], {})}
 
 
-def _named(item: Mapping[str, Any], *more: str) -> Body:
-    return _only(item["metadata"], "namespace", "name", *more)
+def _strip_names(item: Mapping[str, Any], *more: str) -> Body:
+    return _keep_keys(item["metadata"], "namespace", "name", *more)
 
 
-def _container(given: Mapping[str, Any]) -> Body:
-    found = _only(given, "restartPolicy")
-    resources = _only(given.get("resources") or {}, "requests", "limits")
-    claims = [_only(each, "name", "request") for each in (given.get("resources") or {}).get("claims") or ()]
+def _strip_container(given: Mapping[str, Any]) -> Body:
+    found = _keep_keys(given, "restartPolicy")
+    resources = _keep_keys(given.get("resources") or {}, "requests", "limits")
+    claims = [_keep_keys(each, "name", "request") for each in (given.get("resources") or {}).get("claims") or ()]
     if claims:
         resources["claims"] = claims
     if resources:
         found["resources"] = resources
-    ports = [_only(each, "hostPort", "hostIP", "protocol") for each in given.get("ports") or () if each.get("hostPort")]
+    ports = [
+        _keep_keys(each, "hostPort", "hostIP", "protocol") for each in given.get("ports") or () if each.get("hostPort")
+    ]
     if ports:
         found["ports"] = ports
     return found
@@ -75,7 +77,7 @@ def _container(given: Mapping[str, Any]) -> Body:
 
 def _pod_spec(given: Mapping[str, Any]) -> Body:
     """Return the fields that the scheduler's PodInfo and PodRequirements read, except the node."""
-    found = _only(
+    found = _keep_keys(
         given,
         "schedulerName",
         "priorityClassName",
@@ -105,77 +107,77 @@ def _pod_spec(given: Mapping[str, Any]) -> Body:
     if (given.get("resources") or {}).get("requests"):
         found["resources"] = {"requests": given["resources"]["requests"]}
     for group in ("containers", "initContainers"):
-        containers = [_container(each) for each in given.get(group) or ()]
+        containers = [_strip_container(each) for each in given.get(group) or ()]
         if containers:
             found[group] = containers
     volumes = []
     for volume in given.get("volumes") or ():
         if "persistentVolumeClaim" in volume:
-            claim = _only(volume["persistentVolumeClaim"], "claimName")
+            claim = _keep_keys(volume["persistentVolumeClaim"], "claimName")
             volumes.append({"name": volume["name"], "persistentVolumeClaim": claim})
         elif "ephemeral" in volume:
             volumes.append({"name": volume["name"], "ephemeral": {}})
         elif not DISKS.isdisjoint(volume):
-            volumes += [{kind: _only(volume[kind], *_DISK)} for kind in DISKS if kind in volume]
+            volumes += [{kind: _keep_keys(volume[kind], *_DISK_KEYS)} for kind in DISKS if kind in volume]
     if volumes:
         found["volumes"] = volumes
     return found
 
 
-def _pod(item: Mapping[str, Any]) -> Body | None:
+def _strip_pod(item: Mapping[str, Any]) -> Body | None:
     status = item.get("status") or {}
     labels = item["metadata"].get("labels") or {}
     ended = status.get("phase") in ("Succeeded", "Failed")
     if ended and GANG_LABELS.isdisjoint(labels):
         return None
-    metadata = _named(item, "uid", "creationTimestamp", "deletionTimestamp", "labels")
-    notes = _only(item["metadata"].get("annotations") or {}, *_NOTES)
+    metadata = _strip_names(item, "uid", "creationTimestamp", "deletionTimestamp", "labels")
+    notes = _keep_keys(item["metadata"].get("annotations") or {}, *_NOTES)
     if notes:
         metadata["annotations"] = notes
-    owners = [_only(each, "kind", "name", "controller") for each in item["metadata"].get("ownerReferences") or ()]
+    owners = [_keep_keys(each, "kind", "name", "controller") for each in item["metadata"].get("ownerReferences") or ()]
     if any(owner.get("controller") for owner in owners):
         metadata["ownerReferences"] = [owner for owner in owners if owner.get("controller")]
     conditions = [
-        _only(each, "type", "status", "reason", "message", "lastTransitionTime")
+        _keep_keys(each, "type", "status", "reason", "message", "lastTransitionTime")
         for each in status.get("conditions") or ()
         # conditions: time of binding, and the preemptor
         if each["type"] == DISRUPTED or (each["type"] == "PodScheduled" and each["status"] == "True")
     ]
     found = {
         "metadata": metadata,
-        "spec": {**_pod_spec(item["spec"]), **_only(item["spec"], "nodeName")},
-        "status": _only(status, "phase", "resourceClaimStatuses", "nominatedNodeName"),
+        "spec": {**_pod_spec(item["spec"]), **_keep_keys(item["spec"], "nodeName")},
+        "status": _keep_keys(status, "phase", "resourceClaimStatuses", "nominatedNodeName"),
     }
     if conditions:
         found["status"]["conditions"] = conditions
     return found
 
 
-def _node(item: Mapping[str, Any]) -> Body:
+def _strip_node(item: Mapping[str, Any]) -> Body:
     spec, status = item.get("spec") or {}, item.get("status") or {}
-    taints = [_only(taint, "key", "value", "effect") for taint in spec.get("taints") or ()]
-    found: Body = {"metadata": _named(item, "labels"), "status": _only(status, "allocatable")}
-    found["spec"] = _only({**spec, "taints": taints}, "taints", "unschedulable")
+    taints = [_keep_keys(taint, "key", "value", "effect") for taint in spec.get("taints") or ()]
+    found: Body = {"metadata": _strip_names(item, "labels"), "status": _keep_keys(status, "allocatable")}
+    found["spec"] = _keep_keys({**spec, "taints": taints}, "taints", "unschedulable")
     return found
 
 
-def config(item: Mapping[str, Any]) -> Body | None:
+def strip_config(item: Mapping[str, Any]) -> Body | None:
     labels = item["metadata"].get("labels") or {}
-    data = _only(item.get("data") or {}, POOL_KEY, QUOTA_KEY)
+    data = _keep_keys(item.get("data") or {}, POOL_KEY, QUOTA_KEY)
     if not data:
         return None
-    metadata = {**_named(item), "labels": _only(labels, names.CONFIG_LABEL)}
+    metadata = {**_strip_names(item), "labels": _keep_keys(labels, names.CONFIG_LABEL)}
     return {"metadata": metadata, "data": data}
 
 
-def _claim(item: Mapping[str, Any]) -> Body:
+def _strip_claim(item: Mapping[str, Any]) -> Body:
     devices = (item.get("spec") or {}).get("devices") or {}
-    metadata = _named(item, "uid", "deletionTimestamp")
+    metadata = _strip_names(item, "uid", "deletionTimestamp")
     metadata["resourceVersion"] = "0"
-    found: Body = {"metadata": metadata, "spec": {"devices": _only(devices, "requests", "constraints")}}
+    found: Body = {"metadata": metadata, "spec": {"devices": _keep_keys(devices, "requests", "constraints")}}
     status = item.get("status") or {}
     results = ((status.get("allocation") or {}).get("devices") or {}).get("results")
-    kept = _only(status, "reservedFor")
+    kept = _keep_keys(status, "reservedFor")
     if results:
         kept["allocation"] = {"devices": {"results": results}}
     if kept:
@@ -183,95 +185,95 @@ def _claim(item: Mapping[str, Any]) -> Body:
     return found
 
 
-def _slice(item: Mapping[str, Any]) -> Body | None:
+def _strip_slice(item: Mapping[str, Any]) -> Body | None:
     spec = item["spec"]
     if not spec.get("nodeName"):
         return None
-    return {"metadata": _named(item), "spec": spec}
+    return {"metadata": _strip_names(item), "spec": spec}
 
 
 def _volume_claim(item: Mapping[str, Any]) -> Body:
-    notes = _only(item["metadata"].get("annotations") or {}, SELECTED_NODE, OLD_CLASS)
-    metadata = {**_named(item, "uid", "deletionTimestamp"), **({"annotations": notes} if notes else {})}
-    spec = _only(item["spec"], "volumeName", "accessModes", "selector", *_STORAGE)
-    spec["resources"] = _only(item["spec"].get("resources") or {}, "requests")
-    return {"metadata": metadata, "spec": spec, "status": _only(item.get("status") or {}, "phase")}
+    notes = _keep_keys(item["metadata"].get("annotations") or {}, SELECTED_NODE, OLD_CLASS)
+    metadata = {**_strip_names(item, "uid", "deletionTimestamp"), **({"annotations": notes} if notes else {})}
+    spec = _keep_keys(item["spec"], "volumeName", "accessModes", "selector", *_STORAGE_FIELDS)
+    spec["resources"] = _keep_keys(item["spec"].get("resources") or {}, "requests")
+    return {"metadata": metadata, "spec": spec, "status": _keep_keys(item.get("status") or {}, "phase")}
 
 
-def _volume(item: Mapping[str, Any]) -> Body:
+def _strip_volume(item: Mapping[str, Any]) -> Body:
     given = item["spec"]
-    spec = _only(given, "nodeAffinity", "capacity", "accessModes", *_STORAGE)
+    spec = _keep_keys(given, "nodeAffinity", "capacity", "accessModes", *_STORAGE_FIELDS)
     if given.get("csi"):
-        spec["csi"] = _only(given["csi"], "driver", "volumeHandle")
+        spec["csi"] = _keep_keys(given["csi"], "driver", "volumeHandle")
     if given.get("claimRef"):
-        spec["claimRef"] = _only(given["claimRef"], "namespace", "name", "uid")
-    metadata = {**_named(item, "uid", "labels", "deletionTimestamp"), "resourceVersion": "0"}
-    notes = _only(item["metadata"].get("annotations") or {}, OLD_CLASS)
+        spec["claimRef"] = _keep_keys(given["claimRef"], "namespace", "name", "uid")
+    metadata = {**_strip_names(item, "uid", "labels", "deletionTimestamp"), "resourceVersion": "0"}
+    notes = _keep_keys(item["metadata"].get("annotations") or {}, OLD_CLASS)
     if notes:
         metadata["annotations"] = notes
-    return {"metadata": metadata, "spec": spec, "status": _only(item.get("status") or {}, "phase")}
+    return {"metadata": metadata, "spec": spec, "status": _keep_keys(item.get("status") or {}, "phase")}
 
 
 def _csi_node(item: Mapping[str, Any]) -> Body:
-    drivers = [_only(each, "name", "allocatable") for each in (item.get("spec") or {}).get("drivers") or ()]
-    return {"metadata": _named(item), "spec": {"drivers": drivers}}
+    drivers = [_keep_keys(each, "name", "allocatable") for each in (item.get("spec") or {}).get("drivers") or ()]
+    return {"metadata": _strip_names(item), "spec": {"drivers": drivers}}
 
 
-def _attachment(item: Mapping[str, Any]) -> Body:
+def _strip_attachment(item: Mapping[str, Any]) -> Body:
     spec = item["spec"]
-    source = _only(spec.get("source") or {}, "persistentVolumeName")
-    return {"metadata": _named(item), "spec": {**_only(spec, "attacher", "nodeName"), "source": source}}
+    source = _keep_keys(spec.get("source") or {}, "persistentVolumeName")
+    return {"metadata": _strip_names(item), "spec": {**_keep_keys(spec, "attacher", "nodeName"), "source": source}}
 
 
 Taken = Callable[[Mapping[str, Any]], Body | None]
 """Extracts the needed fields of an object; None: the object is omitted."""
 
 
-def _fields(*top: str, metadata: Iterable[str] = (), **parts: Iterable[str]) -> Taken:
+def _field_taker(*top: str, metadata: Iterable[str] = (), **parts: Iterable[str]) -> Taken:
     """Return a function that extracts the names, these top-level and metadata fields, and fields of parts (`spec`)."""
 
     def take(item: Mapping[str, Any]) -> Body:
-        inner = {part: _only(item.get(part) or {}, *keys) for part, keys in parts.items()}
-        return {"metadata": _named(item, *metadata), **_only(item, *top), **inner}
+        inner = {part: _keep_keys(item.get(part) or {}, *keys) for part, keys in parts.items()}
+        return {"metadata": _strip_names(item, *metadata), **_keep_keys(item, *top), **inner}
 
     return take
 
 
 RESOURCES: tuple[tuple[str, str, Taken, bool], ...] = (
-    ("nodes", "/api/v1/nodes", _node, False),
-    ("namespaces", "/api/v1/namespaces", _fields(metadata=["labels"]), False),
-    ("resourceslices", "/apis/resource.k8s.io/v1/resourceslices", _slice, True),
+    ("nodes", "/api/v1/nodes", _strip_node, False),
+    ("namespaces", "/api/v1/namespaces", _field_taker(metadata=["labels"]), False),
+    ("resourceslices", "/apis/resource.k8s.io/v1/resourceslices", _strip_slice, True),
     (
         "deviceclasses",
         "/apis/resource.k8s.io/v1/deviceclasses",
-        _fields(spec=("selectors", "extendedResourceName")),
+        _field_taker(spec=("selectors", "extendedResourceName")),
         True,
     ),
-    ("resourceclaims", "/apis/resource.k8s.io/v1/resourceclaims", _claim, True),
+    ("resourceclaims", "/apis/resource.k8s.io/v1/resourceclaims", _strip_claim, True),
     (
         "poddisruptionbudgets",
         "/apis/policy/v1/poddisruptionbudgets",
-        _fields(spec=["selector"], status=("disruptionsAllowed", "disruptedPods")),
+        _field_taker(spec=["selector"], status=("disruptionsAllowed", "disruptedPods")),
         False,
     ),
     (
         "storageclasses",
         "/apis/storage.k8s.io/v1/storageclasses",
-        _fields("volumeBindingMode", "provisioner", "allowedTopologies"),
+        _field_taker("volumeBindingMode", "provisioner", "allowedTopologies"),
         False,
     ),
     ("csinodes", "/apis/storage.k8s.io/v1/csinodes", _csi_node, False),
-    ("csidrivers", "/apis/storage.k8s.io/v1/csidrivers", _fields(spec=["storageCapacity"]), False),
+    ("csidrivers", "/apis/storage.k8s.io/v1/csidrivers", _field_taker(spec=["storageCapacity"]), False),
     (
         "csistoragecapacities",
         "/apis/storage.k8s.io/v1/csistoragecapacities",
-        _fields("storageClassName", "capacity", "maximumVolumeSize", "nodeTopology"),
+        _field_taker("storageClassName", "capacity", "maximumVolumeSize", "nodeTopology"),
         False,
     ),
-    ("volumeattachments", "/apis/storage.k8s.io/v1/volumeattachments", _attachment, False),
-    ("persistentvolumes", "/api/v1/persistentvolumes", _volume, False),
+    ("volumeattachments", "/apis/storage.k8s.io/v1/volumeattachments", _strip_attachment, False),
+    ("persistentvolumes", "/api/v1/persistentvolumes", _strip_volume, False),
     ("persistentvolumeclaims", "/api/v1/persistentvolumeclaims", _volume_claim, False),
-    ("pods", "/api/v1/pods", _pod, False),
+    ("pods", "/api/v1/pods", _strip_pod, False),
 )
 """Resource, path, extraction function, and True if older clusters do not serve the resource."""
 
@@ -279,9 +281,9 @@ RESOURCES: tuple[tuple[str, str, Taken, bool], ...] = (
 # -- writing one -------------------------------------------------------------------------------------------------------
 
 
-def strip(objects: Mapping[str, Iterable[Mapping[str, Any]]]) -> dict[str, list[Body]]:
+def strip_objects(objects: Mapping[str, Iterable[Mapping[str, Any]]]) -> dict[str, list[Body]]:
     """Strip objects to the fields that scheduling needs, by the name of their resource."""
-    ways = {name: way for name, _, way, _ in RESOURCES} | {"configmaps": config}
+    ways = {name: way for name, _, way, _ in RESOURCES} | {"configmaps": strip_config}
     return {name: [kept for item in items if (kept := ways[name](item)) is not None] for name, items in objects.items()}
 
 
@@ -296,7 +298,7 @@ def write(policy: PlacementPolicy, objects: Mapping[str, Sequence[Body]], taken:
         if text not in numbers:
             numbers[text] = len(specs)
             specs.append(spec)
-        pods.append({**pod, "spec": {"is": numbers[text], **_only(pod["spec"], "nodeName")}})
+        pods.append({**pod, "spec": {"is": numbers[text], **_keep_keys(pod["spec"], "nodeName")}})
     data: Body = {name: sorted(items, key=namespaced_name) for name, items in objects.items() if name != "pods"}
     data |= {"podSpecs": specs, "pods": pods}
     head = {"format": FORMAT, "version": VERSION, "cluster": policy.cluster, "taken": taken}
@@ -324,7 +326,7 @@ def read(text: bytes, name: str) -> ClusterState:
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise SnapshotError(f"{name}: not an avactl snapshot", retake)
     if data.get("version") != VERSION:
-        version = shortened(str(data.get("version")), 40)
+        version = shorten_middle(str(data.get("version")), 40)
         newer = isinstance(found := data.get("version"), int) and found > VERSION
         hint = "update avactl here" if newer else "take a new snapshot with this avactl"
         raise SnapshotError(f"{name}: a snapshot of version {version}; this avactl reads version {VERSION}", hint)
@@ -336,7 +338,7 @@ def read(text: bytes, name: str) -> ClusterState:
             raise TypeError("`taken` and `cluster` must be strings")
         pods = []
         for pod in objects["pods"]:
-            spec = {**specs[pod["spec"]["is"]], **_only(pod["spec"], "nodeName")}
+            spec = {**specs[pod["spec"]["is"]], **_keep_keys(pod["spec"], "nodeName")}
             if not isinstance(spec.get("nodeName", ""), str) or not {"namespace", "uid"} <= pod["metadata"].keys():
                 raise ValueError(f"pod {pod['metadata']['name']} needs strings as `namespace`, `uid` and node name")
             pods.append({**pod, "spec": spec})
@@ -345,5 +347,5 @@ def read(text: bytes, name: str) -> ClusterState:
             data["cluster"], load(PlacementPolicy, orjson.dumps(data["policy"])), objects, data["taken"]
         )
     except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
-        what = shortened(f"{type(error).__name__}: {error}", 400)
+        what = shorten_middle(f"{type(error).__name__}: {error}", 400)
         raise SnapshotError(f"{name}: the snapshot is damaged ({what})", retake) from None

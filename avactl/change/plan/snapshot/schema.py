@@ -8,21 +8,21 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError, with_config
 from typing_extensions import NotRequired, TypedDict  # noqa: UP035 - pydantic requires it below Python 3.12
 
-from avactl.base.quantity import quantity
+from avactl.base.quantity import parse_quantity
 
 _STRICT = ConfigDict(strict=True)
 
 
 @lru_cache(maxsize=10_000)
-def _amount(value: str | int) -> str | int:
+def _check_amount(value: str | int) -> str | int:
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise ValueError(f"`{value}` is not a quantity")
-    if not -(2**63) < quantity(value) < 2**63:
+    if not -(2**63) < parse_quantity(value) < 2**63:
         raise ValueError(f"`{value}` is not a plausible quantity")
     return value
 
 
-_Amounts = dict[str, Annotated[str | int, AfterValidator(_amount)]]
+_Amounts = dict[str, Annotated[str | int, AfterValidator(_check_amount)]]
 
 
 @with_config(_STRICT)
@@ -76,15 +76,17 @@ class _PodSpec(TypedDict):
 
 MAX_DEPTH = 32
 """Deepest nesting of an object; selectors and affinities need about twelve levels."""
-_MOST = 2_000_000
+_MAX_OBJECTS = 2_000_000
 """Maximum number of objects and pod specs of a snapshot: ten times the largest clusters."""
-_LONGEST = 1 << 20
+_MAX_TEXT_LENGTH = 1 << 20
 """Longest string: 1 MiB, the limit of a ConfigMap."""
-_AMOUNTS = frozenset({"requests", "limits", "overhead", "capacity", "allocatable", "maximumVolumeSize", "counters"})
+_AMOUNT_FIELDS = frozenset(
+    {"requests", "limits", "overhead", "capacity", "allocatable", "maximumVolumeSize", "counters"}
+)
 """Keys whose values are quantities, or mappings of quantities."""
-_CPUS = 2**40
+_MAX_CPUS = 2**40
 """Largest number of CPUs: sums are in thousandths and must fit 63 bits."""
-_FREE = frozenset({"labels", "annotations", "nodeSelector", "matchLabels", "data", "attributes"})
+_FREE_FIELDS = frozenset({"labels", "annotations", "nodeSelector", "matchLabels", "data", "attributes"})
 
 
 def _want_bounded(value: Any, place: str) -> None:
@@ -96,19 +98,19 @@ def _want_bounded(value: Any, place: str) -> None:
             raise ValueError(f"{place[:200]}: nested deeper than {MAX_DEPTH} levels")
         if isinstance(value, dict):
             for key, inner in value.items():
-                if key in _FREE and isinstance(inner, dict):
+                if key in _FREE_FIELDS and isinstance(inner, dict):
                     inner = list(inner.values())  # keys chosen by users: a label may be named `capacity`
-                counted = key in _AMOUNTS or amount
+                counted = key in _AMOUNT_FIELDS or amount
                 # In DRA, `requests` is a list, and `capacity` maps names to `{value: …}`.
                 ahead.append((inner, f"{place}.{key[:60]}", depth + 1, counted))
         elif isinstance(value, list):
             ahead += [(inner, f"{place}.{index}", depth + 1, False) for index, inner in enumerate(value)]
-        elif isinstance(value, str) and len(value) > _LONGEST:
+        elif isinstance(value, str) and len(value) > _MAX_TEXT_LENGTH:
             raise ValueError(f"{place[:200]}: string of {len(value):,} characters")
         elif amount and value is not None:
             try:
-                _amount(value)
-                if place.endswith(".cpu") and quantity(value) >= _CPUS:
+                _check_amount(value)
+                if place.endswith(".cpu") and parse_quantity(value) >= _MAX_CPUS:
                     raise ValueError(f"`{value}` is not a plausible number of CPUs")
             except (ValueError, TypeError) as error:
                 raise ValueError(f"{place[:200]}: {error}") from None
@@ -127,8 +129,8 @@ def want_objects(objects: dict[str, Any], pod_specs: Any) -> None:
             first = error.errors(include_url=False, include_input=False)[0]
             place = ".".join(map(str, (name, *first["loc"])))
             raise ValueError(f"{place}: {first['msg'][:1].lower()}{first['msg'][1:]}") from None
-    if sum(map(len, objects.values())) + len(pod_specs) > _MOST:
-        raise ValueError(f"objects: more than {_MOST:,}")
+    if sum(map(len, objects.values())) + len(pod_specs) > _MAX_OBJECTS:
+        raise ValueError(f"objects: more than {_MAX_OBJECTS:,}")
     for name, items in (*objects.items(), ("podSpecs", pod_specs)):
         known = set()
         for number, item in enumerate(items):

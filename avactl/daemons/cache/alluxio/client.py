@@ -6,7 +6,7 @@ import random
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, TypeVar
 
-from avactl.base.terminal import shortened
+from avactl.base.terminal import shorten_middle
 from avactl.daemons.cache.alluxio.messages import MESSAGES
 from avactl.daemons.cache.alluxio.rpc import TIMEOUT, Channel
 from avactl.daemons.cache.engine import Block, CachedFile, EngineError, Mount, Reads, UnavailableError, Worker
@@ -14,8 +14,8 @@ from avactl.daemons.cache.engine import Block, CachedFile, EngineError, Mount, R
 MARK = "avactl.dev/verified"
 """The daemon's extended attribute."""
 _FILES, _BLOCKS, _WORKER = "file.FileSystemMasterClientService", "block.BlockMasterClientService", "block.BlockWorker"
-_METRICS = "metric.MetricsMasterClientService"
-_REQUESTED = ("Local", "Domain", "Direct", "Remote")
+_METRICS_SERVICE = "metric.MetricsMasterClientService"
+_READ_METRICS = ("Local", "Domain", "Direct", "Remote")
 """Metrics `Cluster.BytesRead…` of what clients read: by short circuit, socket, from memory, and by the network. Source:
 `MetricKey.java`."""
 _NEVER, _ONCE, _ALWAYS = 0, 1, 2  # LoadMetadataPType
@@ -23,16 +23,16 @@ _UFS_FILE = 1  # RequestType
 _CACHE_THROUGH = 3  # WritePType
 _TRUNCATE = 1  # XAttrUpdateStrategy
 _NO_EXPIRY, _FREE = -1, 1  # ttl, TtlAction
-_LISTING = 600.0
+_LIST_TIMEOUT_S = 600.0
 """Seconds for a list of files: millions come in one stream."""
-_LOADING = 600.0
+_LOAD_TIMEOUT_S = 600.0
 """Seconds for the load of a block."""
-_TRANSFER = 3600.0
+_TRANSFER_TIMEOUT_S = 3600.0
 """Seconds for the transfer of one file."""
-_CHUNK = 1024 * 1024
-_WINDOW = 2 * _CHUNK
+_CHUNK_BYTES = 1024 * 1024
+_WINDOW_BYTES = 2 * _CHUNK_BYTES
 """Bytes between two receipts: a worker stops when it has about 4 MB that were not confirmed."""
-_IDENTITY = 1 << 62
+_ID_RANGE = 1 << 62
 
 T = TypeVar("T")
 
@@ -54,22 +54,22 @@ class AlluxioEngine:
 
     async def files(self, path: str, refresh: bool = False) -> AsyncIterator[CachedFile]:
         options = MESSAGES["ListStatusOptions"](
-            recursive=True, loadMetadataType=_ALWAYS if refresh else _ONCE, commonOptions=_common(refresh)
+            recursive=True, loadMetadataType=_ALWAYS if refresh else _ONCE, commonOptions=_common_options(refresh)
         )
         request = MESSAGES["ListStatusRequest"](path=path, options=options)
         channel = await self._master()
-        async for batch in channel.stream(_FILES, "ListStatus", request, "ListStatusResponse", _LISTING):
+        async for batch in channel.stream(_FILES, "ListStatus", request, "ListStatusResponse", _LIST_TIMEOUT_S):
             for info in batch.fileInfos:
                 if not info.folder:
-                    yield _file(info)
+                    yield _make_file(info)
 
     async def status(self, path: str, refresh: bool = False) -> CachedFile:
         options = MESSAGES["GetStatusOptions"](
-            loadMetadataType=_ONCE, updateTimestamps=False, commonOptions=_common(refresh)
+            loadMetadataType=_ONCE, updateTimestamps=False, commonOptions=_common_options(refresh)
         )
         request = MESSAGES["GetStatusRequest"](path=path, options=options)
         answer = await self._call(_FILES, "GetStatus", request, "GetStatusResponse")
-        return _file(answer.fileInfo)
+        return _make_file(answer.fileInfo)
 
     async def mounts(self) -> list[Mount]:
         request = MESSAGES["GetMountTableRequest"](checkUfs=False)
@@ -101,7 +101,7 @@ class AlluxioEngine:
 
     async def make_directory(self, path: str) -> None:
         options = MESSAGES["CreateDirectoryOptions"](
-            recursive=True, allowExists=True, writeType=_CACHE_THROUGH, commonOptions=_common()
+            recursive=True, allowExists=True, writeType=_CACHE_THROUGH, commonOptions=_common_options()
         )
         request = MESSAGES["CreateDirectoryRequest"](path=path, options=options)
         await self._call(_FILES, "CreateDirectory", request, "Empty")
@@ -115,14 +115,14 @@ class AlluxioEngine:
     async def workers(self) -> list[Worker]:
         answer = await self._call(_BLOCKS, "GetWorkerInfoList", MESSAGES["Empty"](), "GetWorkerInfoListResponse")
         return sorted(
-            Worker(_address(each.address), each.address.host, each.capacityBytes, each.usedBytes)
+            Worker(_format_address(each.address), each.address.host, each.capacityBytes, each.usedBytes)
             for each in answer.workerInfos
         )
 
     async def reads(self) -> Reads:
-        answer = await self._call(_METRICS, "GetMetrics", MESSAGES["Empty"](), "GetMetricsResponse")
+        answer = await self._call(_METRICS_SERVICE, "GetMetrics", MESSAGES["Empty"](), "GetMetricsResponse")
         found = {each.key: each.value.doubleValue for each in answer.metrics}
-        asked = sum(found.get(f"Cluster.BytesRead{name}", 0.0) for name in _REQUESTED)
+        asked = sum(found.get(f"Cluster.BytesRead{name}", 0.0) for name in _READ_METRICS)
         return Reads(int(asked), int(found.get("Cluster.BytesReadUfsAll", 0.0)))
 
     async def load(self, worker: Worker, file: CachedFile, block: Block) -> None:
@@ -138,7 +138,7 @@ class AlluxioEngine:
             source_host=host,
             source_port=int(port),
         )
-        await self._worker(worker.address).call(_WORKER, "Cache", request, "Empty", _LOADING)
+        await self._worker(worker.address).call(_WORKER, "Cache", request, "Empty", _LOAD_TIMEOUT_S)
 
     # -- data ------------------------------------------------------------------------------------------------------
 
@@ -153,8 +153,8 @@ class AlluxioEngine:
             for address in (*block.holders, *([""] if file.persisted else [])):
                 try:
                     # From the store under an id that no worker has a block of, whole or not.
-                    where = self._worker(address) if address else await self._any()
-                    identity = block.id if address else _unused()
+                    where = self._worker(address) if address else await self._any_worker()
+                    identity = block.id if address else _unused_id()
                     async for chunk in self._read(where, identity, at, size, options):
                         at += len(chunk)
                         yield chunk
@@ -166,21 +166,21 @@ class AlluxioEngine:
             if at != size:
                 kept = "persisted" if file.persisted else "not persisted"
                 raise UnavailableError(
-                    f"{file.path}, {kept}: no worker has all of block {block.id}: {shortened(failure, 120)}"
+                    f"{file.path}, {kept}: no worker has all of block {block.id}: {shorten_middle(failure, 120)}"
                 )
 
     async def read_store(self, url: str, mount: int, size: int) -> AsyncIterator[bytes]:
-        where = await self._any()
+        where = await self._any_worker()
         options = _from_store(url, mount, 0, size + 1)
-        async for chunk in self._read(where, _unused(), 0, size + 1, options):
+        async for chunk in self._read(where, _unused_id(), 0, size + 1, options):
             yield chunk
 
     async def _read(self, channel: Channel, block: int, at: int, size: int, options: Any) -> AsyncIterator[bytes]:
         if at >= size:
             return
-        exchange = await channel.open(_WORKER, "ReadBlock", "ReadResponse", _TRANSFER)
+        exchange = await channel.open(_WORKER, "ReadBlock", "ReadResponse", _TRANSFER_TIMEOUT_S)
         try:
-            request = MESSAGES["ReadRequest"](block_id=block, offset=at, length=size - at, chunk_size=_CHUNK)
+            request = MESSAGES["ReadRequest"](block_id=block, offset=at, length=size - at, chunk_size=_CHUNK_BYTES)
             if options is not None:
                 request.open_ufs_block_options.CopyFrom(options)
             await exchange.write(request)
@@ -188,15 +188,15 @@ class AlluxioEngine:
             while (answer := await exchange.read()) is not None:
                 at += len(answer.chunk.data)
                 yield answer.chunk.data
-                if at - confirmed >= _WINDOW and at < size:
+                if at - confirmed >= _WINDOW_BYTES and at < size:
                     confirmed = at
                     await exchange.write(MESSAGES["ReadRequest"](offset_received=at))
         finally:
             exchange.cancel()
 
     async def write_store(self, url: str, mount: int, chunks: AsyncIterator[bytes]) -> None:
-        channel = await self._any()
-        exchange = await channel.open(_WORKER, "WriteBlock", "WriteResponse", _TRANSFER)
+        channel = await self._any_worker()
+        exchange = await channel.open(_WORKER, "WriteBlock", "WriteResponse", _TRANSFER_TIMEOUT_S)
         try:
             file = MESSAGES["CreateUfsFileOptions"](ufs_path=url, owner="", group="", mode=0o644, mount_id=mount)
             command = MESSAGES["WriteCommand"](
@@ -204,8 +204,8 @@ class AlluxioEngine:
             )
             await exchange.write(MESSAGES["WriteRequest"](command=command))
             async for chunk in chunks:
-                for start in range(0, len(chunk), _CHUNK):
-                    piece = MESSAGES["Chunk"](data=bytes(chunk[start : start + _CHUNK]))
+                for start in range(0, len(chunk), _CHUNK_BYTES):
+                    piece = MESSAGES["Chunk"](data=bytes(chunk[start : start + _CHUNK_BYTES]))
                     await exchange.write(MESSAGES["WriteRequest"](chunk=piece))
             await exchange.done()
             while await exchange.read() is not None:
@@ -220,7 +220,7 @@ class AlluxioEngine:
             self._workers[address] = Channel(address)
         return self._workers[address]
 
-    async def _any(self) -> Channel:
+    async def _any_worker(self) -> Channel:
         workers = await self.workers()
         if not workers:
             raise UnavailableError("no worker is registered")
@@ -246,7 +246,7 @@ class AlluxioEngine:
         raise failure
 
 
-def _common(refresh: bool = False) -> Any:
+def _common_options(refresh: bool = False) -> Any:
     """Return options of requests that may make an inode: of a new directory, or of what is found in the under-store.
 
     Masters use no defaults for missing options. A `ttl` that is missing is 0 and its action is to delete: the inode
@@ -269,16 +269,16 @@ def _from_store(url: str, mount: int, offset: int, size: int, keep: bool = False
     )
 
 
-def _unused() -> int:
+def _unused_id() -> int:
     """Return an id that no block has: what is read by it comes from the store, and stays there."""
-    return random.getrandbits(61) | _IDENTITY
+    return random.getrandbits(61) | _ID_RANGE
 
 
-def _file(info: Any) -> CachedFile:
+def _make_file(info: Any) -> CachedFile:
     blocks = []
     for each in info.fileBlockInfos:
         block = each.blockInfo
-        holders = tuple(_address(place.workerAddress) for place in block.locations)
+        holders = tuple(_format_address(place.workerAddress) for place in block.locations)
         blocks.append(Block(block.blockId, each.offset, block.length, holders))
     return CachedFile(
         id=info.fileId,
@@ -299,6 +299,6 @@ def _file(info: Any) -> CachedFile:
     )
 
 
-def _address(address: Any) -> str:
+def _format_address(address: Any) -> str:
     # In pods the host is that of the machine, and the worker listens at its pod's own.
     return f"{address.containerHost or address.host}:{address.rpcPort}"

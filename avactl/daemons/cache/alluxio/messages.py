@@ -10,19 +10,19 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-_PACKAGE = "avactl.alluxio"
-_FIELD = descriptor_pb2.FieldDescriptorProto
-_SCALARS = {
-    "int64": _FIELD.TYPE_INT64,
-    "int32": _FIELD.TYPE_INT32,
-    "bool": _FIELD.TYPE_BOOL,
-    "string": _FIELD.TYPE_STRING,
-    "bytes": _FIELD.TYPE_BYTES,
-    "double": _FIELD.TYPE_DOUBLE,
+_PROTO_PACKAGE = "avactl.alluxio"
+_FIELD_TYPE = descriptor_pb2.FieldDescriptorProto
+_SCALAR_TYPES = {
+    "int64": _FIELD_TYPE.TYPE_INT64,
+    "int32": _FIELD_TYPE.TYPE_INT32,
+    "bool": _FIELD_TYPE.TYPE_BOOL,
+    "string": _FIELD_TYPE.TYPE_STRING,
+    "bytes": _FIELD_TYPE.TYPE_BYTES,
+    "double": _FIELD_TYPE.TYPE_DOUBLE,
 }
 """Enumerations are `int32` here: they have the same encoding."""
 
-_FIELDS = {
+_MESSAGE_FIELDS = {
     # grpc/sasl_server.proto
     "SaslMessage": "1 messageType int32, 2 message bytes, 3 clientId string, 4 authenticationScheme int32, "
     "5 channelRef string",
@@ -89,23 +89,26 @@ _FIELDS = {
 }
 
 
-def _classes() -> dict[str, Any]:
-    file = descriptor_pb2.FileDescriptorProto(name="avactl/alluxio.proto", package=_PACKAGE, syntax="proto2")
-    for name, fields in _FIELDS.items():
+def _message_classes() -> dict[str, Any]:
+    file = descriptor_pb2.FileDescriptorProto(name="avactl/alluxio.proto", package=_PROTO_PACKAGE, syntax="proto2")
+    for name, fields in _MESSAGE_FIELDS.items():
         message = file.message_type.add(name=name)
         for line in filter(None, map(str.strip, fields.split(","))):
             number, label, kind = line.split()
-            field = message.field.add(name=label, number=int(number), label=_FIELD.LABEL_OPTIONAL)
+            field = message.field.add(name=label, number=int(number), label=_FIELD_TYPE.LABEL_OPTIONAL)
             if kind.startswith("*"):
-                field.label, kind = _FIELD.LABEL_REPEATED, kind[1:]
-            if kind in _SCALARS:
-                field.type = _SCALARS[kind]
+                field.label, kind = _FIELD_TYPE.LABEL_REPEATED, kind[1:]
+            if kind in _SCALAR_TYPES:
+                field.type = _SCALAR_TYPES[kind]
             else:
-                field.type, field.type_name = _FIELD.TYPE_MESSAGE, f".{_PACKAGE}.{kind}"
+                field.type, field.type_name = _FIELD_TYPE.TYPE_MESSAGE, f".{_PROTO_PACKAGE}.{kind}"
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}")) for name in _FIELDS}
+    return {
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PROTO_PACKAGE}.{name}"))
+        for name in _MESSAGE_FIELDS
+    }
 
 
-MESSAGES: dict[str, Any] = _classes()
+MESSAGES: dict[str, Any] = _message_classes()
 """Message classes by name; the names are Alluxio's without its `P`."""

@@ -18,11 +18,11 @@ USER = "alluxio"
 TIMEOUT = 30.0
 """Seconds for a request."""
 _SIMPLE, _SUCCESS = 1, 1
-_MOST = 64 * 1024 * 1024
+_MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 """Bytes of a message: lists come in batches of 10,000 files."""
-_AWAY = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
-_OPTIONS = (
-    ("grpc.max_receive_message_length", _MOST),
+_UNREACHABLE_CODES = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
+_CHANNEL_OPTIONS = (
+    ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.enable_http_proxy", 0),
     # Each channel authenticates for itself, so it needs its own connection.
@@ -42,39 +42,41 @@ class Channel:
 
     async def call(self, service: str, method: str, request: Any, answer: str, timeout: float = TIMEOUT) -> Any:
         """Return the answer of a unary call. Raises EngineError."""
-        channel, metadata = await self._connected()
+        channel, metadata = await self._connected_channel()
         path = f"/alluxio.grpc.{service}/{method}"
-        unary = channel.unary_unary(path, request_serializer=_bytes, response_deserializer=MESSAGES[answer].FromString)
+        unary = channel.unary_unary(
+            path, request_serializer=_message_bytes, response_deserializer=MESSAGES[answer].FromString
+        )
         try:
             return await unary(request, timeout=timeout, metadata=metadata)
         except aio.AioRpcError as error:
-            raise await self._failed(error, channel) from None
+            raise await self._make_error(error, channel) from None
         except asyncio.CancelledError:
-            raise _closed(self.address) from None
+            raise _closed_error(self.address) from None
 
     async def stream(self, service: str, method: str, request: Any, answer: str, timeout: float) -> AsyncIterator[Any]:
         """Yield the answers of a call with a stream of them. Raises EngineError."""
-        channel, metadata = await self._connected()
+        channel, metadata = await self._connected_channel()
         path = f"/alluxio.grpc.{service}/{method}"
-        call = channel.unary_stream(path, request_serializer=_bytes, response_deserializer=MESSAGES[answer].FromString)(
-            request, timeout=timeout, metadata=metadata
-        )
+        call = channel.unary_stream(
+            path, request_serializer=_message_bytes, response_deserializer=MESSAGES[answer].FromString
+        )(request, timeout=timeout, metadata=metadata)
         try:
             async for each in call:
                 yield each
         except aio.AioRpcError as error:
-            raise await self._failed(error, channel) from None
+            raise await self._make_error(error, channel) from None
         except asyncio.CancelledError:
-            raise _closed(self.address) from None
+            raise _closed_error(self.address) from None
         finally:
             call.cancel()
 
     async def open(self, service: str, method: str, answer: str, timeout: float) -> Exchange:
         """Begin a call with streams in both directions. Raises EngineError."""
-        channel, metadata = await self._connected()
+        channel, metadata = await self._connected_channel()
         path = f"/alluxio.grpc.{service}/{method}"
         call = channel.stream_stream(
-            path, request_serializer=_bytes, response_deserializer=MESSAGES[answer].FromString
+            path, request_serializer=_message_bytes, response_deserializer=MESSAGES[answer].FromString
         )(timeout=timeout, metadata=metadata)
         return Exchange(self, channel, call)
 
@@ -87,18 +89,18 @@ class Channel:
         if channel is not None:
             await channel.close()
 
-    async def _connected(self) -> tuple[Any, tuple[tuple[str, str], ...]]:
+    async def _connected_channel(self) -> tuple[Any, tuple[tuple[str, str], ...]]:
         async with self._connecting:
             if self._channel is None:
                 await self._connect()
             return self._channel, (("channel-id", self._identity),)
 
     async def _connect(self) -> None:
-        channel, self._identity = aio.insecure_channel(self.address, options=_OPTIONS), str(uuid.uuid4())
+        channel, self._identity = aio.insecure_channel(self.address, options=_CHANNEL_OPTIONS), str(uuid.uuid4())
         # The server forgets the channel when this call ends: it stays open.
         login = channel.stream_stream(
             "/alluxio.grpc.sasl.SaslAuthenticationService/authenticate",
-            request_serializer=_bytes,
+            request_serializer=_message_bytes,
             response_deserializer=MESSAGES["SaslMessage"].FromString,
         )()
         hello = MESSAGES["SaslMessage"](
@@ -125,11 +127,11 @@ class Channel:
             raise UnavailableError(f"{self.address}: {said}") from None
         self._channel, self._login = channel, login
 
-    async def _failed(self, error: Any, channel: Any) -> EngineError:
+    async def _make_error(self, error: Any, channel: Any) -> EngineError:
         code, text = error.code(), f"{self.address}: {error.details()}"
         if code == grpc.StatusCode.NOT_FOUND:
             return NotFoundError(text)
-        if code in _AWAY or code == grpc.StatusCode.UNAUTHENTICATED:
+        if code in _UNREACHABLE_CODES or code == grpc.StatusCode.UNAUTHENTICATED:
             # Another call may have renewed it already.
             if self._channel is channel and code != grpc.StatusCode.DEADLINE_EXCEEDED:
                 await self.close()
@@ -150,7 +152,7 @@ class Exchange:
         except (aio.AioRpcError, asyncio.InvalidStateError) as error:
             raise await self._error(error) from None
         except asyncio.CancelledError:
-            raise _closed(self._owner.address) from None
+            raise _closed_error(self._owner.address) from None
 
     async def read(self) -> Any:
         """Return the next message; None at the end. Raises EngineError."""
@@ -159,11 +161,11 @@ class Exchange:
             if answer is not aio.EOF:
                 return answer
             if await self._call.code() is not grpc.StatusCode.OK:
-                raise await self._ended()
+                raise await self._end_error()
         except (aio.AioRpcError, asyncio.InvalidStateError) as error:
             raise await self._error(error) from None
         except asyncio.CancelledError:
-            raise _closed(self._owner.address) from None
+            raise _closed_error(self._owner.address) from None
         return None
 
     async def done(self) -> None:
@@ -173,7 +175,7 @@ class Exchange:
         except (aio.AioRpcError, asyncio.InvalidStateError) as error:
             raise await self._error(error) from None
         except asyncio.CancelledError:
-            raise _closed(self._owner.address) from None
+            raise _closed_error(self._owner.address) from None
 
     def cancel(self) -> None:
         """End the call; nothing happens if it has ended."""
@@ -181,16 +183,16 @@ class Exchange:
 
     async def _error(self, error: BaseException) -> EngineError:
         if isinstance(error, aio.AioRpcError):
-            return await self._owner._failed(error, self._channel)
-        return await self._ended()
+            return await self._owner._make_error(error, self._channel)
+        return await self._end_error()
 
-    async def _ended(self) -> EngineError:
+    async def _end_error(self) -> EngineError:
         code, details = await self._call.code(), await self._call.details()
         failure = aio.AioRpcError(code, aio.Metadata(), aio.Metadata(), details)
-        return await self._owner._failed(failure, self._channel)
+        return await self._owner._make_error(failure, self._channel)
 
 
-def _closed(address: str) -> BaseException:
+def _closed_error(address: str) -> BaseException:
     """Return what a call raises that was cancelled: by its own task, or with the channel, after another call failed."""
     task = asyncio.current_task()
     if task is not None and task.cancelling():
@@ -198,6 +200,6 @@ def _closed(address: str) -> BaseException:
     return UnavailableError(f"{address}: the connection was closed")
 
 
-def _bytes(message: Any) -> bytes:
+def _message_bytes(message: Any) -> bytes:
     data: bytes = message.SerializeToString()
     return data

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
-from avactl.base.terminal import shortened, visible
+from avactl.base.terminal import shorten_middle, visible_text
 from avactl.contracts.cache import FlushStatus, TierConfig, TierStatus, WriteBackConfig
 from avactl.daemons.cache import metrics
 from avactl.daemons.cache.engine import CachedFile, Engine, EngineError, Mount, NotFoundError, UnavailableError
@@ -31,7 +31,7 @@ BACKOFF = (1.0, 60.0)
 """Seconds until a failed push is tried again: first, and at most."""
 _TRASH_REFRESH = 60.0
 """Seconds between two looks into the under-store for durable copies that were moved and are not known to the engine."""
-_POLL = 0.2
+_POLL_INTERVAL_S = 0.2
 
 
 class VerifyError(EngineError):
@@ -103,7 +103,7 @@ class WriteBackTask:
         clean: list[tuple[CachedFile, str, str]] = []
         for source, target in self._tier.push_targets.items():
             if source != target:
-                with self._reported():
+                with self._report_failures():
                     await self._resume_deletes(source)
             async for file in self._engine.files(source):
                 if not file.complete or f"/{release.TRASH}/" in file.path:
@@ -127,9 +127,9 @@ class WriteBackTask:
         # What was verified by a daemon that died before it went on.
         for file, source, target in clean:
             if file.path not in self._pushes:
-                with self._reported(), suppress(NotFoundError):
-                    await self._let_go(file, source, target, self._pressed())
-        self._start(self._due(dirty, flushes))
+                with self._report_failures(), suppress(NotFoundError):
+                    await self._let_go(file, source, target, self._is_under_pressure())
+        self._start(self._due_files(dirty, flushes))
 
     async def close(self) -> None:
         """Stop all pushes."""
@@ -145,21 +145,21 @@ class WriteBackTask:
             self._refreshed[source] = now
 
     @contextmanager
-    def _reported(self) -> Iterator[None]:
+    def _report_failures(self) -> Iterator[None]:
         """Make the failure of one file an error of the tier: it must not hold up the others."""
         try:
             yield
         except UnavailableError:
             raise  # it would be the same with the others
         except EngineError as error:
-            self._facts.push_error = visible(shortened(str(error), 300))
+            self._facts.push_error = visible_text(shorten_middle(str(error), 300))
 
     # -- what is due -------------------------------------------------------------------------------------------------
 
     def _measure(self, dirty: list[Dirty], hosts: Hosts) -> None:
         size = sum(each.file.size for each in dirty)
         oldest = max((time.time() - each.file.created for each in dirty), default=0.0)
-        capacity = self._capacity()
+        capacity = self._capacity_bytes()
         share = size / capacity if capacity else 0.0
         # Hysteresis: from the high mark on until the low one.
         self._pushing = share >= self._settings.push.high or (self._pushing and share > self._settings.push.low)
@@ -168,7 +168,7 @@ class WriteBackTask:
         for file in (each.file for each in dirty if not each.file.persisted):
             for block in file.blocks:
                 for holder in block.holders:
-                    if not any(other != holder and _host(other) in hosts.staying for other in block.holders):
+                    if not any(other != holder and _host_of(other) in hosts.staying for other in block.holders):
                         alone[holder] = alone.get(holder, 0) + block.size
             lost += any(not block.holders for block in file.blocks)
         self.alone, self.judged = alone, hosts
@@ -184,22 +184,22 @@ class WriteBackTask:
         metrics.DIRTY_FILES.labels(name).set(len(dirty))
         metrics.OLDEST.labels(name).set(oldest)
 
-    def _capacity(self) -> int:
+    def _capacity_bytes(self) -> int:
         """Return the bytes that `high` and `low` are shares of."""
         return self._settings.capacity or self._facts.capacity_bytes
 
-    def _pressed(self) -> bool:
+    def _is_under_pressure(self) -> bool:
         return self._pushing or self._facts.fill >= self._settings.push.high
 
     def _report(self, flushes: list[Flush], dirty: list[Dirty]) -> None:
         self.flushed = {}
         for flush in flushes:
-            below = [each.file.size for each in dirty if _below(each.file.path, flush.path)]
+            below = [each.file.size for each in dirty if _is_below(each.file.path, flush.path)]
             self.flushed[flush.name] = FlushStatus(dirty_files=len(below), dirty_bytes=sum(below))
 
-    def _due(self, dirty: list[Dirty], flushes: list[Flush]) -> list[Dirty]:
+    def _due_files(self, dirty: list[Dirty], flushes: list[Flush]) -> list[Dirty]:
         """Return what is to be pushed, oldest first."""
-        now, capacity = time.time(), self._capacity()
+        now, capacity = time.time(), self._capacity_bytes()
         rest = sum(each.file.size for each in dirty)
         due = []
         for each in sorted(dirty, key=lambda each: (each.file.created, each.file.path)):
@@ -210,9 +210,9 @@ class WriteBackTask:
             # What only workers of a drained node hold is what the drain waits for.
             wanted = wanted or (
                 not file.persisted
-                and any(held & self.judged.leaving and not held & self.judged.staying for held in _held(file))
+                and any(held & self.judged.leaving and not held & self.judged.staying for held in _block_hosts(file))
             )
-            if wanted or any(_below(file.path, flush.path) for flush in flushes):
+            if wanted or any(_is_below(file.path, flush.path) for flush in flushes):
                 due.append(each)
                 rest -= file.size
         return due
@@ -231,9 +231,9 @@ class WriteBackTask:
             if path in self._pushes or self._settling.waits(each.file):
                 continue
             if self._failures.get(path, (0, 0.0))[1] <= time.monotonic():
-                self._pushes[path] = asyncio.ensure_future(self._attempt(each))
+                self._pushes[path] = asyncio.ensure_future(self._push_file(each))
 
-    async def _attempt(self, each: Dirty) -> None:
+    async def _push_file(self, each: Dirty) -> None:
         path = each.file.path
         try:
             verified = await self._push(each)
@@ -253,7 +253,7 @@ class WriteBackTask:
             result = "mismatch" if isinstance(error, VerifyError) else "failed"
             metrics.PUSHES.labels(self._tier.name, result).inc()
             logs.warn("push failed", tier=self._tier.name, path=path, attempt=count, error=repr(error)[:300])
-            self._facts.push_error = visible(shortened(str(error), 300))
+            self._facts.push_error = visible_text(shorten_middle(str(error), 300))
 
     async def _push(self, each: Dirty) -> bool:
         """Upload a file, verify it, and release it; return False if there is nothing to release yet."""
@@ -269,7 +269,7 @@ class WriteBackTask:
         checksum = self._settling.uploaded(file)
         if checksum is None and (mark := release.mark_of(file)) is not None:
             checksum = mark.checksum  # by an older daemon, which did not note the path, or before a rename
-        if checksum is None or not await self._agrees(file, url, target, checksum):
+        if checksum is None or not await self._copy_agrees(file, url, target, checksum):
             checksum = await self._upload(file, url, target, persist=each.source == each.target)
         if not self._settling.settled(file, checksum):
             return False
@@ -282,7 +282,7 @@ class WriteBackTask:
         if each.source != each.target:
             # The engine learns of the object now and not at its next look.
             await self._engine.status(each.target.rstrip("/") + file.path[len(each.source.rstrip("/")) :], refresh=True)
-        await self._let_go(now, each.source, each.target, self._pressed())
+        await self._let_go(now, each.source, each.target, self._is_under_pressure())
         return True
 
     async def _upload(self, file: CachedFile, url: str, target: Mount, persist: bool) -> str:
@@ -292,19 +292,19 @@ class WriteBackTask:
         else:
             await self._engine.mark(file.path, release.BEGUN)
         if persist:
-            checksum = await self._persisted(file)
+            checksum = await self._persist(file)
         else:
             digest = hashlib.sha256()
-            await self._engine.write_store(url, target.id, _hashed(self._engine.read(file), digest))
+            await self._engine.write_store(url, target.id, _hash_chunks(self._engine.read(file), digest))
             checksum = digest.hexdigest()
         await self._verify(file, url, target, checksum)
         return checksum
 
-    async def _persisted(self, file: CachedFile) -> str:
+    async def _persist(self, file: CachedFile) -> str:
         """Have the engine persist a file; return the checksum of the cached copy."""
         if not file.pinned:
             await self._engine.pin(file.path, True)
-        checksum = await _checksum(self._engine.read(file))
+        checksum = await _compute_checksum(self._engine.read(file))
         if not file.persisted:
             begun = asked = time.monotonic()
             await self._engine.persist(file.path)
@@ -317,18 +317,18 @@ class WriteBackTask:
                     asked = time.monotonic()
                     self._settling.suspect(file.path)  # the one before may be lost, or late
                     await self._engine.persist(file.path)
-                await asyncio.sleep(_POLL)
+                await asyncio.sleep(_POLL_INTERVAL_S)
         return checksum
 
     async def _verify(self, file: CachedFile, url: str, target: Mount, checksum: str) -> None:
         """Compare the object with the file. Raises VerifyError, after an attempt to write the object anew."""
-        if await self._agrees(file, url, target, checksum):
+        if await self._copy_agrees(file, url, target, checksum):
             return
         await self._engine.write_store(url, target.id, self._engine.read(file))
-        if not await self._agrees(file, url, target, checksum):
+        if not await self._copy_agrees(file, url, target, checksum):
             raise VerifyError(f"{url} differs from {file.path}")
 
-    async def _agrees(self, file: CachedFile, url: str, target: Mount, checksum: str) -> bool:
+    async def _copy_agrees(self, file: CachedFile, url: str, target: Mount, checksum: str) -> bool:
         digest, size = hashlib.sha256(), 0
         try:
             async for chunk in self._engine.read_store(url, target.id, file.size):
@@ -350,27 +350,27 @@ class WriteBackTask:
             await release.unpin(self._engine, file.path)
 
 
-async def _checksum(chunks: AsyncIterator[bytes]) -> str:
+async def _compute_checksum(chunks: AsyncIterator[bytes]) -> str:
     digest = hashlib.sha256()
     async for chunk in chunks:
         digest.update(chunk)
     return digest.hexdigest()
 
 
-async def _hashed(chunks: AsyncIterator[bytes], digest: Any) -> AsyncIterator[bytes]:
+async def _hash_chunks(chunks: AsyncIterator[bytes], digest: Any) -> AsyncIterator[bytes]:
     async for chunk in chunks:
         digest.update(chunk)
         yield chunk
 
 
-def _below(path: str, directory: str) -> bool:
+def _is_below(path: str, directory: str) -> bool:
     return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 
-def _host(address: str) -> str:
+def _host_of(address: str) -> str:
     return address.rpartition(":")[0]
 
 
-def _held(file: CachedFile) -> list[set[str]]:
+def _block_hosts(file: CachedFile) -> list[set[str]]:
     """Return the hosts that hold each block of a file."""
-    return [{_host(address) for address in block.holders} for block in file.blocks]
+    return [{_host_of(address) for address in block.holders} for block in file.blocks]

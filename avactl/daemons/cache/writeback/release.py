@@ -51,7 +51,7 @@ class Mark(NamedTuple):
     @classmethod
     def of(cls, file: CachedFile, checksum: str) -> Mark:
         """Return the mark of a file that is verified at its path."""
-        return cls(file.id, file.size, checksum, _digest(file.path))
+        return cls(file.id, file.size, checksum, _path_digest(file.path))
 
     def encode(self) -> bytes:
         """Return the attribute's value."""
@@ -73,16 +73,16 @@ def mark_of(file: CachedFile) -> Mark | None:
 def is_clean(file: CachedFile, path: str = "") -> bool:
     """Return True if the object store is verified to have the present content at a path, by default the file's own."""
     mark = mark_of(file)
-    return file.complete and mark is not None and mark.path == _digest(path or file.path)
+    return file.complete and mark is not None and mark.path == _path_digest(path or file.path)
 
 
-def _digest(path: str) -> str:
+def _path_digest(path: str) -> str:
     return hashlib.sha256(path.encode()).hexdigest()[:32]
 
 
 async def unpin(engine: Engine, path: str) -> None:
     """Let the engine evict a verified file when it needs the space. Raises EngineError, also if it is dirty."""
-    file = await _clean(engine, path)
+    file = await _clean_file(engine, path)
     if file.pinned:
         await engine.pin(path, False)
 
@@ -90,14 +90,14 @@ async def unpin(engine: Engine, path: str) -> None:
 async def free(engine: Engine, path: str) -> None:
     """Drop the cached copy of a verified file. Raises EngineError, also if it is dirty."""
     await unpin(engine, path)
-    if (await _clean(engine, path)).persisted:
+    if (await _clean_file(engine, path)).persisted:
         await engine.free(path)
 
 
 async def delete_durable(engine: Engine, path: str, mount: str) -> bool:
     """Delete the durable copy of a verified file; False if a writer has replaced it meanwhile. Raises EngineError."""
-    file = await _clean(engine, path)
-    trash = _trash(mount)
+    file = await _clean_file(engine, path)
+    trash = _trash_path(mount)
     aside = f"{trash}/{file.id}{path[len(mount.rstrip('/')) :]}"
     try:
         await _rename(engine, path, aside)
@@ -121,7 +121,7 @@ async def resume_deletes(engine: Engine, mount: str, evict: bool, refresh: bool)
     Without `evict`, all go back. With `refresh`, the engine looks into the under-store, and finds what a master that
     was killed in a rename moved.
     """
-    trash = _trash(mount)
+    trash = _trash_path(mount)
     try:
         found = [file async for file in engine.files(trash, refresh)]
     except NotFoundError:
@@ -154,7 +154,7 @@ async def _rename(engine: Engine, path: str, to: str) -> None:
     await engine.rename(path, to)
 
 
-def _trash(mount: str) -> str:
+def _trash_path(mount: str) -> str:
     return f"{mount.rstrip('/')}/{TRASH}"
 
 
@@ -166,7 +166,7 @@ async def _delete(engine: Engine, aside: str, trash: str) -> None:
             await engine.delete(aside)
 
 
-async def _clean(engine: Engine, path: str) -> CachedFile:
+async def _clean_file(engine: Engine, path: str) -> CachedFile:
     file = await engine.status(path)
     if not is_clean(file):
         raise EngineError(f"{path} is not verified to be in the object store")

@@ -47,11 +47,11 @@ class Settling:
 
     def waits(self, file: CachedFile) -> bool:
         """Return True if the file has a copy that is to be verified later."""
-        return self.uploaded(file) is not None and not self._over(file.path)
+        return self.uploaded(file) is not None and not self._is_settled(file.path)
 
     def settled(self, file: CachedFile, checksum: str) -> bool:
         """Return True if nothing can harm a copy that was verified just now; otherwise keep it to be verified again."""
-        if self._over(file.path):
+        if self._is_settled(file.path):
             self._copies.pop(file.path, None)
             return True
         self._copies[file.path] = _Copy(file.id, checksum)
@@ -61,9 +61,9 @@ class Settling:
         """Forget paths that are no longer dirty, once they have settled."""
         self._copies = {path: copy for path, copy in self._copies.items() if path in dirty}
         self._suspects = {
-            path: since for path, since in self._suspects.items() if path in dirty or not self._over(path)
+            path: since for path, since in self._suspects.items() if path in dirty or not self._is_settled(path)
         }
 
-    def _over(self, path: str) -> bool:
+    def _is_settled(self, path: str) -> bool:
         since = self._suspects.get(path)
         return since is None or self._clock() >= since + self._settle

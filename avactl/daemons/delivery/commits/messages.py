@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from avactl.base.terminal import shortened
+from avactl.base.terminal import shorten_middle
 from avactl.contracts.delivery import PipelineState, RollbackPlan
 from avactl.daemons.delivery.commits.repository import ROLLBACK_TRAILER, TRAILER
 from avactl.daemons.delivery.plans import Pipeline
 
-_SUBJECT = 72
-_WHY = 500
+_MAX_SUBJECT_LENGTH = 72
+_MAX_REASON_LENGTH = 500
 """Maximum length of the reason for a roll-back in a message."""
-_SHOWN = 8
+_MAX_SHOWN = 8
 """Maximum number of commits that a message names."""
 
 
@@ -29,10 +29,13 @@ def commit_message(pipeline: Pipeline, state: PipelineState, url: str, version: 
         f"Run {state.run} of pipeline {pipeline}, {state.message}.",
         f"Model: {url}",
         *([f"Before: {state.before}"] if state.before else []),
-        *(f"{name}: {_number(value)}{_before(pipeline, state, name)}" for name, value in sorted(state.metrics.items())),
+        *(
+            f"{name}: {_format_number(value)}{_previous_version(pipeline, state, name)}"
+            for name, value in sorted(state.metrics.items())
+        ),
     ]
     subject = f"{target.document}: deploy version {version} of {target.model}"
-    return _message(subject, facts, f"{TRAILER}: {pipeline} run {state.run}")
+    return _format_message(subject, facts, f"{TRAILER}: {pipeline} run {state.run}")
 
 
 def revert_message(pipeline: Pipeline, state: PipelineState, url: str, back: str) -> str:
@@ -41,7 +44,7 @@ def revert_message(pipeline: Pipeline, state: PipelineState, url: str, back: str
     assert target is not None
     subject = f"{target.document}: roll {target.model} back to version {back.rstrip('/').rpartition('/')[2]}"
     facts = [f"The rollout of {url} was rolled back; this restores the running version.", f"Model: {back}"]
-    return _message(subject, facts, f"{TRAILER}: {pipeline} run {state.run}")
+    return _format_message(subject, facts, f"{TRAILER}: {pipeline} run {state.run}")
 
 
 def rollback_branch(service: RollbackPlan, rejected: str) -> str:
@@ -54,8 +57,8 @@ def rollback_message(service: RollbackPlan, why: str, undone: Sequence[str], goo
 
     `undone`: the commits of its file since then, the newest first.
     """
-    shown = _inert(_line(why)[:_WHY])
-    commits = ", ".join(each[:10] for each in undone[:_SHOWN]) + (", …" if len(undone) > _SHOWN else "")
+    shown = _escape_commands(_one_line(why)[:_MAX_REASON_LENGTH])
+    commits = ", ".join(each[:10] for each in undone[:_MAX_SHOWN]) + (", …" if len(undone) > _MAX_SHOWN else "")
     facts = [
         "The rollout was rolled back in the cluster; this restores the spec of the running version.",
         *([f"Why: {shown}"] if shown.strip() else []),
@@ -63,31 +66,31 @@ def rollback_message(service: RollbackPlan, why: str, undone: Sequence[str], goo
         f"Restored from: {good[:10]}",
     ]
     subject = f"{service.document}: roll back to the version that runs"
-    return _message(subject, facts, f"{ROLLBACK_TRAILER}: {service.team}/{service.document}")
+    return _format_message(subject, facts, f"{ROLLBACK_TRAILER}: {service.team}/{service.document}")
 
 
-def _message(subject: str, facts: list[str], trailer: str) -> str:
+def _format_message(subject: str, facts: list[str], trailer: str) -> str:
     """Return a message. URLs come from the branch, so line breaks in them could begin another paragraph."""
-    short = subject if len(subject) <= _SUBJECT else f"{subject[: _SUBJECT - 1]}…"
-    lines = [shortened(_line(each), 2 * _WHY) for each in facts]
-    return "\n".join([_line(short), "", *lines, "", trailer, ""])
+    short = subject if len(subject) <= _MAX_SUBJECT_LENGTH else f"{subject[: _MAX_SUBJECT_LENGTH - 1]}…"
+    lines = [shorten_middle(_one_line(each), 2 * _MAX_REASON_LENGTH) for each in facts]
+    return "\n".join([_one_line(short), "", *lines, "", trailer, ""])
 
 
-def _line(text: str) -> str:
+def _one_line(text: str) -> str:
     return "".join(each if each.isprintable() else " " for each in text)
 
 
-def _inert(text: str) -> str:
+def _escape_commands(text: str) -> str:
     """Return a pod's text without commands that forges interpret: `[skip ci]`, `***NO_CI***`, `fixes #1`, `@NAME`."""
     for command, shown in (("[", "("), ("]", ")"), ("***", "* * *"), ("#", "# "), ("GH-", "GH "), ("@", "@ ")):
         text = text.replace(command, shown)
     return text.replace("://", ": //")
 
 
-def _number(value: float) -> str:
+def _format_number(value: float) -> str:
     return f"{value:.6g}"
 
 
-def _before(pipeline: Pipeline, state: PipelineState, name: str) -> str:
+def _previous_version(pipeline: Pipeline, state: PipelineState, name: str) -> str:
     known = state.known.get(state.before, {})
-    return f" (live: {_number(known[name])})" if name in known else ""
+    return f" (live: {_format_number(known[name])})" if name in known else ""

@@ -20,7 +20,7 @@ from avactl.apply.publish.target import Remote
 from avactl.base.errors import HintedError
 from avactl.compiler.driver import compile_change
 from avactl.daemons.delivery.plans import Target
-from avactl.policy.path_patterns import matches
+from avactl.policy.path_patterns import matches_pattern
 from avactl.spec.documents.document import Document
 from avactl.spec.documents.edit import EditError, document_content, set_values
 from avactl.spec.documents.value_path import Entry as ListEntry
@@ -34,9 +34,9 @@ ATTEMPTS = 5
 """Pushes of one change, if others push at the same time."""
 TRAILER, ROLLBACK_TRAILER = "Avactl-Pipeline", "Avactl-Rollback"
 """Trailers of commits by pipelines, and of commits for roll-backs. Commits with either trigger no pipeline."""
-_HISTORY = 1000
+_MAX_COMMITS = 1000
 """Commits of the branch that are searched for a change of certain files."""
-_KIND = "ServingDeployment"
+_SERVING_KIND = "ServingDeployment"
 _MOST_KNOWN = 10_000
 
 
@@ -137,7 +137,7 @@ class Repository:
         if known is not None:
             return known
         _, document = self.document(commit, target)
-        found = [_value(document.value, path) for path in (target.url_path, target.version_path)]
+        found = [_value_at(document.value, path) for path in (target.url_path, target.version_path)]
         served = Served(*("" if value is None else str(value)[:4000] for value in found))
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
@@ -187,7 +187,7 @@ class Repository:
 
     def _commits(self, file: str) -> list[str]:
         """Return the newest commits of the branch that change a file. Raises DeliveryError."""
-        arguments = ("log", "--first-parent", "--format=%H", f"--max-count={_HISTORY}", self.head)
+        arguments = ("log", "--first-parent", "--format=%H", f"--max-count={_MAX_COMMITS}", self.head)
         try:
             return self.store.run(*arguments, "--", self._prefix + file).split()
         except PublishError as error:
@@ -273,7 +273,7 @@ class Repository:
         except DeliveryError:
             return False
         tree = store.run("rev-parse", f"{commit}^{{tree}}").strip()
-        return new is not None and before._changed(file, new) == tree
+        return new is not None and before._tree_with(file, new) == tree
 
     def _with_values(self, target: Target, wanted: Served) -> str:
         """Return the text of the target's file at the head, with this URL and version."""
@@ -282,7 +282,7 @@ class Repository:
             (target.url_path, wanted.url),
             (target.version_path, f'"{wanted.version}"' if wanted.version else None),
         ]
-        if not wanted.version and _value(document.value, target.version_path) is None:
+        if not wanted.version and _value_at(document.value, target.version_path) is None:
             edits.pop()
         try:
             return set_values(target.file, text, document.index, edits)
@@ -298,11 +298,11 @@ class Repository:
             for key, value in (("NAME", self._author.name), ("EMAIL", self._author.email))
         }
         try:
-            return self.store.write_commit(self._changed(file, new), self.head, new.message, who)
+            return self.store.write_commit(self._tree_with(file, new), self.head, new.message, who)
         except PublishError as error:
             raise DeliveryError(str(error), error.hint) from None
 
-    def _changed(self, file: str, new: Edited) -> str:
+    def _tree_with(self, file: str, new: Edited) -> str:
         """Return the tree of the head with another text of a file."""
         store, path = self.store, self._prefix + file
         changed = new.text.encode("utf-8", "surrogateescape")
@@ -340,24 +340,24 @@ class Repository:
         except PublishError as error:
             raise DeliveryError(str(error), error.hint) from None
         documents, _ = load_yaml(declared.file, text.encode("utf-8", "surrogateescape"))
-        found = [each for each in documents if _is(each, declared)]
+        found = [each for each in documents if _is_declared(each, declared)]
         if len(found) != 1:
             count = "several specs" if found else "no spec"
-            raise DeliveryError(f"{path} at {commit[:10]} has {count} of {_KIND} `{declared.document}`")
+            raise DeliveryError(f"{path} at {commit[:10]} has {count} of {_SERVING_KIND} `{declared.document}`")
         return text, found[0]
 
 
-def _is(document: Document, declared: Declared) -> bool:
+def _is_declared(document: Document, declared: Declared) -> bool:
     metadata = document.get("metadata")
     return (
-        document.get("kind") == _KIND
+        document.get("kind") == _SERVING_KIND
         and isinstance(metadata, dict)
         and metadata.get("name") == declared.document
         and metadata.get("team", declared.team) == declared.team
     )
 
 
-def _value(root: Any, path: str) -> Any:
+def _value_at(root: Any, path: str) -> Any:
     """Return the value at a path; None if there is none."""
     for step in parse_path(path):
         if isinstance(step, ListEntry):
@@ -377,7 +377,15 @@ def _last_change(store: Store, head: str, paths: tuple[str, ...]) -> str:
     form = f"--format={mark}%H%n%(trailers:{keys},valueonly,separator=%x2C){mark}"
     try:
         text = store.run(
-            "log", "--first-parent", "-m", "--name-only", "-z", f"--max-count={_HISTORY}", "--no-renames", form, head
+            "log",
+            "--first-parent",
+            "-m",
+            "--name-only",
+            "-z",
+            f"--max-count={_MAX_COMMITS}",
+            "--no-renames",
+            form,
+            head,
         )
     except PublishError as error:
         raise DeliveryError(str(error), error.hint) from None
@@ -385,7 +393,7 @@ def _last_change(store: Store, head: str, paths: tuple[str, ...]) -> str:
     for about, names in zip(parts[::2], parts[1::2], strict=True):
         commit, _, trailer = about.partition("\n")
         if not trailer.strip() and any(
-            matches(path, name) for name in names.strip("\n\0").split("\0") for path in paths
+            matches_pattern(path, name) for name in names.strip("\n\0").split("\0") for path in paths
         ):
             return commit
     return ""

@@ -19,7 +19,7 @@ from avactl.daemons.delivery.commits.messages import rollback_message
 from avactl.daemons.delivery.commits.repository import DeliveryError, Edited, Repository, Version
 from avactl.spec.documents.edit import EditError, document_content, replace_document
 
-_MOST = 20
+_MAX_VERSIONS = 20
 """Maximum number of earlier texts that are compiled to find the running version."""
 
 
@@ -29,7 +29,7 @@ class NoTextError(DeliveryError):
     def __init__(self, service: RollbackPlan, head: str) -> None:
         super().__init__(
             f"no earlier text of {service.document} in {service.file} compiles to the version that runs",
-            f"the change is in another file, or older than the last {_MOST} texts: revert it by a commit",
+            f"the change is in another file, or older than the last {_MAX_VERSIONS} texts: revert it by a commit",
         )
         self.head = head
 
@@ -54,8 +54,8 @@ def rolled_back(repository: Repository, service: RollbackPlan, found: Finding) -
     text, document = repository.document(repository.head, service)
     head = document_content(text, document.index)
     undone: list[Version] = []
-    for version in islice(repository.versions(service), _MOST):
-        if version.content != head and _runs(repository, service, found, version.content):
+    for version in islice(repository.versions(service), _MAX_VERSIONS):
+        if version.content != head and _compiles_to(repository, service, found, version.content):
             content = _with_later_changes(repository, service, found, head, undone, version.content)
             message = rollback_message(service, found.why, [each.commit for each in undone], version.commit)
             return Edited(replace_document(text, document.index, content), message)
@@ -87,7 +87,7 @@ def compiled_digest(repository: Repository, service: RollbackPlan, content: str 
     return ""
 
 
-def _runs(repository: Repository, service: RollbackPlan, found: Finding, content: str) -> bool:
+def _compiles_to(repository: Repository, service: RollbackPlan, found: Finding, content: str) -> bool:
     return compiled_digest(repository, service, content) == found.running
 
 
@@ -101,11 +101,11 @@ def _with_later_changes(
     """
     if undone[-1].content == head:
         return good
-    merged = _merged(repository.store, head, undone[-1].content, good)
-    return merged if merged is not None and _runs(repository, service, found, merged) else good
+    merged = _merge_texts(repository.store, head, undone[-1].content, good)
+    return merged if merged is not None and _compiles_to(repository, service, found, merged) else good
 
 
-def _merged(store: Store, mine: str, base: str, theirs: str) -> str | None:
+def _merge_texts(store: Store, mine: str, base: str, theirs: str) -> str | None:
     """Return the three-way merge of texts; None if they are in conflict."""
     with tempfile.TemporaryDirectory() as folder:
         names = []

@@ -32,7 +32,7 @@ class ConfigMapState:
     async def read(self) -> bytes | None:
         """Return the state, or None if there is none."""
         found = await self._get()
-        self._written = _state(found)
+        self._written = _read_state(found)
         if not self._written:
             return None
         try:
@@ -65,7 +65,7 @@ class ConfigMapState:
                 if error.status not in (404, 409) or attempt == 2:
                     raise
                 # Labels may have changed, or the answer to our last request was lost.
-                if _state(await self._get()) not in (None, self._written, text):
+                if _read_state(await self._get()) not in (None, self._written, text):
                     raise LostError(
                         f"another master has written the ConfigMap {self._namespace}/{self._name}"
                     ) from None
@@ -74,6 +74,6 @@ class ConfigMapState:
             return
 
 
-def _state(found: dict[str, Any]) -> str | None:
+def _read_state(found: dict[str, Any]) -> str | None:
     value = (found.get("binaryData") or {}).get(KEY)
     return value if isinstance(value, str) else None

@@ -17,10 +17,10 @@ from avactl.daemons.elastic.job import Job, SavedProgress
 from avactl.daemons.elastic.progress import Progress
 from avactl.daemons.elastic.workers import REMEMBERED, Worker
 
-_VERSION = 1
-_CHECKSUM = 4
+_FORMAT_VERSION = 1
+_CHECKSUM_BYTES = 4
 """Bytes."""
-_LATEST = 1e11
+_MAX_TIME_S = 1e11
 """Unix time."""
 
 
@@ -49,7 +49,7 @@ def dump(job: Job, about: dict[str, Any], full: bool = True) -> bytes:
         datasets.append(
             {"name": name, "digest": saved.digest.hex(), "sizes": [len(saved.bitmap), 0], "progress": saved.header}
         )
-    head: dict[str, Any] = {"version": _VERSION, "about": about, "datasets": datasets, "ended": job.ended}
+    head: dict[str, Any] = {"version": _FORMAT_VERSION, "about": about, "datasets": datasets, "ended": job.ended}
     head["gradients"] = job.gradients.header(full)
     head["told_to_leave"] = [[each.incarnation, each.at, each.share, each.name] for each in job.told_to_leave]
     if full:
@@ -58,27 +58,27 @@ def dump(job: Job, about: dict[str, Any], full: bool = True) -> bytes:
             [worker.index, worker.name, worker.incarnation, sorted(worker.held)] for worker in job.workers.values()
         ]
     body = orjson.dumps(head) + b"\n" + b"".join(blobs)
-    return zlib.crc32(body).to_bytes(_CHECKSUM, "little") + body
+    return zlib.crc32(body).to_bytes(_CHECKSUM_BYTES, "little") + body
 
 
 def load(data: bytes, now: float) -> tuple[Job, dict[str, Any]]:
     """Return the job and the `about` of a state. Raises SnapshotError."""
-    body = memoryview(data)[_CHECKSUM:]
-    if zlib.crc32(body) != int.from_bytes(data[:_CHECKSUM], "little"):
+    body = memoryview(data)[_CHECKSUM_BYTES:]
+    if zlib.crc32(body) != int.from_bytes(data[:_CHECKSUM_BYTES], "little"):
         raise SnapshotError("the checksum is wrong: the state was not written whole, or was changed")
-    end = data.find(b"\n", _CHECKSUM)
+    end = data.find(b"\n", _CHECKSUM_BYTES)
     try:
-        head = orjson.loads(data[_CHECKSUM:end])
-        if head["version"] != _VERSION:
-            raise SnapshotError(f"the state has version {head['version']}; this avactl reads version {_VERSION}")
-        return _job(head, data[end + 1 :], now), head["about"]
+        head = orjson.loads(data[_CHECKSUM_BYTES:end])
+        if head["version"] != _FORMAT_VERSION:
+            raise SnapshotError(f"the state has version {head['version']}; this avactl reads version {_FORMAT_VERSION}")
+        return _restore_job(head, data[end + 1 :], now), head["about"]
     except (KeyError, TypeError, IndexError, ValueError) as error:
         if isinstance(error, SnapshotError):
             raise
         raise SnapshotError(f"the state cannot be read: {error}") from None
 
 
-def _job(head: dict[str, Any], blobs: bytes, now: float) -> Job:
+def _restore_job(head: dict[str, Any], blobs: bytes, now: float) -> Job:
     job, at = Job(), 0
     for each in head["datasets"][:MAX_DATASETS]:
         size, more = each["sizes"]
@@ -99,11 +99,11 @@ def _job(head: dict[str, Any], blobs: bytes, now: float) -> Job:
         map(str, gradients.get("pending", ())),
         int(gradients.get("dropped", 0)),
     )
-    job.told_to_leave.extend(_replaced(*each) for each in head.get("told_to_leave", [])[-REMEMBERED:])
+    job.told_to_leave.extend(_restore_replaced(*each) for each in head.get("told_to_leave", [])[-REMEMBERED:])
     return job
 
 
-def _replaced(incarnation: int, at: float, share: float, name: str) -> Replaced:
-    if not (0 <= at < _LATEST and 0 <= share <= 1):
+def _restore_replaced(incarnation: int, at: float, share: float, name: str) -> Replaced:
+    if not (0 <= at < _MAX_TIME_S and 0 <= share <= 1):
         raise ValueError(f"a worker was replaced at {at}, and had {share} of the median speed")
     return Replaced(int(incarnation), float(at), float(share), str(name))

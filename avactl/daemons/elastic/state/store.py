@@ -24,8 +24,8 @@ from avactl.daemons.elastic.events import Event, decode, encode
 from avactl.daemons.elastic.job import Job
 from avactl.daemons.elastic.state.snapshot import SnapshotError, dump, load
 
-_RECORD = struct.Struct("<II")
-_MOST = 64 * 1024 * 1024
+_RECORD_HEADER = struct.Struct("<II")
+_MAX_JOURNAL_BYTES = 64 * 1024 * 1024
 """Bytes of a record; the definition of a million files has less."""
 ROTATE = 16 * 1024 * 1024
 """Bytes of a journal after which a new snapshot is written."""
@@ -62,29 +62,29 @@ class Store:
         self._journal, self._size = -1, 0
         try:
             if self.new:
-                self._begin(Job(), uuid.uuid4().hex)
+                self._begin_journal(Job(), uuid.uuid4().hex)
             else:
                 self._read(now)
-            self._clean()
+            self._remove_old_journals()
         except (OSError, SnapshotError) as error:
             os.close(self._lock)
             reason = error.strerror or str(error) if isinstance(error, OSError) else str(error)
             raise StoreError(f"{path}: {reason[:1].lower()}{reason[1:]}") from None
         self.synced = self.sequence
         """Sequence number up to which the state survives a crash of the machine."""
-        self.job.record = self._record
+        self.job.record = self._write_record
         self._pending: list[bytes] = []
 
-    def _begin(self, job: Job, lineage: str, sequence: int = 0) -> None:
+    def _begin_journal(self, job: Job, lineage: str, sequence: int = 0) -> None:
         self.job, self.lineage, self.sequence, self._generation = job, lineage, sequence, -1
         self.rotate()
 
     def adopt(self, job: Job, lineage: str, sequence: int) -> None:
         """Replace the state of a new store by one from elsewhere."""
-        self._begin(job, lineage, sequence)
+        self._begin_journal(job, lineage, sequence)
         self.synced = self.sequence
-        job.record = self._record
-        self._clean()
+        job.record = self._write_record
+        self._remove_old_journals()
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -96,7 +96,7 @@ class Store:
         whole = 0
         with contextlib.suppress(FileNotFoundError):
             data = path.read_bytes()
-            for end, event in _events(data):
+            for end, event in _journal_events(data):
                 try:
                     self.job.apply(event, now)
                 except ValueError as error:
@@ -111,18 +111,18 @@ class Store:
     def _journal_path(self, generation: int) -> Path:
         return self.path.with_name(f"{self.path.name}.{generation}.journal")
 
-    def _clean(self) -> None:
+    def _remove_old_journals(self) -> None:
         """Remove journals of other snapshots: a killed process leaves them."""
         current = self._journal_path(self._generation)
-        for each in self.path.parent.glob(f"{_escaped(self.path.name)}.*.journal"):
+        for each in self.path.parent.glob(f"{_escape_name(self.path.name)}.*.journal"):
             if each != current:
                 each.unlink(missing_ok=True)
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
-    def _record(self, event: Event) -> None:
+    def _write_record(self, event: Event) -> None:
         data = encode(event)
-        self._pending.append(_RECORD.pack(len(data), zlib.crc32(data)) + data)
+        self._pending.append(_RECORD_HEADER.pack(len(data), zlib.crc32(data)) + data)
 
     def commit(self) -> None:
         """Write the events since the last call. Raises StoreError; then nothing more must be acknowledged."""
@@ -183,20 +183,20 @@ class Store:
         os.close(self._lock)
 
 
-def _events(data: bytes) -> Iterator[tuple[int, Event]]:
+def _journal_events(data: bytes) -> Iterator[tuple[int, Event]]:
     """Yield the events of a journal, each with its end, up to the first record that is not whole."""
     at = 0
-    while at + _RECORD.size <= len(data):
-        length, checksum = _RECORD.unpack_from(data, at)
-        body = data[at + _RECORD.size : at + _RECORD.size + length]
-        if length > _MOST or len(body) < length or zlib.crc32(body) != checksum:
+    while at + _RECORD_HEADER.size <= len(data):
+        length, checksum = _RECORD_HEADER.unpack_from(data, at)
+        body = data[at + _RECORD_HEADER.size : at + _RECORD_HEADER.size + length]
+        if length > _MAX_JOURNAL_BYTES or len(body) < length or zlib.crc32(body) != checksum:
             return
-        at += _RECORD.size + length
+        at += _RECORD_HEADER.size + length
         try:
             yield at, decode(body)
         except ValueError as error:
             raise SnapshotError(f"the journal cannot be read: {error}") from None
 
 
-def _escaped(name: str) -> str:
+def _escape_name(name: str) -> str:
     return "".join(f"[{char}]" if char in "*?[" else char for char in name)

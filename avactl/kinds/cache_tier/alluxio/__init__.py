@@ -2,9 +2,9 @@
 
 from avactl.kinds.cache_tier.alluxio import dataset, fuse, workers
 from avactl.kinds.cache_tier.alluxio.checks.tier import check
-from avactl.kinds.cache_tier.alluxio.daemon_config import document
+from avactl.kinds.cache_tier.alluxio.daemon_config import tier_document
 from avactl.kinds.cache_tier.alluxio.lower import lower
-from avactl.kinds.cache_tier.alluxio.reserved import reserved
+from avactl.kinds.cache_tier.alluxio.reserved import reserved_bytes
 from avactl.program.cache_engines import Engine
 
 ENGINE = Engine(
@@ -13,14 +13,14 @@ ENGINE = Engine(
     check=check,
     lower=lower,
     volume=dataset.volume,
-    worker=workers.needs,
+    worker=workers.worker_needs,
     shared=True,
-    fuse=fuse.needs,
+    fuse=fuse.fuse_needs,
     host_mount=True,
-    reserved=reserved,
+    reserved=reserved_bytes,
     check_dataset=dataset.check,
     dataset=dataset.dataset,
-    daemon=document,
+    daemon=tier_document,
     directories=dataset.directories,
 )
 

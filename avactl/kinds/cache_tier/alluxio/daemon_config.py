@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from avactl.base.quantity import quantity
+from avactl.base.quantity import parse_quantity
 from avactl.contracts.cache import PushConfig, StoreConfig, TierConfig, WriteBackConfig
 from avactl.kinds.cache_tier.alluxio import names
-from avactl.kinds.cache_tier.alluxio.stores import mounted
+from avactl.kinds.cache_tier.alluxio.stores import mounted_stores
 from avactl.program.dataset_access import PUSHED, durable_store, host_path, volume_directory
 from avactl.program.program import Item
 from avactl.spec.platform.cache_tier import CacheTierSpec
-from avactl.spec.schema.values import percent, seconds
+from avactl.spec.schema.values import duration_seconds, percent_number
 
 
-def document(item: Item[CacheTierSpec]) -> TierConfig:
+def tier_document(item: Item[CacheTierSpec]) -> TierConfig:
     """Return `tier.json`."""
     spec = item.spec
     return TierConfig(
@@ -23,7 +23,7 @@ def document(item: Item[CacheTierSpec]) -> TierConfig:
         fuse_directory=host_path(item, "/") if spec.fuse.enabled else None,
         volume_directory=volume_directory(item) if spec.fuse.enabled else None,
         stores=tuple(
-            StoreConfig(mount=store.mount, url=store.url, read_only=store.read_only) for store in mounted(item)
+            StoreConfig(mount=store.mount, url=store.url, read_only=store.read_only) for store in mounted_stores(item)
         ),
         write_back=_write_back(item),
     )
@@ -33,11 +33,11 @@ def _write_back(item: Item[CacheTierSpec]) -> WriteBackConfig | None:
     if item.spec.role == "read":
         return None
     back = item.spec.write_back
-    evict, settle = bool(back.evict), int(seconds(back.settle))
+    evict, settle = bool(back.evict), int(duration_seconds(back.settle))
     if back.mode == "through":
         return WriteBackConfig(evict=evict)
     if back.mode == "async":
-        push = PushConfig(delay_seconds=int(seconds(back.delay)))
+        push = PushConfig(delay_seconds=int(duration_seconds(back.delay)))
         return WriteBackConfig(evict=evict, settle_seconds=settle, push=push)
     durable = durable_store(item)
     if durable is None or durable.capacity is None:
@@ -46,11 +46,11 @@ def _write_back(item: Item[CacheTierSpec]) -> WriteBackConfig | None:
     return WriteBackConfig(
         evict=evict,
         settle_seconds=settle,
-        capacity=int(quantity(durable.capacity)),
+        capacity=int(parse_quantity(durable.capacity)),
         push=PushConfig(
-            high=percent(back.push.high) / 100,
-            low=percent(back.push.low) / 100,
-            delay_seconds=int(seconds(back.push.delay)),
+            high=percent_number(back.push.high) / 100,
+            low=percent_number(back.push.low) / 100,
+            delay_seconds=int(duration_seconds(back.push.delay)),
         ),
         targets={mount: f"{mount}{PUSHED}"},
         # Evicted files leave their path: the daemon does it only if it is told that no pods mount the directory.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from avactl.base.quantity import quantity
+from avactl.base.quantity import parse_quantity
 from avactl.contracts.names import CACHE_NAMESPACE
 from avactl.diagnostics import Diagnostic
 from avactl.kinds.cache_tier.alluxio.shell import shell_pod
-from avactl.kinds.cache_tier.pods import job, template
+from avactl.kinds.cache_tier.pods import build_job, build_template
 from avactl.program.cache_engines import Loaded
 from avactl.program.dataset_access import full_name, volume_path
 from avactl.program.lowering import k8s
@@ -17,13 +17,13 @@ from avactl.program.program import Item, Program
 from avactl.spec.platform.cache_tier import CacheTierSpec
 from avactl.spec.platform.dataset import DatasetSpec, Prewarm
 from avactl.spec.platform.team import TeamSpec
-from avactl.spec.schema.values import seconds
+from avactl.spec.schema.values import duration_seconds
 
 
 def check(item: Item[DatasetSpec], program: Program, tier: Item[CacheTierSpec]) -> Iterator[Diagnostic]:
     """Yield the problems of one dataset in a tier."""
     spec = item.spec
-    if spec.keep and seconds(spec.keep) < 2 * 86400:
+    if spec.keep and duration_seconds(spec.keep) < 2 * 86400:
         yield Diagnostic(
             "invalid-value",
             f"spec.keep: `{spec.keep}` is too short: Alluxio records reads with a resolution of one day",
@@ -47,39 +47,41 @@ def dataset(
     prewarm, keep = item.spec.prewarm, item.spec.keep
     if prewarm is not None and not program.cluster_spec(tier.spec.cluster).daemons.cache:
         ahead = [version.path for version in versions if version.prewarm]
-        result.append(_prewarm(item, program, tier, prewarm, ahead))
+        result.append(_build_prewarm(item, program, tier, prewarm, ahead))
     if keep:
-        result.append(_free(item, program, tier, keep, [version.path for version in versions]))
+        result.append(_build_free_cron_job(item, program, tier, keep, [version.path for version in versions]))
     return result
 
 
-def _prewarm(
+def _build_prewarm(
     item: Item[DatasetSpec], program: Program, tier: Item[CacheTierSpec], prewarm: Prewarm, paths: Sequence[str]
 ) -> Manifest:
     """Return the Job that prewarms the versions; a new version makes it run again."""
-    bandwidth = str(int(quantity(prewarm.bandwidth))) if prewarm.bandwidth else "0"
+    bandwidth = str(int(parse_quantity(prewarm.bandwidth))) if prewarm.bandwidth else "0"
     pod = shell_pod(tier, program, "load.sh", [str(prewarm.replicas), bandwidth, *paths])
-    labelled = template(item, "prewarm", k8s.digest(paths), pod)
+    labelled = build_template(item, "prewarm", k8s.short_digest(paths), pod)
     name = k8s.short_name(f"prewarm-{full_name(item)}", 52)
-    return job(item, tier.spec.cluster, name, "prewarm", labelled)
+    return build_job(item, tier.spec.cluster, name, "prewarm", labelled)
 
 
-def _free(
+def _build_free_cron_job(
     item: Item[DatasetSpec], program: Program, tier: Item[CacheTierSpec], keep: str, paths: Sequence[str]
 ) -> Manifest:
     """Return the CronJob that frees unused versions; its start time at night is derived from the name."""
-    pod = shell_pod(tier, program, "free.sh", [str(int(seconds(keep))), *paths])
-    moment = int(k8s.digest(item.key, 8), 16)
+    pod = shell_pod(tier, program, "free.sh", [str(int(duration_seconds(keep))), *paths])
+    moment = int(k8s.short_digest(item.key, 8), 16)
     spec: Body = {
         "schedule": f"{moment % 60} {moment // 60 % 5} * * *",
         "concurrencyPolicy": "Forbid",
         "startingDeadlineSeconds": 3600,
         "successfulJobsHistoryLimit": 1,
         "failedJobsHistoryLimit": 1,
-        "jobTemplate": {"spec": {"backoffLimit": 2, "template": template(item, "free", k8s.digest(paths), pod)}},
+        "jobTemplate": {
+            "spec": {"backoffLimit": 2, "template": build_template(item, "free", k8s.short_digest(paths), pod)}
+        },
     }
     name = k8s.short_name(f"free-{full_name(item)}", 52)
-    return k8s.manifest(
+    return k8s.build_manifest(
         item, tier.spec.cluster, "batch/v1", "CronJob", name, namespace=CACHE_NAMESPACE, component="free", spec=spec
     )
 
@@ -89,4 +91,6 @@ def directories(
 ) -> Manifest:
     """Return a Job that creates directories in the stores."""
     pod = shell_pod(tier, program, "prefixes.sh", paths)
-    return job(item, tier.spec.cluster, name, "buckets", template(item, "buckets", k8s.digest(paths), pod))
+    return build_job(
+        item, tier.spec.cluster, name, "buckets", build_template(item, "buckets", k8s.short_digest(paths), pod)
+    )

@@ -4,35 +4,35 @@ from __future__ import annotations
 
 import shlex
 
-from avactl.base.quantity import quantity
+from avactl.base.quantity import parse_quantity
 from avactl.kinds.cache_tier.alluxio import names
 from avactl.kinds.cache_tier.alluxio.pods import (
     LOGGING_MOUNT,
     SITE_MOUNT,
     config_volume,
-    field,
-    image,
-    java,
-    mebibytes,
+    engine_image,
+    field_variable,
+    java_options,
+    parse_mebibytes,
     socket_volume,
 )
 from avactl.kinds.cache_tier.alluxio.properties import fuse_options
-from avactl.kinds.cache_tier.pods import pod, tolerations
+from avactl.kinds.cache_tier.pods import build_pod, pool_tolerations
 from avactl.program.cache_engines import Needs
 from avactl.program.dataset_access import host_path
-from avactl.program.lowering.pods import resources
+from avactl.program.lowering.pods import build_resources
 from avactl.program.manifest import Body
 from avactl.program.program import Item, Program, pool_size
 from avactl.spec.platform.cache_tier import CacheTierSpec
 
-_ANSWER = 20
+_ANSWER_TIMEOUT_S = 20
 """Seconds in which FUSE answers a request, if it does not hang."""
 
 
-def needs(item: Item[CacheTierSpec]) -> Needs:
+def fuse_needs(item: Item[CacheTierSpec]) -> Needs:
     """Return the requests of the FUSE pod on each machine."""
     fuse = item.spec.fuse
-    return Needs(str(quantity(fuse.cpu)), int(quantity(fuse.memory))) if fuse.enabled else Needs()
+    return Needs(str(parse_quantity(fuse.cpu)), int(parse_quantity(fuse.memory))) if fuse.enabled else Needs()
 
 
 def start_spread(item: Item[CacheTierSpec], program: Program) -> int:
@@ -77,14 +77,14 @@ def health_script(item: Item[CacheTierSpec]) -> str:
 #!/bin/bash
 grep -q " "{at}" fuse" /proc/mounts || {{ echo "not mounted"; exit 1; }}
 # A name that no cache has.
-error=$(timeout -k 1 {_ANSWER} stat {at}/.health-$RANDOM$RANDOM 2>&1)
+error=$(timeout -k 1 {_ANSWER_TIMEOUT_S} stat {at}/.health-$RANDOM$RANDOM 2>&1)
 code=$?
 case "$code $error" in *"not connected"*) echo "$error"; exit 1 ;; esac
 # 124 and 137: no answer in time.
 [ "$code" != 124 ] && [ "$code" != 137 ] && exit 0
 for host in {masters}; do
   if timeout 2 bash -c "echo >/dev/tcp/$host/{names.MASTER_PORT}" 2>/dev/null; then
-    echo "no answer in {_ANSWER} s"
+    echo "no answer in {_ANSWER_TIMEOUT_S} s"
     exit 1
   fi
 done
@@ -95,25 +95,25 @@ def fuse_pod(item: Item[CacheTierSpec], program: Program) -> Body:
     """Build the FUSE DaemonSet's pod. The machine and other pods must see its mount, so it has to be privileged."""
     fuse = item.spec.fuse
     at = host_path(item, "/")
-    memory = mebibytes(fuse.memory)
-    options = f"{java(memory, direct=True)} -Dalluxio.user.hostname=$(HOST_IP)"
+    memory = parse_mebibytes(fuse.memory)
+    options = f"{java_options(memory, direct=True)} -Dalluxio.user.hostname=$(HOST_IP)"
     mount: Body = {"name": "mounts", "mountPath": fuse.path, "mountPropagation": "Bidirectional"}
     privileged: Body = {"privileged": True, "runAsUser": 0, "runAsNonRoot": False}
     # Not that the masters answer: FUSE is not at fault when they are down.
     mounted: Body = {"exec": {"command": ["grep", "-q", f" {at} fuse", "/proc/mounts"]}, "periodSeconds": 10}
     container: Body = {
         "name": "fuse",
-        "image": image(item, program),
+        "image": engine_image(item, program),
         "command": ["/bin/bash", "/config/fuse.sh"],
-        "env": [field("HOST_IP", "status.hostIP"), {"name": "ALLUXIO_FUSE_JAVA_OPTS", "value": options}],
-        "resources": resources(fuse.cpu, fuse.memory),
+        "env": [field_variable("HOST_IP", "status.hostIP"), {"name": "ALLUXIO_FUSE_JAVA_OPTS", "value": options}],
+        "resources": build_resources(fuse.cpu, fuse.memory),
         "readinessProbe": mounted,
         # The first start waits for its turn.
         "startupProbe": {**mounted, "failureThreshold": 60},
         "livenessProbe": {
             "exec": {"command": ["/bin/bash", "/config/health.sh"]},
             "periodSeconds": 30,
-            "timeoutSeconds": _ANSWER + 2 * item.spec.masters.replicas + 5,
+            "timeoutSeconds": _ANSWER_TIMEOUT_S + 2 * item.spec.masters.replicas + 5,
             "failureThreshold": 2,
         },
         "lifecycle": {"preStop": {"exec": {"command": ["umount", "-l", at]}}},
@@ -129,9 +129,9 @@ def fuse_pod(item: Item[CacheTierSpec], program: Program) -> Body:
     }
     volumes: Body = {
         "name": "volumes",
-        "image": image(item, program),
+        "image": engine_image(item, program),
         "command": ["/bin/bash", "/config/volumes.sh"],
-        "resources": resources("10m", "64Mi"),
+        "resources": build_resources("10m", "64Mi"),
         "securityContext": privileged,
         "volumeMounts": [
             {"name": "config", "mountPath": "/config", "readOnly": True},
@@ -139,17 +139,17 @@ def fuse_pod(item: Item[CacheTierSpec], program: Program) -> Body:
             mount,
         ],
     }
-    return pod(
+    return build_pod(
         item,
         program,
         # Pods without GPUs run on any machine, so FUSE does too.
         nodeSelector={"kubernetes.io/os": "linux"},
-        tolerations=tolerations(program.pools(item.spec.cluster)),
+        tolerations=pool_tolerations(program.pools(item.spec.cluster)),
         containers=[container, volumes],
         terminationGracePeriodSeconds=60,
         volumes=[
             config_volume(item),
-            {"name": "volumes", "configMap": {"name": names.volumes(item)}},
+            {"name": "volumes", "configMap": {"name": names.volumes_name(item)}},
             {"name": "device", "hostPath": {"path": "/dev/fuse", "type": "CharDevice"}},
             {"name": "mounts", "hostPath": {"path": fuse.path, "type": "DirectoryOrCreate"}},
             socket_volume(item),

@@ -9,25 +9,25 @@ import re
 from functools import cache
 from pathlib import Path
 
-from avactl.diagnostics.suggest import closest
+from avactl.diagnostics.suggest import closest_word
 
-_FILE = Path(__file__).with_name("property_names.txt")
+_NAMES_FILE = Path(__file__).with_name("property_names.txt")
 
 
 @cache
-def _names() -> tuple[frozenset[str], tuple[re.Pattern[str], ...]]:
-    lines = _FILE.read_text(encoding="utf-8").splitlines()
+def _property_names() -> tuple[frozenset[str], tuple[re.Pattern[str], ...]]:
+    lines = _NAMES_FILE.read_text(encoding="utf-8").splitlines()
     # Java writes named groups as (?<name>…).
     patterns = tuple(re.compile(line.replace("(?<", "(?P<")) for line in lines if line.startswith("^"))
     return frozenset(line for line in lines if not line.startswith("^")), patterns
 
 
-def known(name: str) -> bool:
+def is_known_property(name: str) -> bool:
     """Return True if this version of Alluxio reads the property."""
-    names, patterns = _names()
+    names, patterns = _property_names()
     return name in names or any(pattern.search(name) for pattern in patterns)
 
 
-def similar(name: str) -> str | None:
+def similar_property(name: str) -> str | None:
     """Return the known property with the most similar name; None if none is similar."""
-    return closest(name, _names()[0])
+    return closest_word(name, _property_names()[0])

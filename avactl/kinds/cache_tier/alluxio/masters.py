@@ -7,20 +7,20 @@ from avactl.kinds.cache_tier.alluxio.pods import (
     LOGGING_MOUNT,
     SITE_MOUNT,
     config_volume,
-    durable,
-    field,
-    java,
+    durable_volumes,
+    field_variable,
+    java_options,
     master_memory,
-    process,
+    process_container,
     split_memory,
 )
-from avactl.kinds.cache_tier.pods import apart, pod, spare_tolerations
-from avactl.program.lowering.pods import resources
+from avactl.kinds.cache_tier.pods import apart_affinity, build_pod, spare_tolerations
+from avactl.program.lowering.pods import build_resources
 from avactl.program.manifest import Body
 from avactl.program.program import Item, Program
 from avactl.spec.platform.cache_tier import CacheTierSpec
 
-_START = 30 * 60
+_START_TIMEOUT_S = 30 * 60
 """Seconds in which a master reads its journal: of many million files, that takes long."""
 
 
@@ -29,10 +29,10 @@ def master_pod(item: Item[CacheTierSpec], program: Program) -> Body:
     masters = item.spec.masters
     main, job = split_memory(master_memory(item, program))
     host = f"-Dalluxio.master.hostname={names.master_host(item, '$(POD_NAME)')}"
-    pod_name = field("POD_NAME", "metadata.name")
-    files, files_mount = durable(item)
+    pod_name = field_variable("POD_NAME", "metadata.name")
+    files, files_mount = durable_volumes(item)
     containers = [
-        process(
+        process_container(
             item,
             program,
             "master",
@@ -42,14 +42,14 @@ def master_pod(item: Item[CacheTierSpec], program: Program) -> Body:
             # comes back after a kill may stay a standby for ever (seen with 2.9.4, about once in 40 kills): then the
             # client port never opens, and the kubelet restarts it.
             alive="rpc" if masters.replicas == 1 else "journal",
-            starts=_START if masters.replicas > 1 else min(_START, 5 * 60 + main // 1024 * 60),
+            starts=_START_TIMEOUT_S if masters.replicas > 1 else min(_START_TIMEOUT_S, 5 * 60 + main // 1024 * 60),
             # The journal is on its volume; a starting master must never format it.
             args=["master-only", "--no-format"],
-            env=[pod_name, {"name": "ALLUXIO_MASTER_JAVA_OPTS", "value": f"{java(main, direct=False)} {host}"}],
-            resources=resources(masters.cpu, f"{main}Mi"),
+            env=[pod_name, {"name": "ALLUXIO_MASTER_JAVA_OPTS", "value": f"{java_options(main, direct=False)} {host}"}],
+            resources=build_resources(masters.cpu, f"{main}Mi"),
             volumeMounts=[SITE_MOUNT, LOGGING_MOUNT, {"name": "journal", "mountPath": names.JOURNAL_DIR}, *files_mount],
         ),
-        process(
+        process_container(
             item,
             program,
             "job-master",
@@ -61,15 +61,18 @@ def master_pod(item: Item[CacheTierSpec], program: Program) -> Body:
             },
             alive="job-journal",
             args=["job-master"],
-            env=[pod_name, {"name": "ALLUXIO_JOB_MASTER_JAVA_OPTS", "value": f"{java(job, direct=False)} {host}"}],
-            resources=resources("500m", f"{job}Mi"),
+            env=[
+                pod_name,
+                {"name": "ALLUXIO_JOB_MASTER_JAVA_OPTS", "value": f"{java_options(job, direct=False)} {host}"},
+            ],
+            resources=build_resources("500m", f"{job}Mi"),
             volumeMounts=[SITE_MOUNT, LOGGING_MOUNT, {"name": "job-journal", "mountPath": names.JOURNAL_DIR}],
         ),
     ]
-    return pod(
+    return build_pod(
         item,
         program,
-        affinity={"podAntiAffinity": apart(item, "master")} if masters.replicas > 1 else None,
+        affinity={"podAntiAffinity": apart_affinity(item, "master")} if masters.replicas > 1 else None,
         tolerations=spare_tolerations(item, program),
         containers=containers,
         # Lost jobs are reassigned, so the job journal need not outlive the pod.

@@ -23,39 +23,39 @@ VOLUMES_DIR = "/volumes"
 """Directory with the list of the tier's volumes, in FUSE pods."""
 
 
-def config(item: Item[CacheTierSpec]) -> str:
+def config_name(item: Item[CacheTierSpec]) -> str:
     """Name of the tier's ConfigMap."""
     return f"{item.name}-alluxio"
 
 
-def master(item: Item[CacheTierSpec]) -> str:
+def master_name(item: Item[CacheTierSpec]) -> str:
     """Name of the masters' StatefulSet and headless Service."""
     return f"{item.name}-master"
 
 
-def worker(item: Item[CacheTierSpec]) -> str:
+def worker_name(item: Item[CacheTierSpec]) -> str:
     """Name of the workers' DaemonSet or StatefulSet, and their Service."""
     return f"{item.name}-worker"
 
 
-def fuse(item: Item[CacheTierSpec]) -> str:
+def fuse_name(item: Item[CacheTierSpec]) -> str:
     """Name of the FUSE DaemonSet."""
     return f"{item.name}-fuse"
 
 
-def volumes(item: Item[CacheTierSpec]) -> str:
+def volumes_name(item: Item[CacheTierSpec]) -> str:
     """Name of the ConfigMap with the tier's volumes."""
     return f"{item.name}-volumes"
 
 
 def master_host(item: Item[CacheTierSpec], pod: str) -> str:
     """Address of one master by its pod name."""
-    return f"{pod}.{master(item)}.{CACHE_NAMESPACE}.svc"
+    return f"{pod}.{master_name(item)}.{CACHE_NAMESPACE}.svc"
 
 
 def master_hosts(item: Item[CacheTierSpec]) -> list[str]:
     """Addresses of all masters."""
-    return [master_host(item, f"{master(item)}-{index}") for index in range(item.spec.masters.replicas)]
+    return [master_host(item, f"{master_name(item)}-{index}") for index in range(item.spec.masters.replicas)]
 
 
 def storage_dir(medium: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from avactl.base.quantity import format_quantity, quantity
+from avactl.base.quantity import format_quantity, parse_quantity
 from avactl.kinds.cache_tier.alluxio import names
 from avactl.program.dataset_access import cached_files, durable_store
 from avactl.program.lowering.pods import container_security
@@ -17,13 +17,13 @@ JOB_SHARE = 4
 """Fraction of a master's or worker's memory for its job master or job worker."""
 
 
-def mebibytes(text: str) -> int:
-    return int(quantity(text)) // MIB
+def parse_mebibytes(text: str) -> int:
+    return int(parse_quantity(text)) // MIB
 
 
 def split_memory(text: str) -> tuple[int, int]:
     """Memory of a process and of its job process, in MiB."""
-    total = mebibytes(text)
+    total = parse_mebibytes(text)
     return total - total // JOB_SHARE, total // JOB_SHARE
 
 
@@ -42,7 +42,7 @@ def master_memory(item: Item[CacheTierSpec], program: Program) -> str:
     """Memory of a master and its job master: as set, or enough for the declared files of the datasets."""
     masters = item.spec.masters
     need = files_memory(item, program)
-    if "memory" in masters.model_fields_set or need <= quantity(masters.memory):
+    if "memory" in masters.model_fields_set or need <= parse_quantity(masters.memory):
         return str(masters.memory)
     return format_quantity(need)
 
@@ -52,7 +52,7 @@ def direct_memory(memory: int) -> int:
     return memory * 2 // 5
 
 
-def java(memory: int, direct: bool) -> str:
+def java_options(memory: int, direct: bool) -> str:
     """JVM memory options for a container's memory in MiB; the rest is for threads, code and RocksDB.
 
     Processes that move data (`direct`) buffer it outside the heap.
@@ -62,15 +62,15 @@ def java(memory: int, direct: bool) -> str:
     return f"-Xmx{memory * 7 // 10}m"
 
 
-def field(name: str, path: str) -> Body:
+def field_variable(name: str, path: str) -> Body:
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
-def _tcp(port: str, *, period: int, failures: int) -> Body:
+def _build_tcp_probe(port: str, *, period: int, failures: int) -> Body:
     return {"tcpSocket": {"port": port}, "periodSeconds": period, "failureThreshold": failures, "timeoutSeconds": 5}
 
 
-def process(
+def process_container(
     item: Item[CacheTierSpec],
     program: Program,
     process: str,
@@ -89,18 +89,18 @@ def process(
     alive = alive or port
     return {
         "name": process,
-        "image": image(item, program),
+        "image": engine_image(item, program),
         "command": ["/entrypoint.sh"],
         "ports": [{"name": name, "containerPort": number} for name, number in ports.items()],
-        "readinessProbe": _tcp(port, period=10, failures=3),
-        "livenessProbe": _tcp(alive, period=20, failures=6),
-        "startupProbe": _tcp(alive, period=10, failures=starts // 10),
+        "readinessProbe": _build_tcp_probe(port, period=10, failures=3),
+        "livenessProbe": _build_tcp_probe(alive, period=20, failures=6),
+        "startupProbe": _build_tcp_probe(alive, period=10, failures=starts // 10),
         "securityContext": container_security(),
         **fields,
     }
 
 
-def image(item: Item[CacheTierSpec], program: Program) -> str | None:
+def engine_image(item: Item[CacheTierSpec], program: Program) -> str | None:
     """Return the image of all processes; the checks ensure that it is set."""
     found: str | None = program.cluster_spec(item.spec.cluster).images.alluxio
     return found
@@ -124,10 +124,10 @@ LOGGING_MOUNT: Body = {
 
 
 def config_volume(item: Item[CacheTierSpec]) -> Body:
-    return {"name": "config", "configMap": {"name": names.config(item), "defaultMode": 0o444}}
+    return {"name": "config", "configMap": {"name": names.config_name(item), "defaultMode": 0o444}}
 
 
-def durable(item: Item[CacheTierSpec]) -> tuple[list[Body], list[Body]]:
+def durable_volumes(item: Item[CacheTierSpec]) -> tuple[list[Body], list[Body]]:
     """Volumes and volume mounts of masters and workers for the durable store, if it is a file system."""
     store = durable_store(item)
     if store is None or store.claim is None:

@@ -5,13 +5,13 @@ Names and defaults: Alluxio 2.9.4, `alluxio.conf.PropertyKey`.
 
 from __future__ import annotations
 
-from avactl.base.quantity import quantity
+from avactl.base.quantity import parse_quantity
 from avactl.kinds.cache_tier.alluxio import names
 from avactl.kinds.cache_tier.alluxio.pods import direct_memory, split_memory
 from avactl.program.dataset_access import host_path
 from avactl.program.program import Item
 from avactl.spec.platform.cache_tier import CacheTierSpec
-from avactl.spec.schema.values import seconds
+from avactl.spec.schema.values import duration_seconds
 
 USER = "alluxio"
 """The user that all processes log in as. Alluxio's `SIMPLE` authentication trusts the client's user name, so tenants
@@ -20,20 +20,20 @@ BLOCK = 64
 """The engine's size of blocks, MiB."""
 
 
-def _milliseconds(duration: str) -> str:
-    return f"{int(seconds(duration) * 1000)}ms"
+def _format_milliseconds(duration: str) -> str:
+    return f"{int(duration_seconds(duration) * 1000)}ms"
 
 
-def site(item: Item[CacheTierSpec], daemon: bool = False) -> dict[str, str]:
+def site_properties(item: Item[CacheTierSpec], daemon: bool = False) -> dict[str, str]:
     """Return all properties of a tier in output order; those of the spec come last.
 
     `daemon`: the cache daemon persists files, and the engine does not by itself.
     """
     return {
-        **_masters(item),
-        **_storage(item),
-        **_clients(item, daemon),
-        **_fuse(item),
+        **_master_properties(item),
+        **_storage_properties(item),
+        **_client_properties(item, daemon),
+        **_fuse_properties(item),
         **item.spec.properties,
     }
 
@@ -43,7 +43,7 @@ def render(properties: dict[str, str]) -> str:
     return "".join(f"{key}={value}\n".replace("\\", "\\\\") for key, value in properties.items())
 
 
-def _masters(item: Item[CacheTierSpec]) -> dict[str, str]:
+def _master_properties(item: Item[CacheTierSpec]) -> dict[str, str]:
     hosts = names.master_hosts(item)
     properties = {
         "alluxio.master.embedded.journal.addresses": ",".join(f"{host}:{names.JOURNAL_PORT}" for host in hosts),
@@ -64,14 +64,14 @@ def _masters(item: Item[CacheTierSpec]) -> dict[str, str]:
     return properties
 
 
-def _storage(item: Item[CacheTierSpec]) -> dict[str, str]:
+def _storage_properties(item: Item[CacheTierSpec]) -> dict[str, str]:
     tiers = item.spec.workers.tiers
     properties = {"alluxio.worker.tieredstore.levels": str(len(tiers))}
     for level, tier in enumerate(tiers):
         prefix = f"alluxio.worker.tieredstore.level{level}"
         properties[f"{prefix}.alias"] = tier.medium
         properties[f"{prefix}.dirs.path"] = names.storage_dir(tier.medium)
-        properties[f"{prefix}.dirs.quota"] = f"{int(quantity(tier.quota))}B"
+        properties[f"{prefix}.dirs.quota"] = f"{int(parse_quantity(tier.quota))}B"
         properties[f"{prefix}.dirs.mediumtype"] = tier.medium
     main, _ = split_memory(item.spec.workers.memory)
     # `fs load` reads whole blocks into buffers outside the heap, as many at once as a batch has, and never frees them.
@@ -83,7 +83,7 @@ def _storage(item: Item[CacheTierSpec]) -> dict[str, str]:
     return properties
 
 
-def _clients(item: Item[CacheTierSpec], daemon: bool) -> dict[str, str]:
+def _client_properties(item: Item[CacheTierSpec], daemon: bool) -> dict[str, str]:
     """Return the client defaults; clients get them from the master."""
     spec = item.spec
     if spec.role == "read":
@@ -112,18 +112,18 @@ def _clients(item: Item[CacheTierSpec], daemon: bool) -> dict[str, str]:
             # restart of a full worker costs replicas: make them anew before another restarts (default: 1 min).
             properties["alluxio.master.replication.check.interval"] = "10s"
             # What the engine persists by itself, it may evict before the daemon has compared it with the store.
-            wait = "-1" if daemon else _milliseconds(back.delay)
+            wait = "-1" if daemon else _format_milliseconds(back.delay)
             properties["alluxio.user.file.persistence.initial.wait.time"] = wait
         refresh = spec.refresh or "5m"
-    properties["alluxio.user.file.metadata.sync.interval"] = _milliseconds(refresh) if refresh else "-1"
+    properties["alluxio.user.file.metadata.sync.interval"] = _format_milliseconds(refresh) if refresh else "-1"
     # FREE drops only the cached copy; DELETE would delete the object in the store too.
     properties["alluxio.user.file.create.ttl.action"] = "FREE"
     if spec.ttl:
-        properties["alluxio.user.file.create.ttl"] = _milliseconds(spec.ttl)
+        properties["alluxio.user.file.create.ttl"] = _format_milliseconds(spec.ttl)
     return properties
 
 
-def _fuse(item: Item[CacheTierSpec]) -> dict[str, str]:
+def _fuse_properties(item: Item[CacheTierSpec]) -> dict[str, str]:
     if not item.spec.fuse.enabled:
         return {}
     return {

@@ -11,11 +11,11 @@ PROPERTY = "alluxio.worker.management.tier.align.reserved.bytes"
 DEFAULT = 1024**3
 """Default of Alluxio 2.9.4. A worker with a smaller tier does not start."""
 
-_SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([kmgtp]?)b?", re.IGNORECASE).fullmatch
-_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40, "p": 2**50}
+_PARSE_SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([kmgtp]?)b?", re.IGNORECASE).fullmatch
+_SIZE_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40, "p": 2**50}
 
 
-def reserved(item: Item[CacheTierSpec]) -> int:
+def reserved_bytes(item: Item[CacheTierSpec]) -> int:
     """Return the bytes reserved in each storage tier: as the spec's properties say, in Alluxio's notation (`2GB`)."""
-    match = _SIZE(item.spec.properties.get(PROPERTY, ""))
-    return int(float(match[1]) * _UNITS[match[2].lower()]) if match else DEFAULT
+    match = _PARSE_SIZE(item.spec.properties.get(PROPERTY, ""))
+    return int(float(match[1]) * _SIZE_UNITS[match[2].lower()]) if match else DEFAULT

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from avactl.kinds.cache_tier.alluxio import names
-from avactl.kinds.cache_tier.alluxio.pods import SITE_MOUNT, config_volume, image, java
-from avactl.kinds.cache_tier.pods import pod, spare_tolerations
-from avactl.program.lowering.pods import container_security, resources
+from avactl.kinds.cache_tier.alluxio.pods import SITE_MOUNT, config_volume, engine_image, java_options
+from avactl.kinds.cache_tier.pods import build_pod, spare_tolerations
+from avactl.program.lowering.pods import build_resources, container_security
 from avactl.program.manifest import Body
 from avactl.program.program import Item, Program
 from avactl.spec.platform.cache_tier import CacheTierSpec
@@ -22,14 +22,14 @@ def shell_pod(
     """Build a pod that runs a script of the tier's ConfigMap with the Alluxio shell. It satisfies `restricted`."""
     container = {
         "name": "alluxio",
-        "image": image(tier, program),
+        "image": engine_image(tier, program),
         "command": ["/bin/bash", f"/config/{script}", *args],
-        "env": [*env, {"name": "ALLUXIO_USER_JAVA_OPTS", "value": java(MEMORY, direct=False)}],
-        "resources": resources("200m", f"{MEMORY}Mi"),
+        "env": [*env, {"name": "ALLUXIO_USER_JAVA_OPTS", "value": java_options(MEMORY, direct=False)}],
+        "resources": build_resources("200m", f"{MEMORY}Mi"),
         "securityContext": container_security(),
         "volumeMounts": [SITE_MOUNT, {"name": "config", "mountPath": "/config", "readOnly": True}],
     }
-    return pod(
+    return build_pod(
         tier,
         program,
         restartPolicy="OnFailure",

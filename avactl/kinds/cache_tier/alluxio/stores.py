@@ -72,7 +72,7 @@ class MountedStore(NamedTuple):
     read_only: bool
 
 
-def mounted(item: Item[CacheTierSpec]) -> list[MountedStore]:
+def mounted_stores(item: Item[CacheTierSpec]) -> list[MountedStore]:
     """Return the stores of a tier by mount directory, which has no trailing slash.
 
     In mode `push` the directory of a writable under-store shows the durable store, and the under-store is beside it.
@@ -92,49 +92,49 @@ def mounted(item: Item[CacheTierSpec]) -> list[MountedStore]:
     return found
 
 
-def scheme(url: str) -> Scheme:
+def store_scheme(url: str) -> Scheme:
     """Return the scheme of a store's URL, or of a directory."""
     return FILES if url.startswith("/") else SCHEMES[url.partition("://")[0]]
 
 
-def foreign(store: Store) -> bool:
+def is_foreign_s3(store: Store) -> bool:
     """Return True if an S3 store is not Amazon's (Ceph, MinIO, …); those need the bucket in the path."""
     return bool(store.url.startswith("s3://") and store.endpoint and ".amazonaws.com" not in store.endpoint)
 
 
-def _variables(index: int) -> tuple[str, str]:
+def _credential_variables(index: int) -> tuple[str, str]:
     return f"STORE_{index}_ACCESS_KEY_ID", f"STORE_{index}_SECRET_ACCESS_KEY"
 
 
-def _options(store: Store, index: int) -> list[str]:
+def _mount_options(store: Store, index: int) -> list[str]:
     """Return the `--option` arguments of one mount, shell-quoted; credentials only as variable names."""
-    kind = scheme(store.url)
+    kind = store_scheme(store.url)
     plain = dict(kind.fixed)
     if store.endpoint and kind.endpoint:
         plain[kind.endpoint] = store.endpoint
-    if foreign(store):
+    if is_foreign_s3(store):
         plain["alluxio.underfs.s3.disable.dns.buckets"] = "true"
     plain.update(store.options)
     words = [f"--option {shlex.quote(f'{key}={value}')}" for key, value in plain.items()]
     if store.secret and kind.access_key:
         words += [
             f'--option "{option}=${variable}"'
-            for option, variable in zip((kind.access_key, kind.secret_key), _variables(index), strict=True)
+            for option, variable in zip((kind.access_key, kind.secret_key), _credential_variables(index), strict=True)
         ]
     return words
 
 
-def environment(item: Item[CacheTierSpec]) -> list[Body]:
+def credential_environment(item: Item[CacheTierSpec]) -> list[Body]:
     """Return the credentials of the stores as references to their Secrets."""
     env: list[Body] = []
-    for index, store in enumerate(mounted(item)):
-        if store.secret and scheme(store.url).access_key:
-            for variable, key in zip(_variables(index), ("accessKeyId", "secretAccessKey"), strict=True):
+    for index, store in enumerate(mounted_stores(item)):
+        if store.secret and store_scheme(store.url).access_key:
+            for variable, key in zip(_credential_variables(index), ("accessKeyId", "secretAccessKey"), strict=True):
                 env.append({"name": variable, "valueFrom": {"secretKeyRef": {"name": store.secret, "key": key}}})
     return env
 
 
-_PRELUDE = """\
+_SCRIPT_HEAD = """\
 #!/bin/bash
 # Makes the mount table of cache tier {name} what its spec says. It may run again at any time.
 set -euo pipefail
@@ -197,11 +197,11 @@ done
 
 def mount_script(item: Item[CacheTierSpec]) -> str:
     """Return the script of the mount Job. It contains no secret values: credentials come from the environment."""
-    stores = mounted(item)
+    stores = mounted_stores(item)
     writes = item.spec.role == "write"
     # Persist the write tier's pending data before unmounting.
     persist = 'alluxio fs persist "$1"' if writes else ": # nothing is written here, so nothing can be lost"
-    text = _PRELUDE.format(
+    text = _SCRIPT_HEAD.format(
         name=item.name,
         home=names.HOME,
         persist=persist,
@@ -211,5 +211,5 @@ def mount_script(item: Item[CacheTierSpec]) -> str:
         words = [f"ensure {shlex.quote(store.mount)} {shlex.quote(store.url)}"]
         if store.read_only:
             words.append("--readonly")
-        text += " \\\n  ".join(words + _options(store, index)) + "\n"
+        text += " \\\n  ".join(words + _mount_options(store, index)) + "\n"
     return text

@@ -13,25 +13,25 @@ import shlex
 
 from avactl.kinds.cache_tier.alluxio import names
 from avactl.program.dataset_access import host_path, pushed_path, tier_path, volume_directory, volume_path
-from avactl.program.dataset_listing import source
+from avactl.program.dataset_listing import version_directory
 from avactl.program.program import Item, Program
 from avactl.spec.platform.cache_tier import CacheTierSpec
 
 KEY = "volumes"
 """Key of the list in its ConfigMap."""
-_PASS = 2
+_PASS_INTERVAL_S = 2
 """Seconds between two looks at the mounts."""
-_PATIENCE = 30
+_UNMOUNT_TIMEOUT_S = 30
 """Seconds for a request to FUSE, which can hang."""
 
 
-def paths(tier: Item[CacheTierSpec], program: Program) -> set[str]:
+def mountable_paths(tier: Item[CacheTierSpec], program: Program) -> set[str]:
     """Return the paths of a tier's namespace that pods may mount: versions of datasets, and buckets of teams."""
     found: set[str | None] = set()
     for dataset in program.datasets():
         if dataset.spec.tier == tier.name:
             for version in dataset.spec.versions:
-                url = source(dataset, program, version)
+                url = version_directory(dataset, program, version)
                 found.add(tier_path(tier, url) if url else None)
     for team in program.teams():
         for bucket in team.spec.buckets:
@@ -42,7 +42,9 @@ def paths(tier: Item[CacheTierSpec], program: Program) -> set[str]:
 
 def volume_list(tier: Item[CacheTierSpec], program: Program) -> str:
     """Return the list that the script follows: a line `NAME PATH` for each volume."""
-    return "".join(f"{posixpath.basename(volume_path(tier, path))} {path}\n" for path in sorted(paths(tier, program)))
+    return "".join(
+        f"{posixpath.basename(volume_path(tier, path))} {path}\n" for path in sorted(mountable_paths(tier, program))
+    )
 
 
 def volumes_script(tier: Item[CacheTierSpec]) -> str:
@@ -57,13 +59,13 @@ set -u
 fuse={shlex.quote(fuse)}
 volumes={shlex.quote(volumes)}
 trap 'exit 0' TERM
-while sleep {_PASS} & wait $!; do
+while sleep {_PASS_INTERVAL_S} & wait $!; do
   unset device
   declare -A device
   while read -r _ _ number _ point _; do device[$point]=$number; done </proc/self/mountinfo
-  now=${{device[{shlex.quote(_escaped(fuse))}]:-}}
+  now=${{device[{shlex.quote(_escape_path(fuse))}]:-}}
   [ -n "$now" ] || continue
-  if [ -z "${{device[{shlex.quote(_escaped(volumes))}]:-}}" ]; then
+  if [ -z "${{device[{shlex.quote(_escape_path(volumes))}]:-}}" ]; then
     # In memory: after a reboot no empty directory is left that a pod could take for its volume.
     mkdir -p "$volumes"
     mount -t tmpfs -o mode=755,size=16m volumes "$volumes"
@@ -72,10 +74,10 @@ while sleep {_PASS} & wait $!; do
   mkdir -p "$volumes/.mounts"
   while read -r name path; do
     at=$volumes/.mounts/$name
-    if [ "${{device[{shlex.quote(_escaped(volumes))}/.mounts/$name]:-}}" != "$now" ]; then
-      timeout {_PATIENCE} test -d "$fuse$path" || continue
+    if [ "${{device[{shlex.quote(_escape_path(volumes))}/.mounts/$name]:-}}" != "$now" ]; then
+      timeout {_UNMOUNT_TIMEOUT_S} test -d "$fuse$path" || continue
       mkdir "$at" 2>/dev/null || true
-      timeout {_PATIENCE} mount --bind "$fuse$path" "$at" || continue
+      timeout {_UNMOUNT_TIMEOUT_S} mount --bind "$fuse$path" "$at" || continue
     fi
     # Pods mount this name: it must not lead to a directory before that is mounted.
     [ -L "$volumes/$name" ] || ln -s ".mounts/$name" "$volumes/$name"
@@ -84,6 +86,6 @@ done
 """
 
 
-def _escaped(path: str) -> str:
+def _escape_path(path: str) -> str:
     """Return a path as in /proc/self/mountinfo."""
     return re.sub(r"[ \\]", lambda match: f"\\{ord(match[0]):03o}", path)

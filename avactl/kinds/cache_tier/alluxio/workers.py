@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from avactl.base.quantity import format_quantity, quantity
+from avactl.base.quantity import format_quantity, parse_quantity
 from avactl.kinds.cache_tier.alluxio import names
 from avactl.kinds.cache_tier.alluxio.pods import (
     LOGGING_MOUNT,
     MIB,
     SITE_MOUNT,
     config_volume,
-    durable,
-    field,
-    image,
-    java,
-    process,
+    durable_volumes,
+    engine_image,
+    field_variable,
+    java_options,
+    process_container,
     socket_volume,
     split_memory,
 )
-from avactl.kinds.cache_tier.machines import machine_dir, pools
-from avactl.kinds.cache_tier.pods import apart, on_pools, pod, tolerations
+from avactl.kinds.cache_tier.machines import machine_dir, tier_pools
+from avactl.kinds.cache_tier.pods import apart_affinity, build_pod, on_pools, pool_tolerations
 from avactl.program.cache_engines import Needs
 from avactl.program.lowering import k8s
-from avactl.program.lowering.pods import USER_ID, resources
+from avactl.program.lowering.pods import USER_ID, build_resources
 from avactl.program.manifest import Body
 from avactl.program.program import Item, Program
 from avactl.spec.platform.cache_tier import CacheTierSpec
@@ -33,13 +33,15 @@ JOB_WORKER_CPU = "500m"
 def worker_memory(item: Item[CacheTierSpec]) -> int:
     """Memory of a worker's pod, in bytes: its processes plus the MEM tier, whose files count as pod memory."""
     workers = item.spec.workers
-    in_memory = sum((quantity(tier.quota) for tier in workers.tiers if tier.medium == "MEM"), start=quantity("0"))
-    return int(quantity(workers.memory) + in_memory)
+    in_memory = sum(
+        (parse_quantity(tier.quota) for tier in workers.tiers if tier.medium == "MEM"), start=parse_quantity("0")
+    )
+    return int(parse_quantity(workers.memory) + in_memory)
 
 
-def needs(item: Item[CacheTierSpec]) -> Needs:
+def worker_needs(item: Item[CacheTierSpec]) -> Needs:
     """Return the requests of a worker's pod."""
-    return Needs(str(quantity(item.spec.workers.cpu) + quantity(JOB_WORKER_CPU)), worker_memory(item))
+    return Needs(str(parse_quantity(item.spec.workers.cpu) + parse_quantity(JOB_WORKER_CPU)), worker_memory(item))
 
 
 def worker_pod(item: Item[CacheTierSpec], program: Program) -> Body:
@@ -68,22 +70,22 @@ def worker_pod(item: Item[CacheTierSpec], program: Program) -> Body:
         volumes.append(socket_volume(item))
         sockets.append({"name": "sockets", "mountPath": names.SOCKET_DIR})
         on_machine += sockets
-    files, files_mount = durable(item)
+    files, files_mount = durable_volumes(item)
     volumes += files
     top = names.storage_dir(workers.tiers[0].medium)
-    addresses = [field("HOST_IP", "status.hostIP"), field("POD_IP", "status.podIP")]
+    addresses = [field_variable("HOST_IP", "status.hostIP"), field_variable("POD_IP", "status.podIP")]
     # The host address determines locality; the pod address is where the worker is reached.
     host = "-Dalluxio.worker.hostname=$(HOST_IP) -Dalluxio.worker.container.hostname=$(POD_IP)"
     env = [
         *addresses,
-        {"name": "ALLUXIO_WORKER_JAVA_OPTS", "value": f"{java(main, direct=True)} {host}"},
+        {"name": "ALLUXIO_WORKER_JAVA_OPTS", "value": f"{java_options(main, direct=True)} {host}"},
         # Without these the entry point would put the top tier into /dev/shm.
         {"name": "ALLUXIO_WORKER_TIEREDSTORE_LEVEL0_DIRS_PATH", "value": top},
     ]
     if workers.tiers[0].medium == "MEM":
         env.append({"name": "ALLUXIO_RAM_FOLDER", "value": top})
     containers = [
-        process(
+        process_container(
             item,
             program,
             "worker",
@@ -91,10 +93,10 @@ def worker_pod(item: Item[CacheTierSpec], program: Program) -> Body:
             {"rpc": names.WORKER_PORT, "web": names.WORKER_WEB_PORT},
             args=["worker-only", "--no-format"],
             env=env,
-            resources=resources(workers.cpu, _worker_limit(item, job)),
+            resources=build_resources(workers.cpu, _worker_limit(item, job)),
             volumeMounts=[SITE_MOUNT, LOGGING_MOUNT, *storage, *sockets, *files_mount],
         ),
-        process(
+        process_container(
             item,
             program,
             "job-worker",
@@ -107,23 +109,23 @@ def worker_pod(item: Item[CacheTierSpec], program: Program) -> Body:
             args=["job-worker"],
             env=[
                 *addresses,
-                {"name": "ALLUXIO_JOB_WORKER_JAVA_OPTS", "value": f"{java(job, direct=True)} {host}"},
+                {"name": "ALLUXIO_JOB_WORKER_JAVA_OPTS", "value": f"{java_options(job, direct=True)} {host}"},
             ],
-            resources=resources(JOB_WORKER_CPU, f"{job}Mi"),
+            resources=build_resources(JOB_WORKER_CPU, f"{job}Mi"),
             volumeMounts=[SITE_MOUNT, LOGGING_MOUNT, *sockets, *files_mount],
         ),
     ]
-    affinity = k8s.compact(
+    affinity = k8s.drop_none(
         nodeAffinity=on_pools(item, program),
         # Two workers on one machine would share its directories.
-        podAntiAffinity=apart(item, "worker") if workers.replicas is not None else None,
+        podAntiAffinity=apart_affinity(item, "worker") if workers.replicas is not None else None,
     )
-    return pod(
+    return build_pod(
         item,
         program,
         affinity=affinity or None,
-        tolerations=tolerations(pools(item, program)),
-        initContainers=[_give(item, program, on_machine)] if on_machine else None,
+        tolerations=pool_tolerations(tier_pools(item, program)),
+        initContainers=[_build_chown_container(item, program, on_machine)] if on_machine else None,
         containers=containers,
         terminationGracePeriodSeconds=60,
         volumes=volumes,
@@ -135,13 +137,13 @@ def _worker_limit(item: Item[CacheTierSpec], job: int) -> str:
     return format_quantity(worker_memory(item) - job * MIB)
 
 
-def _give(item: Item[CacheTierSpec], program: Program, mounts: list[Body]) -> Body:
+def _build_chown_container(item: Item[CacheTierSpec], program: Program, mounts: list[Body]) -> Body:
     """Build the init container that changes the owner of host directories, which the kubelet creates as root."""
     return {
         "name": "directories",
-        "image": image(item, program),
+        "image": engine_image(item, program),
         "command": ["chown", f"{USER_ID}:{USER_ID}", *(mount["mountPath"] for mount in mounts)],
-        "resources": resources("50m", "64Mi"),
+        "resources": build_resources("50m", "64Mi"),
         "securityContext": {
             "runAsUser": 0,
             "runAsNonRoot": False,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 
-from avactl.base.quantity import format_quantity, quantity
+from avactl.base.quantity import format_quantity, parse_quantity
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.secrets import looks_secret
-from avactl.kinds.cache_tier.juicefs.known_options import VERSION, options, similar
+from avactl.kinds.cache_tier.juicefs.known_options import VERSION, known_options, similar_option
 from avactl.kinds.cache_tier.juicefs.options import FREE_SPACE, MIB
-from avactl.kinds.cache_tier.machines import pools
+from avactl.kinds.cache_tier.machines import tier_pools
 from avactl.program.ineffective_keys import without_effect
 from avactl.program.program import Item, Program
 from avactl.spec.platform.cache_tier import CacheTierSpec
@@ -21,7 +21,7 @@ Path = tuple[str | int, ...]
 LEAST_MEMORY = 1024 * MIB
 """Memory of a mount pod; its buffers get a quarter."""
 
-_OWN = {
+_OPTIONS_OF_SPEC = {
     "cache-dir": "set `workers.tiers`",
     "cache-size": "set `workers.tiers`",
     "subdir": "set `underStores`",
@@ -57,7 +57,7 @@ def check(item: Item[CacheTierSpec], program: Program) -> Iterator[Diagnostic]:
             hint="add `volume: {secret: NAME}`, a Secret with `name`, `metaurl` and what else its CSI driver needs",
         )
     if spec.role == "write":
-        yield _cannot(
+        yield _unsupported_problem(
             item,
             ("spec", "role"),
             "buffer writes",
@@ -71,32 +71,32 @@ def check(item: Item[CacheTierSpec], program: Program) -> Iterator[Diagnostic]:
     if spec.deletion_policy == "delete":
         yield without_effect(item, ("spec", "deletionPolicy"), "the tier has no journal")
     if spec.ttl:
-        yield _cannot(
+        yield _unsupported_problem(
             item,
             ("spec", "ttl"),
             "free data by the time since it was cached",
             "its cache counts from the last read",
             "write `properties: {cache-expire: 24h}`",
         )
-    yield from _workers(item)
-    yield from _memory(item, program)
-    yield from _fuse(item)
-    yield from _stores(item)
-    yield from _properties(item)
+    yield from _check_workers(item)
+    yield from _check_memory(item, program)
+    yield from _check_fuse(item)
+    yield from _check_stores(item)
+    yield from _check_properties(item)
 
 
-def _cannot(item: Item, path: Path, what: str, why: str, hint: str) -> Diagnostic:
+def _unsupported_problem(item: Item, path: Path, what: str, why: str, hint: str) -> Diagnostic:
     return Diagnostic("engine-cannot", f"JuiceFS Community Edition cannot {what}: {why}", item.span(*path), hint=hint)
 
 
-def _workers(item: Item[CacheTierSpec]) -> Iterator[Diagnostic]:
+def _check_workers(item: Item[CacheTierSpec]) -> Iterator[Diagnostic]:
     workers = item.spec.workers
     path: Path = ("spec", "workers")
     for key in ("cpu", "memory"):
         if key in workers.model_fields_set:
             yield without_effect(item, (*path, key), "the FUSE client does the work: set `fuse`")
     if workers.replicas is not None:
-        yield _cannot(
+        yield _unsupported_problem(
             item,
             (*path, "replicas"),
             "share a cache between machines",
@@ -104,7 +104,7 @@ def _workers(item: Item[CacheTierSpec]) -> Iterator[Diagnostic]:
             "remove `replicas`",
         )
     if len(workers.tiers) > 1:
-        yield _cannot(
+        yield _unsupported_problem(
             item,
             (*path, "tiers", 1),
             "move data between storage tiers",
@@ -113,14 +113,14 @@ def _workers(item: Item[CacheTierSpec]) -> Iterator[Diagnostic]:
         )
 
 
-def _memory(item: Item[CacheTierSpec], program: Program) -> Iterator[Diagnostic]:
+def _check_memory(item: Item[CacheTierSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield a MEM level that is larger than the file system in memory that it is in."""
     for index, level in enumerate(item.spec.workers.tiers):
-        for pool in pools(item, program) if level.medium == "MEM" else ():
+        for pool in tier_pools(item, program) if level.medium == "MEM" else ():
             memory = program.machine(pool).memory
             # tmpfs(5): a size of half of the memory, where none is set.
-            usable = int(quantity(memory) / 2 * (1 - Fraction(FREE_SPACE)))
-            if quantity(level.quota) > usable:
+            usable = int(parse_quantity(memory) / 2 * (1 - Fraction(FREE_SPACE)))
+            if parse_quantity(level.quota) > usable:
                 yield Diagnostic(
                     "tier-too-large",
                     f"a MEM tier of {level.quota} is in /dev/shm, which Linux limits to half of the memory: of "
@@ -133,10 +133,10 @@ def _memory(item: Item[CacheTierSpec], program: Program) -> Iterator[Diagnostic]
                 return
 
 
-def _fuse(item: Item[CacheTierSpec]) -> Iterator[Diagnostic]:
+def _check_fuse(item: Item[CacheTierSpec]) -> Iterator[Diagnostic]:
     fuse = item.spec.fuse
     if not fuse.enabled:
-        yield _cannot(
+        yield _unsupported_problem(
             item,
             ("spec", "fuse", "enabled"),
             "serve data without FUSE",
@@ -145,7 +145,7 @@ def _fuse(item: Item[CacheTierSpec]) -> Iterator[Diagnostic]:
         )
     if "path" in fuse.model_fields_set:
         yield without_effect(item, ("spec", "fuse", "path"), "the CSI driver chooses the directory")
-    if quantity(fuse.memory) < LEAST_MEMORY:
+    if parse_quantity(fuse.memory) < LEAST_MEMORY:
         yield Diagnostic(
             "memory-too-small",
             f"{fuse.memory} is not enough for a JuiceFS client: its buffers need more",
@@ -154,7 +154,7 @@ def _fuse(item: Item[CacheTierSpec]) -> Iterator[Diagnostic]:
         )
 
 
-def _stores(item: Item[CacheTierSpec]) -> Iterator[Diagnostic]:
+def _check_stores(item: Item[CacheTierSpec]) -> Iterator[Diagnostic]:
     for index, store in enumerate(item.spec.under_stores):
         path: Path = ("spec", "underStores", index)
         place = store.mount.rstrip("/")
@@ -177,7 +177,7 @@ def _stores(item: Item[CacheTierSpec]) -> Iterator[Diagnostic]:
                 )
         scheme = store.url.partition("://")[0]
         if scheme != "s3":
-            yield _cannot(
+            yield _unsupported_problem(
                 item,
                 (*path, "url"),
                 f"import from `{scheme}://`",
@@ -185,7 +185,7 @@ def _stores(item: Item[CacheTierSpec]) -> Iterator[Diagnostic]:
                 "use an S3 endpoint of the store, or another `engine`",
             )
         elif store.endpoint is not None and "." in store.url.removeprefix("s3://").partition("/")[0]:
-            yield _cannot(
+            yield _unsupported_problem(
                 item,
                 (*path, "url"),
                 "import from a bucket with a dot in its name",
@@ -196,11 +196,11 @@ def _stores(item: Item[CacheTierSpec]) -> Iterator[Diagnostic]:
             yield without_effect(item, (*path, "options", name), "JuiceFS has no mount options of stores")
 
 
-def _properties(item: Item[CacheTierSpec]) -> Iterator[Diagnostic]:
+def _check_properties(item: Item[CacheTierSpec]) -> Iterator[Diagnostic]:
     path: Path = ("spec", "properties")
     for name, value in item.spec.properties.items():
         key = item.span(*path, name, key=True)
-        known = options().get(name)
+        known = known_options().get(name)
         if looks_secret(value, name):
             yield Diagnostic(
                 "credential-literal",
@@ -211,15 +211,15 @@ def _properties(item: Item[CacheTierSpec]) -> Iterator[Diagnostic]:
                 secret=True,
             )
         elif known is None:
-            near = similar(name)
+            near = similar_option(name)
             yield Diagnostic(
                 "unknown-property",
                 f"JuiceFS {VERSION} has no mount option `{name}`",
                 key,
                 hint=f"did you mean `{near}`?" if near else "remove it, or correct the name",
             )
-        elif name in _OWN:
-            yield Diagnostic("refused-property", f"avactl sets `{name}` itself", key, hint=_OWN[name])
+        elif name in _OPTIONS_OF_SPEC:
+            yield Diagnostic("refused-property", f"avactl sets `{name}` itself", key, hint=_OPTIONS_OF_SPEC[name])
         elif known.flag and value:
             yield Diagnostic(
                 "invalid-value", f"`{name}` has no value", item.span(*path, name), hint=f'write `{name}: ""`'
@@ -237,7 +237,7 @@ def check_dataset(item: Item[DatasetSpec], program: Program, tier: Item[CacheTie
     """Yield the problems of one dataset in a tier."""
     spec = item.spec
     if spec.keep:
-        yield _cannot(
+        yield _unsupported_problem(
             item,
             ("spec", "keep"),
             "free one dataset by its last read",
@@ -249,7 +249,7 @@ def check_dataset(item: Item[DatasetSpec], program: Program, tier: Item[CacheTie
         return
     path: Path = ("spec", "prewarm")
     if prewarm.pin:
-        yield _cannot(
+        yield _unsupported_problem(
             item,
             (*path, "pin"),
             "pin data",
@@ -257,7 +257,7 @@ def check_dataset(item: Item[DatasetSpec], program: Program, tier: Item[CacheTie
             "remove it, and make the tier larger than what its jobs read",
         )
     if prewarm.when != "once":
-        yield _cannot(
+        yield _unsupported_problem(
             item,
             (*path, "when"),
             "load a version again at times",
@@ -265,7 +265,7 @@ def check_dataset(item: Item[DatasetSpec], program: Program, tier: Item[CacheTie
             "remove it",
         )
     if prewarm.bandwidth:
-        yield _cannot(
+        yield _unsupported_problem(
             item,
             (*path, "bandwidth"),
             "limit one load",

@@ -8,12 +8,19 @@ from urllib.parse import urlsplit
 
 from avactl.contracts.names import CACHE_NAMESPACE, GROUP
 from avactl.kinds.cache_tier.juicefs import names
-from avactl.kinds.cache_tier.machines import pools
-from avactl.kinds.cache_tier.pods import job, on_pools, pod, spare_tolerations, template, tolerations
+from avactl.kinds.cache_tier.machines import tier_pools
+from avactl.kinds.cache_tier.pods import (
+    build_job,
+    build_pod,
+    build_template,
+    on_pools,
+    pool_tolerations,
+    spare_tolerations,
+)
 from avactl.program.cache_engines import Loaded
 from avactl.program.dataset_access import full_name, under_store
 from avactl.program.lowering import k8s
-from avactl.program.lowering.pods import container_security, resources
+from avactl.program.lowering.pods import build_resources, container_security
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
 from avactl.spec.platform.cache_tier import CacheTierSpec, UnderStore
@@ -24,10 +31,10 @@ def dataset(
     item: Item[DatasetSpec], program: Program, tier: Item[CacheTierSpec], versions: Sequence[Loaded]
 ) -> list[Manifest]:
     """Return the objects of one dataset."""
-    result = [_import(item, program, tier, version) for version in versions]
+    result = [_build_import_job(item, program, tier, version) for version in versions]
     ahead = [version.path for version in versions if version.prewarm]
     if ahead:
-        result.append(_warm(item, program, tier, ahead))
+        result.append(_build_warm_daemon_set(item, program, tier, ahead))
     return result
 
 
@@ -38,7 +45,7 @@ class Source(NamedTuple):
     options: tuple[str, ...]
 
 
-def source(store: UnderStore, url: str) -> Source:
+def source_arguments(store: UnderStore, url: str) -> Source:
     """Return the arguments for an S3 URL in an under-store."""
     if store.endpoint is None:
         return Source(url.rstrip("/"), ())
@@ -48,12 +55,14 @@ def source(store: UnderStore, url: str) -> Source:
     return Source(found, ("--no-https",) if endpoint.scheme == "http" else ())
 
 
-def _import(item: Item[DatasetSpec], program: Program, tier: Item[CacheTierSpec], version: Loaded) -> Manifest:
+def _build_import_job(
+    item: Item[DatasetSpec], program: Program, tier: Item[CacheTierSpec], version: Loaded
+) -> Manifest:
     """Return the Job that imports a version. A version does not change, so it runs once."""
     store = under_store(tier, version.url)
     if store is None:
         raise LookupError(f"no under-store of {tier} holds {version.url}")
-    origin = source(store, version.url)
+    origin = source_arguments(store, version.url)
     keys = (("AWS_ACCESS_KEY_ID", "accessKeyId"), ("AWS_SECRET_ACCESS_KEY", "secretAccessKey"))
     env: list[Body] = [
         {"name": name, "valueFrom": {"secretKeyRef": {"name": store.secret, "key": key}}}
@@ -61,46 +70,50 @@ def _import(item: Item[DatasetSpec], program: Program, tier: Item[CacheTierSpec]
         if store.secret
     ]
     command = ["/config/import.sh", origin.url, version.path, *origin.options]
-    container = {**_container(program, tier, "import", command), "env": env}
-    spec = pod(
+    container = {**_build_container(program, tier, "import", command), "env": env}
+    spec = build_pod(
         tier,
         program,
         restartPolicy="OnFailure",
         tolerations=spare_tolerations(tier, program),
         containers=[container],
-        volumes=_volumes(tier, names.importing(tier)),
+        volumes=_build_volumes(tier, names.importing_claim(tier)),
     )
     name = k8s.short_name(f"import-{full_name(item)}-{version.version}", 52)
-    return job(item, tier.spec.cluster, name, "import", template(item, "import", k8s.digest(command), spec))
+    return build_job(
+        item, tier.spec.cluster, name, "import", build_template(item, "import", k8s.short_digest(command), spec)
+    )
 
 
-def _warm(item: Item[DatasetSpec], program: Program, tier: Item[CacheTierSpec], paths: Sequence[str]) -> Manifest:
+def _build_warm_daemon_set(
+    item: Item[DatasetSpec], program: Program, tier: Item[CacheTierSpec], paths: Sequence[str]
+) -> Manifest:
     """Return the DaemonSet that loads versions on each machine of the tier's pools, new ones too.
 
     A Job cannot: nothing keeps its pods from running on one machine after another has finished there.
     """
-    select = {**k8s.selector(item, "prewarm"), f"{GROUP}/dataset": k8s.short_name(full_name(item), 63)}
+    select = {**k8s.component_selector(item, "prewarm"), f"{GROUP}/dataset": k8s.short_name(full_name(item), 63)}
     command = ["/config/warm.sh", *paths]
     idle = {
         "name": "loaded",
         "image": program.cluster_spec(tier.spec.cluster).images.juicefs,
         "command": ["sleep", "infinity"],
-        "resources": resources("10m", "16Mi"),
+        "resources": build_resources("10m", "16Mi"),
         "securityContext": container_security(),
     }
-    body = template(
+    body = build_template(
         item,
         "prewarm",
-        k8s.digest(command),
-        pod(
+        k8s.short_digest(command),
+        build_pod(
             tier,
             program,
-            affinity=k8s.compact(nodeAffinity=on_pools(tier, program)) or None,
-            tolerations=tolerations(pools(tier, program)),
-            initContainers=[_container(program, tier, "warm", command)],
+            affinity=k8s.drop_none(nodeAffinity=on_pools(tier, program)) or None,
+            tolerations=pool_tolerations(tier_pools(tier, program)),
+            initContainers=[_build_container(program, tier, "warm", command)],
             containers=[idle],
             terminationGracePeriodSeconds=1,
-            volumes=_volumes(tier, names.reading(tier), read_only=True),
+            volumes=_build_volumes(tier, names.reading_claim(tier), read_only=True),
         ),
     )
     body["metadata"]["labels"].update(select)
@@ -110,7 +123,7 @@ def _warm(item: Item[DatasetSpec], program: Program, tier: Item[CacheTierSpec], 
         "template": body,
     }
     name = k8s.short_name(f"prewarm-{full_name(item)}", 52)
-    return k8s.manifest(
+    return k8s.build_manifest(
         item,
         tier.spec.cluster,
         "apps/v1",
@@ -122,12 +135,12 @@ def _warm(item: Item[DatasetSpec], program: Program, tier: Item[CacheTierSpec], 
     )
 
 
-def _container(program: Program, tier: Item[CacheTierSpec], name: str, command: list[str]) -> Body:
+def _build_container(program: Program, tier: Item[CacheTierSpec], name: str, command: list[str]) -> Body:
     return {
         "name": name,
         "image": program.cluster_spec(tier.spec.cluster).images.juicefs,
         "command": ["/bin/bash", *command],
-        "resources": resources("200m", "1Gi"),
+        "resources": build_resources("200m", "1Gi"),
         "securityContext": container_security(),
         "volumeMounts": [
             {"name": "config", "mountPath": "/config", "readOnly": True},
@@ -137,9 +150,9 @@ def _container(program: Program, tier: Item[CacheTierSpec], name: str, command: 
     }
 
 
-def _volumes(tier: Item[CacheTierSpec], claim: str, read_only: bool = False) -> list[Body]:
+def _build_volumes(tier: Item[CacheTierSpec], claim: str, read_only: bool = False) -> list[Body]:
     source: Body = {"claimName": claim, **({"readOnly": True} if read_only else {})}
     return [
-        {"name": "config", "configMap": {"name": names.config(tier), "defaultMode": 0o444}},
+        {"name": "config", "configMap": {"name": names.config_name(tier), "defaultMode": 0o444}},
         {"name": "volume", "persistentVolumeClaim": source},
     ]

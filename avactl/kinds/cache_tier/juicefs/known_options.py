@@ -10,10 +10,10 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from avactl.diagnostics.suggest import closest
+from avactl.diagnostics.suggest import closest_word
 
 VERSION = "1.4.2"
-_FILE = Path(__file__).with_name("mount_options.txt")
+_OPTIONS_FILE = Path(__file__).with_name("mount_options.txt")
 
 
 class Option(NamedTuple):
@@ -26,12 +26,12 @@ class Option(NamedTuple):
 
 
 @cache
-def options() -> dict[str, Option]:
+def known_options() -> dict[str, Option]:
     """Return all options by name."""
-    lines = (line.split("\t") for line in _FILE.read_text(encoding="utf-8").splitlines())
+    lines = (line.split("\t") for line in _OPTIONS_FILE.read_text(encoding="utf-8").splitlines())
     return {name: Option(kind == "flag", text) for name, kind, text in lines}
 
 
-def similar(name: str) -> str | None:
+def similar_option(name: str) -> str | None:
     """Return the known option with the most similar name; None if none is similar."""
-    return closest(name, options())
+    return closest_word(name, known_options())

@@ -15,17 +15,17 @@ STATE = "/.avactl"
 """Directory of the volume with what is being imported, and marks of what is."""
 
 
-def config(item: Item[CacheTierSpec]) -> str:
+def config_name(item: Item[CacheTierSpec]) -> str:
     """Name of the tier's ConfigMap."""
     return f"{item.name}-juicefs"
 
 
-def reading(item: Item[CacheTierSpec]) -> str:
+def reading_claim(item: Item[CacheTierSpec]) -> str:
     """Name of the claim on the whole volume, read-only."""
     return f"{item.name}-read"
 
 
-def importing(item: Item[CacheTierSpec]) -> str:
+def importing_claim(item: Item[CacheTierSpec]) -> str:
     """Name of the claim on the whole volume that imports use."""
     return f"{item.name}-import"
 

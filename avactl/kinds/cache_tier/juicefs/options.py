@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from avactl.base.quantity import quantity
+from avactl.base.quantity import parse_quantity
 from avactl.kinds.cache_tier.machines import machine_dir
 from avactl.program.program import Item
 from avactl.spec.platform.cache_tier import CacheTierSpec
-from avactl.spec.schema.values import seconds
+from avactl.spec.schema.values import duration_seconds
 
 MIB = 1024 * 1024
 FREE_SPACE = "0.1"
@@ -29,14 +29,14 @@ def read_options(item: Item[CacheTierSpec]) -> list[str]:
     """Return the mount options of readers; those of the spec come last."""
     (level,) = item.spec.workers.tiers
     # Versions do not change, and the directory of a new one is looked up when it is first read.
-    fresh = f"{int(seconds(item.spec.refresh or '1h'))}s"
+    fresh = f"{int(duration_seconds(item.spec.refresh or '1h'))}s"
     found = {
         "cache-dir": cache_dir(item),
-        "cache-size": f"{int(quantity(level.quota)) // MIB}",
+        "cache-size": f"{int(parse_quantity(level.quota)) // MIB}",
         "free-space-ratio": FREE_SPACE,
         "cache-scan-interval": RESCAN,
         # A client may use four times as much. Source: JuiceFS's documentation on troubleshooting, memory usage.
-        "buffer-size": f"{int(quantity(item.spec.fuse.memory)) // MIB // 4}",
+        "buffer-size": f"{int(parse_quantity(item.spec.fuse.memory)) // MIB // 4}",
         "attr-cache": fresh,
         "entry-cache": fresh,
         "dir-entry-cache": fresh,

@@ -39,29 +39,29 @@ class Rule(NamedTuple):
     message: str
 
 
-def policies(item: Item[ClusterSpec], program: Program) -> list[Manifest]:
+def admission_policies(item: Item[ClusterSpec], program: Program) -> list[Manifest]:
     """Return the policies and bindings of one cluster."""
     workloads = [
-        _resources("", ["pods"]),
-        _resources("", ["pods/ephemeralcontainers"], ("UPDATE",)),
-        _resources("apps", ["deployments", "statefulsets", "replicasets", "daemonsets"]),
-        _resources("batch", ["jobs", "cronjobs"]),
+        _build_resources("", ["pods"]),
+        _build_resources("", ["pods/ephemeralcontainers"], ("UPDATE",)),
+        _build_resources("apps", ["deployments", "statefulsets", "replicasets", "daemonsets"]),
+        _build_resources("batch", ["jobs", "cronjobs"]),
     ]
     marks = [
-        _resources("", ["pods"]),
-        _resources("", ["pods/status", "pods/ephemeralcontainers", "pods/resize"], ("UPDATE",)),
-        _resources("", ["pods/binding"], ("CREATE",)),
+        _build_resources("", ["pods"]),
+        _build_resources("", ["pods/status", "pods/ephemeralcontainers", "pods/resize"], ("UPDATE",)),
+        _build_resources("", ["pods/binding"], ("CREATE",)),
     ]
     return [
-        *_policy(
+        *_build_policy(
             item,
             PODS,
             workloads,
             f"{POD.format('object')} != {POD.format('oldObject')}",
             _pod_rules(item, program),
-            _variables(item),
+            _rule_variables(item),
         ),
-        *_policy(
+        *_build_policy(
             item,
             MARKS,
             marks,
@@ -69,63 +69,67 @@ def policies(item: Item[ClusterSpec], program: Program) -> list[Manifest]:
             "object.metadata.?labels != oldObject.metadata.?labels",
             _annotation_rules(),
         ),
-        *_policy(item, SERVICES, [_resources("", ["services"])], "object.spec != oldObject.spec", _SERVICE_RULES),
-        *_policy(
+        *_build_policy(
+            item, SERVICES, [_build_resources("", ["services"])], "object.spec != oldObject.spec", _SERVICE_RULES
+        ),
+        *_build_policy(
             item,
             VOLUMES,
-            [_resources("", ["persistentvolumeclaims"])],
+            [_build_resources("", ["persistentvolumeclaims"])],
             "object.spec.?volumeName != oldObject.spec.?volumeName",
             _VOLUME_RULES,
         ),
-        *_rollouts(item),
+        *_build_rollouts(item),
     ]
 
 
-def _variables(item: Item[ClusterSpec]) -> dict[str, str]:
+def _rule_variables(item: Item[ClusterSpec]) -> dict[str, str]:
     """Return the variables of the rules on pods.
 
     The serving and delivery daemons copy templates that were checked when written. So does the controller of
     LeaderWorkerSets and DisaggregatedSets, which members of teams cannot write.
     """
-    accounts = _copiers(item)
+    accounts = _template_copiers(item)
     if (groups := item.spec.leader_worker_set) is not None:
         accounts.append(f"system:serviceaccount:{groups.namespace}:{groups.service_account}")
     own = "".join(f" || request.userInfo.username == '{account}'" for account in accounts)
-    return {**_POD_VARIABLES, "platform": f"{_PLATFORM}{own}"}
+    return {**_POD_VARIABLES, "platform": f"{_IS_PLATFORM}{own}"}
 
 
-def _copiers(item: Item[ClusterSpec]) -> list[str]:
+def _template_copiers(item: Item[ClusterSpec]) -> list[str]:
     """Return the users that copy pod templates in the namespaces of teams."""
     return [account for daemon in (serving, delivery) if (account := daemon.account(item))]
 
 
-def _rollouts(item: Item[ClusterSpec]) -> list[Manifest]:
+def _build_rollouts(item: Item[ClusterSpec]) -> list[Manifest]:
     """Return the policy on annotations that the serving daemon obeys; none without the daemon."""
-    account = serving.account(item)
+    account = serving.serving_account(item)
     if not account:
         return []
     # Writes to the status subresource can change annotations, too. The delivery daemon commits roll-backs by the
     # annotations of rejected versions and template digests.
     objects = [
-        _resources("apps", [f"{each}{part}" for each in ("deployments", "replicasets") for part in ("", "/status")])
+        _build_resources(
+            "apps", [f"{each}{part}" for each in ("deployments", "replicasets") for part in ("", "/status")]
+        )
     ]
     marks = (names.ROLLOUT, names.ROLLOUT_STATE, names.REJECTED_VERSION, names.TEMPLATE_DIGEST)
     before = "(request.operation == 'UPDATE' ? oldObject.metadata.?annotations[?k].orValue('') : '')"
     rule = Rule(
         "rollout",
-        f"{strings(marks)}.all(k, object.metadata.?annotations[?k].orValue('') == {before}) || variables.platform",
+        f"{cel_strings(marks)}.all(k, object.metadata.?annotations[?k].orValue('') == {before}) || variables.platform",
         f"{', '.join(marks[:-1])} and {marks[-1]} are written by specs and the serving daemon; declare `rollout` in "
         "the spec",
     )
     changed = "object.metadata.?annotations != oldObject.metadata.?annotations"
-    return _policy(item, ROLLOUTS, objects, changed, [rule], {"platform": _variables(item)["platform"]})
+    return _build_policy(item, ROLLOUTS, objects, changed, [rule], {"platform": _rule_variables(item)["platform"]})
 
 
-def _resources(group: str, resources: list[str], operations: tuple[str, ...] = ("CREATE", "UPDATE")) -> Body:
+def _build_resources(group: str, resources: list[str], operations: tuple[str, ...] = ("CREATE", "UPDATE")) -> Body:
     return {"apiGroups": [group], "apiVersions": ["v1"], "operations": list(operations), "resources": resources}
 
 
-def _policy(
+def _build_policy(
     item: Item[ClusterSpec],
     name: str,
     resources: list[Body],
@@ -141,7 +145,9 @@ def _policy(
             "resourceRules": resources,
         },
         "matchConditions": [{"name": "changed", "expression": f"request.operation != 'UPDATE' || {changed}"}],
-        **k8s.compact(variables=[{"name": key, "expression": text} for key, text in (variables or {}).items()] or None),
+        **k8s.drop_none(
+            variables=[{"name": key, "expression": text} for key, text in (variables or {}).items()] or None
+        ),
     }
     texts = [(rule.expression, f"{rule.name}: {rule.message}") for rule in rules]
     return k8s.admission_policy(item, item.name, name, spec, texts, component=COMPONENT)
@@ -152,7 +158,7 @@ POD = (
     "dyn({0}).spec.jobTemplate.spec.template.spec : dyn({0}).spec.template.spec)"
 )
 """The pod of any workload. `dyn`, because the types of the workloads differ."""
-_PLATFORM = (
+_IS_PLATFORM = (
     "authorizer.group('rbac.authorization.k8s.io').resource('rolebindings').namespace(request.namespace)"
     ".check('create').allowed() || request.userInfo.username == 'system:kube-controller-manager' || "
     "request.userInfo.?groups.orValue([]).exists(g, g == 'system:serviceaccounts:kube-system')"
@@ -163,7 +169,7 @@ _POD_VARIABLES = {
     "containers": "variables.pod.containers + variables.pod.?initContainers.orValue([]) + "
     "variables.pod.?ephemeralContainers.orValue([])",
     "class": "variables.pod.?priorityClassName.orValue('')",
-    "platform": _PLATFORM,
+    "platform": _IS_PLATFORM,
 }
 
 
@@ -178,7 +184,7 @@ _VOLUME_TYPES = (
     "projected",
     "secret",
 )
-_PROFILES = "['RuntimeDefault', 'Localhost']"
+_SECCOMP_PROFILES = "['RuntimeDefault', 'Localhost']"
 RESTRICTED = (
     "!variables.pod.?hostPID.orValue(false) && !variables.pod.?hostIPC.orValue(false) && "
     f"variables.pod.?volumes.orValue([]).all(v, {' || '.join(f'has(v.{name})' for name in _VOLUME_TYPES)}) && "
@@ -186,12 +192,12 @@ RESTRICTED = (
     "([variables.pod] + variables.containers).all(c, c.?securityContext.?runAsUser.orValue(1) != 0 && "
     "!c.?securityContext.?seLinuxOptions.hasValue() && "
     "!c.?securityContext.?windowsOptions.?hostProcess.orValue(false) && "
-    f"c.?securityContext.?appArmorProfile.?type.orValue('RuntimeDefault') in {_PROFILES}) && "
+    f"c.?securityContext.?appArmorProfile.?type.orValue('RuntimeDefault') in {_SECCOMP_PROFILES}) && "
     "variables.containers.all(c, !c.?securityContext.?privileged.orValue(false) && "
     "!c.?securityContext.?allowPrivilegeEscalation.orValue(true) && "
     "c.?securityContext.?runAsNonRoot.orValue(variables.pod.?securityContext.?runAsNonRoot.orValue(false)) && "
     "c.?securityContext.?seccompProfile.?type.orValue("
-    f"variables.pod.?securityContext.?seccompProfile.?type.orValue('Unconfined')) in {_PROFILES} && "
+    f"variables.pod.?securityContext.?seccompProfile.?type.orValue('Unconfined')) in {_SECCOMP_PROFILES} && "
     "c.?securityContext.?capabilities.?drop.orValue([]).exists(name, name == 'ALL') && "
     "c.?securityContext.?capabilities.?add.orValue([]).all(name, name == 'NET_BIND_SERVICE') && "
     "c.?securityContext.?procMount.orValue('Default') == 'Default')"
@@ -203,12 +209,12 @@ of the platform.
 """
 
 
-def _listed(annotation: str, default: tuple[str, ...]) -> str:
+def _annotation_list(annotation: str, default: tuple[str, ...]) -> str:
     """CEL list of an annotation of the namespace."""
     return f"namespaceObject.metadata.?annotations[?'{annotation}'].orValue('{','.join(default)}').split(',')"
 
 
-def strings(values: tuple[str, ...]) -> str:
+def cel_strings(values: tuple[str, ...]) -> str:
     """CEL list of texts."""
     return "[" + ", ".join(f"'{value}'" for value in values) + "]"
 
@@ -236,13 +242,14 @@ def _pod_rules(item: Item[ClusterSpec], program: Program) -> list[Rule]:
         ),
         Rule(
             "priority",
-            f"variables.class in {strings(('', *priorities))} || "
+            f"variables.class in {cel_strings(('', *priorities))} || "
             f"variables.pod.?priority.orValue({HARMLESS_PRIORITY + 1}) <= {HARMLESS_PRIORITY}",
             "this priority class is reserved for the platform; use `avactl-normal` or `avactl-low`",
         ),
         Rule(
             "member-priority",
-            f"variables.class == '' || variables.class in {_listed(names.MEMBER_PRIORITIES, DEFAULT_PRIORITIES)} || "
+            "variables.class == '' || "
+            f"variables.class in {_annotation_list(names.MEMBER_PRIORITIES, DEFAULT_PRIORITIES)} || "
             "variables.pod.?priority.orValue(1) <= 0 || variables.platform",
             "pods without a spec may have at most the Team's `memberPriority`; use a lower class such as `avactl-low`, "
             "or declare a spec",
@@ -255,7 +262,7 @@ def _pod_rules(item: Item[ClusterSpec], program: Program) -> list[Rule]:
         Rule(
             "tolerations",
             f"variables.pod.?tolerations.orValue([]).all(t, t.?key.orValue('') in "
-            f"{strings((*tolerated, names.CAPACITY) if spot else tolerated)})",
+            f"{cel_strings((*tolerated, names.CAPACITY) if spot else tolerated)})",
             f"pods may tolerate only the taints of node pools; keep only tolerations of {', '.join(tolerated)}",
         ),
         Rule(
@@ -270,20 +277,20 @@ def _pod_rules(item: Item[ClusterSpec], program: Program) -> list[Rule]:
         ),
         Rule(
             "gpu-variables",
-            f"variables.containers.all(c, c.?env.orValue([]).all(e, !(e.name in {strings(names.GPU_VARIABLES)}) || "
+            f"variables.containers.all(c, c.?env.orValue([]).all(e, !(e.name in {cel_strings(names.GPU_VARIABLES)}) || "
             f"e.?value.orValue('') == 'void' || (e.name == '{VISIBLE_DEVICES}' && "
             f'e.?valueFrom.?fieldRef.?fieldPath.orValue("") == "{DEVICES_FIELD}")))',
             f"the variable makes the container runtime inject devices; set {VISIBLE_DEVICES} to `void`, or by "
             f"`fieldRef` to {DEVICES_FIELD}, and remove the others: {', '.join(names.GPU_VARIABLES[1:])}",
         ),
     ]
-    if copiers := _copiers(item):
+    if copiers := _template_copiers(item):
         rules.append(
             Rule(
                 "copied-account",
-                f"!(request.userInfo.username in {strings(tuple(copiers))}) || "
+                f"!(request.userInfo.username in {cel_strings(tuple(copiers))}) || "
                 f"variables.pod.?serviceAccountName.orValue('') in ['', 'default', '{RUN_ACCOUNT}'] || "
-                f"variables.pod.?serviceAccountName.orValue('') in {_listed(names.SERVICE_ACCOUNTS, ())} || "
+                f"variables.pod.?serviceAccountName.orValue('') in {_annotation_list(names.SERVICE_ACCOUNTS, ())} || "
                 # The Jobs of a training by several roles have accounts of their own, with rights on these Jobs only.
                 f"variables.pod.serviceAccountName.matches('^' + object.metadata.?labels[?'{names.PIPELINE}']"
                 f".orValue('/') + '(-[a-z0-9-]+)?-({'|'.join(_JOB_ACCOUNTS)})$')",
@@ -314,7 +321,7 @@ def _pod_rules(item: Item[ClusterSpec], program: Program) -> list[Rule]:
 def _image_rules(item: Item[ClusterSpec], program: Program) -> list[Rule]:
     """Rules for clusters with NVIDIA GPUs, where CUDA images ask for all GPUs of the machine, unless the pod says
     otherwise. A container that gets its GPUs from the device plugin alone is not to say so: the plugin does."""
-    pools = topology.pools(item, program)
+    pools = topology.nvidia_pools(item, program)
     if not pools:
         return []
     says = f"c.?env.orValue([]).exists(e, e.name == '{VISIBLE_DEVICES}')"
@@ -327,7 +334,7 @@ def _image_rules(item: Item[ClusterSpec], program: Program) -> list[Rule]:
     plugin = tuple(sorted({pool.spec.resource_name for pool in pools if pool.spec.allocation != "dra"}))
     if item.spec.daemons.scheduler or not plugin:
         return [required]
-    requests = f"c.?resources.?limits.orValue({{}}).exists(r, r in {strings(plugin)})"
+    requests = f"c.?resources.?limits.orValue({{}}).exists(r, r in {cel_strings(plugin)})"
     prefix = "f.?prefix.orValue('')"
     return [
         required._replace(
@@ -344,7 +351,7 @@ def _image_rules(item: Item[ClusterSpec], program: Program) -> list[Rule]:
     ]
 
 
-def _kept(field: str) -> str:
+def _keeps_entries(field: str) -> str:
     """CEL: no entry of avactl's in this map of the metadata was added, changed or removed."""
     same = f"object.metadata.?{field}[?k].orValue('') == oldObject.metadata.?{field}[?k].orValue('')"
     return " && ".join(
@@ -364,13 +371,14 @@ def _annotation_rules() -> list[Rule]:
     return [
         Rule(
             "scheduler-annotations",
-            f"{strings(own)}.all(k, object.metadata.?annotations[?k].orValue('') == {before}) || "
+            f"{cel_strings(own)}.all(k, object.metadata.?annotations[?k].orValue('') == {before}) || "
             f"((request.operation == 'UPDATE' || request.subResource == 'binding') && {binds})",
             f"{' and '.join(own)} may be written only by the scheduler; remove them",
         ),
         Rule(
             "scheduler-requests",
-            f"request.operation != 'UPDATE' || ({_kept('annotations')} && {_kept('labels')}) || {binds}",
+            "request.operation != 'UPDATE' || "
+            f"({_keeps_entries('annotations')} && {_keeps_entries('labels')}) || {binds}",
             f"annotations and labels {names.GROUP}/… of a pod cannot change; delete the pod and create another",
         ),
         Rule(
@@ -385,7 +393,7 @@ def _annotation_rules() -> list[Rule]:
 _SERVICE_RULES = [
     Rule(
         "service-type",
-        f"object.spec.?type.orValue('ClusterIP') in {_listed(names.SERVICE_TYPES, DEFAULT_SERVICE_TYPES)}",
+        f"object.spec.?type.orValue('ClusterIP') in {_annotation_list(names.SERVICE_TYPES, DEFAULT_SERVICE_TYPES)}",
         "the Team does not allow this type of Service; use `type: ClusterIP`, or add it to `serviceTypes` of the Team. "
         "`ExternalName` is never allowed",
     ),

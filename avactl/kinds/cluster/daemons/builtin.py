@@ -6,8 +6,8 @@ from typing import Any
 
 from avactl.kinds.cluster.daemons import delivery, limits, rbac
 from avactl.program.lowering import k8s
-from avactl.program.lowering.k8s import compact
-from avactl.program.lowering.pods import container_security, pod_security, resources
+from avactl.program.lowering.k8s import drop_none
+from avactl.program.lowering.pods import build_resources, container_security, pod_security
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
 from avactl.spec.platform.cluster import ClusterSpec
@@ -16,36 +16,38 @@ NAME = "avactl-reconcile"
 COMPONENT = "reconcile"
 _CACHE, _CREDENTIALS = "/cache", "/etc/git-credentials"
 # git's credential helper reads the files on each use, so a changed Secret needs no restart.
-_HELPER = (
+_CREDENTIAL_HELPER = (
     f'!f() {{ printf "username=%s\\npassword=%s\\n" '
     f'"$(cat {_CREDENTIALS}/username)" "$(cat {_CREDENTIALS}/password)"; }}; f'
 )
 
 
-def follows(item: Item[ClusterSpec]) -> bool:
+def runs_reconciler(item: Item[ClusterSpec]) -> bool:
     """Return True if the cluster runs the reconciler itself."""
     spec = item.spec.reconcile
     return spec.mode == "builtin" and spec.repository is not None
 
 
-def reconciler(item: Item[ClusterSpec], program: Program, priority: str, port: int) -> list[Manifest]:
+def build_reconciler(item: Item[ClusterSpec], program: Program, priority: str, port: int) -> list[Manifest]:
     """Return the Deployment, its service account and RBAC; nothing if no `repository` is set."""
-    if not follows(item):
+    if not runs_reconciler(item):
         return []
     system = item.spec.system_namespace
     return [
-        _object(item, "v1", "ServiceAccount", namespace=system, automountServiceAccountToken=False),
-        *_rights(item, system),
-        *limits.reconciler(item, program, NAME, COMPONENT, delivery.account(item)),
-        _object(item, "apps/v1", "Deployment", namespace=system, spec=_deployment(item, program, priority, port)),
+        _build_object(item, "v1", "ServiceAccount", namespace=system, automountServiceAccountToken=False),
+        *_build_rights(item, system),
+        *limits.reconciler_policy(item, program, NAME, COMPONENT, delivery.delivery_account(item)),
+        _build_object(
+            item, "apps/v1", "Deployment", namespace=system, spec=_build_deployment(item, program, priority, port)
+        ),
     ]
 
 
-def _object(item: Item[ClusterSpec], api_version: str, kind: str, **fields: Any) -> Manifest:
-    return k8s.manifest(item, item.name, api_version, kind, NAME, component=COMPONENT, **fields)
+def _build_object(item: Item[ClusterSpec], api_version: str, kind: str, **fields: Any) -> Manifest:
+    return k8s.build_manifest(item, item.name, api_version, kind, NAME, component=COMPONENT, **fields)
 
 
-def _rights(item: Item[ClusterSpec], system: str) -> list[Manifest]:
+def _build_rights(item: Item[ClusterSpec], system: str) -> list[Manifest]:
     version, group = "rbac.authorization.k8s.io/v1", "rbac.authorization.k8s.io"
     subjects = [{"kind": "ServiceAccount", "name": NAME, "namespace": system}]
     made = []
@@ -54,20 +56,24 @@ def _rights(item: Item[ClusterSpec], system: str) -> list[Manifest]:
         ("Role", system, rbac.reconcile_rules(f"{NAME}-{item.name}", f"avactl-inventory-{item.name}")),
     ):
         role = {"apiGroup": group, "kind": kind, "name": NAME}
-        made.append(_object(item, version, kind, namespace=namespace, rules=rules))
+        made.append(_build_object(item, version, kind, namespace=namespace, rules=rules))
         made.append(
-            _object(item, version, f"{kind}Binding", namespace=namespace, roleRef=role, subjects=list(subjects))
+            _build_object(item, version, f"{kind}Binding", namespace=namespace, roleRef=role, subjects=list(subjects))
         )
     return made
 
 
-def _deployment(item: Item[ClusterSpec], program: Program, priority: str, port: int) -> Body:
-    spec, select = item.spec.reconcile, k8s.selector(item, COMPONENT)
+def _build_deployment(item: Item[ClusterSpec], program: Program, priority: str, port: int) -> Body:
+    spec, select = item.spec.reconcile, k8s.component_selector(item, COMPONENT)
     env: dict[str, str] = {"HOME": _CACHE, "TMPDIR": _CACHE, "XDG_CACHE_HOME": _CACHE}
     mounts: list[Body] = [{"name": "cache", "mountPath": _CACHE}]
     volumes: list[Body] = [{"name": "cache", "emptyDir": {"sizeLimit": "4Gi"}}]
     if spec.secret:
-        env |= {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "credential.helper", "GIT_CONFIG_VALUE_0": _HELPER}
+        env |= {
+            "GIT_CONFIG_COUNT": "1",
+            "GIT_CONFIG_KEY_0": "credential.helper",
+            "GIT_CONFIG_VALUE_0": _CREDENTIAL_HELPER,
+        }
         mounts.append({"name": "git", "mountPath": _CREDENTIALS, "readOnly": True})
         volumes.append({"name": "git", "secret": {"secretName": spec.secret, "defaultMode": 0o440}})
     container: Body = {
@@ -97,11 +103,11 @@ def _deployment(item: Item[ClusterSpec], program: Program, priority: str, port: 
         "livenessProbe": {"httpGet": {"path": "/livez", "port": "http"}, "periodSeconds": 10, "failureThreshold": 6},
         # It is ready once it has read the branch: the first read of a large repository takes long.
         "readinessProbe": {"httpGet": {"path": "/readyz", "port": "http"}, "periodSeconds": 10},
-        "resources": resources("500m", "1Gi"),
+        "resources": build_resources("500m", "1Gi"),
         "securityContext": {**container_security(), "readOnlyRootFilesystem": True},
         "volumeMounts": mounts,
     }
-    pod = compact(
+    pod = drop_none(
         serviceAccountName=NAME,
         automountServiceAccountToken=True,
         priorityClassName=priority,

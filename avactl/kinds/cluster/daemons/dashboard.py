@@ -69,13 +69,13 @@ PANELS = (
 
 def config_map(item: Item[ClusterSpec]) -> Manifest:
     """Return the ConfigMap with the dashboard."""
-    data = {"avactl-cache.json": k8s.json_text(dashboard("avactl-cache", "avactl cache tiers", PANELS))}
+    data = {"avactl-cache.json": k8s.json_text(build_dashboard("avactl-cache", "avactl cache tiers", PANELS))}
     return k8s.config_map(
         item, item.name, NAME, CACHE_NAMESPACE, data, component="cache", extra_labels={"grafana_dashboard": "1"}
     )
 
 
-def dashboard(uid: str, title: str, given: Sequence[Panel]) -> Body:
+def build_dashboard(uid: str, title: str, given: Sequence[Panel]) -> Body:
     """Return a dashboard, in Grafana's JSON model."""
     source = {"type": "prometheus", "uid": "${source}"}
     panels = []

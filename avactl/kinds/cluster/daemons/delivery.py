@@ -5,8 +5,8 @@ from __future__ import annotations
 from avactl.contracts.names import DELIVERY_DAEMON
 from avactl.kinds.cluster.daemons import rbac
 from avactl.kinds.cluster.daemons.deployment import Daemon
-from avactl.kinds.cluster.delivery import place
-from avactl.program.lowering.pods import TMP, resources
+from avactl.kinds.cluster.delivery import commit_place
+from avactl.program.lowering.pods import TMP, build_resources
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
 from avactl.spec.platform.cluster import ClusterSpec
@@ -15,9 +15,9 @@ COMPONENT = "delivery"
 _CREDENTIALS, _CACHE = "/etc/avactl/git", "/cache"
 
 
-def objects(item: Item[ClusterSpec], program: Program) -> list[Manifest]:
+def build_delivery_daemon(item: Item[ClusterSpec], program: Program) -> list[Manifest]:
     """Return the daemon's objects; none if it is disabled. Rights on pipelines come with each of them."""
-    found = place(item)
+    found = commit_place(item)
     if not item.spec.daemons.delivery or found is None:
         return []
     daemon = Daemon(item, COMPONENT, DELIVERY_DAEMON, item.spec.system_namespace)
@@ -39,12 +39,12 @@ def objects(item: Item[ClusterSpec], program: Program) -> list[Manifest]:
         args += ["--credentials", _CREDENTIALS]
         volumes["git"] = (_CREDENTIALS, {"secret": {"secretName": found.secret, "defaultMode": 0o440}})
     return [
-        *daemon.deployment(args, resources("500m", "1Gi"), volumes),
+        *daemon.deployment(args, build_resources("500m", "1Gi"), volumes),
         *daemon.role([*rbac.leader_rules(daemon.name), rbac.config_rule()]),
     ]
 
 
-def account(item: Item[ClusterSpec]) -> str:
+def delivery_account(item: Item[ClusterSpec]) -> str:
     """Return the user name of the daemon's service account; "" if it is disabled."""
-    on = item.spec.daemons.delivery and place(item) is not None
+    on = item.spec.daemons.delivery and commit_place(item) is not None
     return f"system:serviceaccount:{item.spec.system_namespace}:{DELIVERY_DAEMON}" if on else ""

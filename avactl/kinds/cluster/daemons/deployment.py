@@ -32,7 +32,7 @@ class Daemon(NamedTuple):
     def object(self, api_version: str, kind: str, **fields: Any) -> Manifest:
         """Build one object in the daemon's namespace; `namespace=None` for one of the cluster."""
         namespace = fields.pop("namespace", self.namespace)
-        return k8s.manifest(
+        return k8s.build_manifest(
             self.item,
             self.item.name,
             api_version,
@@ -53,9 +53,9 @@ class Daemon(NamedTuple):
         """Return the Deployment with two replicas, its service account and budget: the Lease holder is active, the
         other on standby. `volumes`: name → directory and source; writable only if the source is an `emptyDir`."""
         item = self.item
-        select = k8s.selector(item, self.component)
+        select = k8s.component_selector(item, self.component)
         mounts = [
-            k8s.compact(name=name, mountPath=path, readOnly=None if "emptyDir" in source else True)
+            k8s.drop_none(name=name, mountPath=path, readOnly=None if "emptyDir" in source else True)
             for name, (path, source) in volumes.items()
         ]
         pod: Body = {
@@ -89,8 +89,8 @@ class Daemon(NamedTuple):
                         _from_field("POD_NAMESPACE", "metadata.namespace"),
                     ],
                     "ports": [{"name": "http", "containerPort": HTTP_PORT}],
-                    "livenessProbe": _probe("/livez", 10, 6),
-                    "readinessProbe": _probe("/readyz", 5, 2),
+                    "livenessProbe": _build_probe("/livez", 10, 6),
+                    "readinessProbe": _build_probe("/readyz", 5, 2),
                     "resources": compute,
                     "securityContext": {**container_security(), "readOnlyRootFilesystem": True},
                     "volumeMounts": mounts,
@@ -100,7 +100,7 @@ class Daemon(NamedTuple):
         }
         if item.spec.pull_secrets:
             pod["imagePullSecrets"] = [{"name": secret} for secret in item.spec.pull_secrets]
-        metadata: Body = k8s.compact(labels=dict(select), annotations=dict(annotations) if annotations else None)
+        metadata: Body = k8s.drop_none(labels=dict(select), annotations=dict(annotations) if annotations else None)
         spec = {
             "replicas": 2,
             "selector": {"matchLabels": dict(select)},
@@ -135,7 +135,7 @@ def _from_field(name: str, path: str) -> Body:
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
-def _probe(path: str, period: int, failures: int) -> Body:
+def _build_probe(path: str, period: int, failures: int) -> Body:
     return {"httpGet": {"path": path, "port": "http"}, "periodSeconds": period, "failureThreshold": failures}
 
 
@@ -151,6 +151,6 @@ def metrics_only(item: Item[ClusterSpec], namespace: str, select: Mapping[str, s
     ingress = [{"ports": ports, "from": [readers]}] if item.spec.daemons.metrics_from else []
     pods = {"matchLabels": dict(select)} if select else {}
     spec = {"podSelector": pods, "policyTypes": ["Ingress"], "ingress": ingress}
-    return k8s.manifest(
+    return k8s.build_manifest(
         item, item.name, "networking.k8s.io/v1", "NetworkPolicy", METRICS_ONLY, namespace=namespace, spec=spec
     )

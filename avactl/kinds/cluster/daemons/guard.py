@@ -13,7 +13,7 @@ MANAGED = f"{{}}.metadata.?labels['{names.MANAGED_BY}'].orValue('') == '{names.M
 """CEL expression: an object is avactl's."""
 
 
-def policies(item: Item[ClusterSpec]) -> list[Manifest]:
+def guard_policies(item: Item[ClusterSpec]) -> list[Manifest]:
     """Return the policy and its binding."""
     team = f"{{}}.metadata.?labels['{names.TEAM_LABEL}'].hasValue()"
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["namespaces"]}

@@ -24,12 +24,12 @@ from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
 from avactl.spec.platform.cluster import ClusterSpec
 
-_REMEDY = "an administrator applies it with `avactl reconcile --once`"
-_SERVERS = ("generation", "managedFields", "resourceVersion")
+_ADMINISTRATOR_HINT = "an administrator applies it with `avactl reconcile --once`"
+_SERVER_FIELDS = ("generation", "managedFields", "resourceVersion")
 """Fields of the metadata that the API server writes."""
 
 
-def policy(
+def limit_policy(
     item: Item[ClusterSpec],
     name: str,
     namespace: str,
@@ -45,26 +45,28 @@ def policy(
     spec = {
         "matchConstraints": {"resourceRules": resources},
         "matchConditions": [{"name": key, "expression": text} for key, text in conditions.items()],
-        **k8s.compact(variables=[{"name": key, "expression": text} for key, text in (variables or {}).items()] or None),
+        **k8s.drop_none(
+            variables=[{"name": key, "expression": text} for key, text in (variables or {}).items()] or None
+        ),
     }
     texts = [(rule.expression, f"{rule.name}: {rule.message}") for rule in rules]
     return k8s.admission_policy(item, item.name, name, spec, texts, component=component)
 
 
-def _resources(group: str, resources: list[str], *operations: str) -> Body:
+def _build_resources(group: str, resources: list[str], *operations: str) -> Body:
     return {"apiGroups": [group], "apiVersions": ["*"], "operations": list(operations), "resources": resources}
 
 
-def _of(resource: str, *requirements: str) -> str:
+def _requirement_for(resource: str, *requirements: str) -> str:
     """CEL: requests for other resources pass; those for this one (`pods`, `pods/status`) meet the requirements."""
     plural, _, part = resource.partition("/")
     others = f"request.resource.resource != '{plural}' || request.?subResource.orValue('') != '{part}'"
     return f"{others} || ({' && '.join(requirements)})"
 
 
-def _only(path: str, *fields: str) -> str:
+def _changes_only(path: str, *fields: str) -> str:
     """CEL: an update changes no other fields of the map at a path."""
-    keys = admission.strings(fields)
+    keys = admission.cel_strings(fields)
     now, before = (f"dyn({each}.?{path}.orValue({{}}))" for each in ("object", "oldObject"))
     return (
         f"{now}.all(k, k in {keys} || (k in {before} && {now}[k] == {before}[k])) && "
@@ -73,26 +75,26 @@ def _only(path: str, *fields: str) -> str:
 
 
 def _only_metadata(*fields: str) -> str:
-    return _only("metadata", *_SERVERS, *fields)
+    return _changes_only("metadata", *_SERVER_FIELDS, *fields)
 
 
 def _only_annotations(*annotations: str) -> str:
-    return f"{_only_metadata('annotations')} && {_only('metadata.?annotations', *annotations)}"
+    return f"{_only_metadata('annotations')} && {_changes_only('metadata.?annotations', *annotations)}"
 
 
 def _only_conditions(*types: str) -> str:
-    conditions = "{}.?status.?conditions.orValue([]).filter(c, !(c.type in " + admission.strings(types) + "))"
+    conditions = "{}.?status.?conditions.orValue([]).filter(c, !(c.type in " + admission.cel_strings(types) + "))"
     return f"{conditions.format('object')} == {conditions.format('oldObject')}"
 
 
 # -- the scheduler
 
 
-_TOPOLOGY = ("topology.kubernetes.io/region", "topology.kubernetes.io/zone")
+_TOPOLOGY_LABELS = ("topology.kubernetes.io/region", "topology.kubernetes.io/zone")
 """Labels that the API server adds to a Binding, from the node (KEP-4742)."""
 
 
-def scheduler(item: Item[ClusterSpec]) -> list[Manifest]:
+def scheduler_policy(item: Item[ClusterSpec]) -> list[Manifest]:
     """Return the policy of the scheduler: its own pods, and of volumes and claims what binds them."""
     own = f"oldObject.spec.?schedulerName.orValue('') == '{names.SCHEDULER_NAME}'"
     claim, before = "object.spec.?claimRef", "oldObject.spec.?claimRef"
@@ -106,14 +108,14 @@ def scheduler(item: Item[ClusterSpec]) -> list[Manifest]:
     rules = [
         Rule(
             "own-pods",
-            f"({_of('pods', own)}) && ({_of('pods/status', own)})",
+            f"({_requirement_for('pods', own)}) && ({_requirement_for('pods/status', own)})",
             f"the scheduler changes and deletes only pods with `schedulerName: {names.SCHEDULER_NAME}`",
         ),
         Rule(
             "pod-status",
-            _of(
+            _requirement_for(
                 "pods/status",
-                _only("status", "conditions", "nominatedNodeName"),
+                _changes_only("status", "conditions", "nominatedNodeName"),
                 _only_conditions("PodScheduled", "DisruptionTarget", names.TIMED_OUT),
                 _only_annotations(*status),
             ),
@@ -122,39 +124,39 @@ def scheduler(item: Item[ClusterSpec]) -> list[Manifest]:
         ),
         Rule(
             "binding",
-            _of(
+            _requirement_for(
                 "pods/binding",
                 "!request.namespace.startsWith('kube-')",
-                f"object.metadata.?labels.orValue({{}}).all(k, k in {admission.strings(_TOPOLOGY)})",
+                f"object.metadata.?labels.orValue({{}}).all(k, k in {admission.cel_strings(_TOPOLOGY_LABELS)})",
                 f"object.metadata.?annotations.orValue({{}}).all(k, {allowed})",
             ),
             f"the scheduler binds no pods in `kube-*`, and adds only the annotation {' and '.join(bound)}",
         ),
         Rule(
             "claim-ref",
-            _of(
+            _requirement_for(
                 "persistentvolumes",
                 f"{before}.?uid.orValue('') == ''",
                 same,
-                _only("spec", "claimRef"),
+                _changes_only("spec", "claimRef"),
                 _only_annotations("pv.kubernetes.io/bound-by-controller"),
             ),
             "the scheduler writes only `claimRef`, of volumes that are not bound",
         ),
         Rule(
             "selected-node",
-            _of(
+            _requirement_for(
                 "persistentvolumeclaims",
-                _only("spec"),
+                _changes_only("spec"),
                 _only_annotations("volume.kubernetes.io/selected-node"),
             ),
             "the scheduler writes only the annotation volume.kubernetes.io/selected-node",
         ),
         Rule(
             "finalizers",
-            _of(
+            _requirement_for(
                 "resourceclaims",
-                _only("spec"),
+                _changes_only("spec"),
                 _only_metadata("finalizers"),
                 "oldObject.metadata.?finalizers.orValue([]).all(f, f in object.metadata.?finalizers.orValue([]))",
             ),
@@ -162,42 +164,47 @@ def scheduler(item: Item[ClusterSpec]) -> list[Manifest]:
         ),
     ]
     resources = [
-        _resources("", ["pods"], "DELETE"),
-        _resources("", ["pods/status", "persistentvolumes", "persistentvolumeclaims"], "UPDATE"),
-        _resources("", ["pods/binding"], "CREATE"),
-        _resources("resource.k8s.io", ["resourceclaims"], "UPDATE"),
+        _build_resources("", ["pods"], "DELETE"),
+        _build_resources("", ["pods/status", "persistentvolumes", "persistentvolumeclaims"], "UPDATE"),
+        _build_resources("", ["pods/binding"], "CREATE"),
+        _build_resources("resource.k8s.io", ["resourceclaims"], "UPDATE"),
     ]
-    return policy(item, "avactl-scheduler", item.spec.system_namespace, resources, rules, "scheduler")
+    return limit_policy(item, "avactl-scheduler", item.spec.system_namespace, resources, rules, "scheduler")
 
 
 # -- the cache daemon
 
 
-def cache(item: Item[ClusterSpec], name: str, component: str) -> list[Manifest]:
+def cache_policy(item: Item[ClusterSpec], name: str, component: str) -> list[Manifest]:
     """Return the policy of the cache daemon: one label of pods, and its own ConfigMap."""
     rules = [
         Rule(
             "label",
-            _of("pods", _only("spec"), _only_metadata("labels"), _only("metadata.?labels", names.SAFE_TO_DRAIN)),
+            _requirement_for(
+                "pods",
+                _changes_only("spec"),
+                _only_metadata("labels"),
+                _changes_only("metadata.?labels", names.SAFE_TO_DRAIN),
+            ),
             f"the cache daemon writes only the label {names.SAFE_TO_DRAIN} of pods",
         ),
         Rule(
             "status",
-            _of("configmaps", f"object.metadata.name == '{names.CACHE_STATUS}'"),
+            _requirement_for("configmaps", f"object.metadata.name == '{names.CACHE_STATUS}'"),
             f"the cache daemon writes only the ConfigMap {names.CACHE_STATUS}",
         ),
     ]
-    resources = [_resources("", ["pods"], "UPDATE"), _resources("", ["configmaps"], "CREATE", "UPDATE")]
-    return policy(item, name, names.CACHE_NAMESPACE, resources, rules, component)
+    resources = [_build_resources("", ["pods"], "UPDATE"), _build_resources("", ["configmaps"], "CREATE", "UPDATE")]
+    return limit_policy(item, name, names.CACHE_NAMESPACE, resources, rules, component)
 
 
 # -- the serving daemon
 
 
-_CONDITION = f"{names.GROUP}/Rollout"
+_ROLLOUT_CONDITION = f"{names.GROUP}/Rollout"
 
 
-def serving(item: Item[ClusterSpec], component: str) -> list[Manifest]:
+def serving_policy(item: Item[ClusterSpec], component: str) -> list[Manifest]:
     """Return the policy of the serving daemon: of objects of specs, the fields of a rollout."""
     team = f"namespaceObject.metadata.?labels[?'{names.TEAM_LABEL}'].hasValue()"
     update = "request.operation != 'UPDATE'"
@@ -208,12 +215,18 @@ def serving(item: Item[ClusterSpec], component: str) -> list[Manifest]:
             " && ".join(
                 f"({rule})"
                 for rule in (
-                    _of("deployments", _only("spec"), _only_annotations(names.ROLLOUT_STATE)),
-                    _of("deployments/status", _only("status", "conditions"), _only_conditions(_CONDITION)),
-                    _of("replicasets", f"({update} || ({_only('spec', 'replicas')}))"),
-                    _of("services", f"({update} || ({_only('spec', 'selector')} && {_only_metadata()}))"),
-                    _of("httproutes", _only("spec", "rules"), _only_metadata()),
-                    _of("grpcroutes", _only("spec", "rules"), _only_metadata()),
+                    _requirement_for("deployments", _changes_only("spec"), _only_annotations(names.ROLLOUT_STATE)),
+                    _requirement_for(
+                        "deployments/status",
+                        _changes_only("status", "conditions"),
+                        _only_conditions(_ROLLOUT_CONDITION),
+                    ),
+                    _requirement_for("replicasets", f"({update} || ({_changes_only('spec', 'replicas')}))"),
+                    _requirement_for(
+                        "services", f"({update} || ({_changes_only('spec', 'selector')} && {_only_metadata()}))"
+                    ),
+                    _requirement_for("httproutes", _changes_only("spec", "rules"), _only_metadata()),
+                    _requirement_for("grpcroutes", _changes_only("spec", "rules"), _only_metadata()),
                 )
             ),
             "the serving daemon writes the state and condition of rollouts, replicas of versions, selectors of "
@@ -226,24 +239,26 @@ def serving(item: Item[ClusterSpec], component: str) -> list[Manifest]:
         ),
         Rule(
             "cluster-ip",
-            _of("services", "(request.operation == 'DELETE' || object.spec.?type.orValue('ClusterIP') == 'ClusterIP')"),
+            _requirement_for(
+                "services", "(request.operation == 'DELETE' || object.spec.?type.orValue('ClusterIP') == 'ClusterIP')"
+            ),
             "Services of versions have the type ClusterIP",
         ),
     ]
     resources = [
-        _resources("apps", ["deployments", "deployments/status"], "UPDATE"),
-        _resources("apps", ["replicasets"], "CREATE", "UPDATE", "DELETE"),
-        _resources("", ["services"], "CREATE", "UPDATE", "DELETE"),
-        _resources("batch", ["jobs"], "CREATE", "UPDATE", "DELETE"),
-        _resources("gateway.networking.k8s.io", ["httproutes", "grpcroutes"], "UPDATE"),
+        _build_resources("apps", ["deployments", "deployments/status"], "UPDATE"),
+        _build_resources("apps", ["replicasets"], "CREATE", "UPDATE", "DELETE"),
+        _build_resources("", ["services"], "CREATE", "UPDATE", "DELETE"),
+        _build_resources("batch", ["jobs"], "CREATE", "UPDATE", "DELETE"),
+        _build_resources("gateway.networking.k8s.io", ["httproutes", "grpcroutes"], "UPDATE"),
     ]
-    return policy(item, names.SERVING_DAEMON, item.spec.system_namespace, resources, rules, component)
+    return limit_policy(item, names.SERVING_DAEMON, item.spec.system_namespace, resources, rules, component)
 
 
 # -- the reconciler
 
-_WORKLOADS = ("pods", "deployments", "statefulsets", "replicasets", "daemonsets", "jobs", "cronjobs")
-_HARMLESS = (
+_WORKLOAD_RESOURCES = ("pods", "deployments", "statefulsets", "replicasets", "daemonsets", "jobs", "cronjobs")
+_HARMLESS_RESOURCES = (
     "serviceaccounts",
     "configmaps",
     "persistentvolumeclaims",
@@ -260,16 +275,21 @@ _HARMLESS = (
     "resourceclaimtemplates",
 )
 """Resources that give no rights and run no code."""
-_INSIDE = ("object.spec.?externalIPs.orValue([]).size() == 0", "object.spec.?type.orValue('') != 'ExternalName'")
+_SERVICE_REQUIREMENTS = (
+    "object.spec.?externalIPs.orValue([]).size() == 0",
+    "object.spec.?type.orValue('') != 'ExternalName'",
+)
 """CEL: a Service diverts no traffic of others."""
-_LEVEL = "pod-security.kubernetes.io/enforce"
+_POD_SECURITY_LABEL = "pod-security.kubernetes.io/enforce"
 _ADMIN_ACCESS = "resource.kubernetes.io/admin-access"
 """Label of namespaces whose ResourceClaims may have access to devices in use (KEP-5018)."""
-_KUBERNETES = r"'^(kubernetes|node|node-role|node-restriction|node[.]cloudprovider)([.]kubernetes)?[.]io/'"
+_KUBERNETES_LABELS = r"'^(kubernetes|node|node-role|node-restriction|node[.]cloudprovider)([.]kubernetes)?[.]io/'"
 """Labels and taints of Kubernetes and its components, such as `node-role.kubernetes.io/control-plane`."""
 
 
-def reconciler(item: Item[ClusterSpec], program: Program, name: str, component: str, delivery: str) -> list[Manifest]:
+def reconciler_policy(
+    item: Item[ClusterSpec], program: Program, name: str, component: str, delivery: str
+) -> list[Manifest]:
     """Return the policy of the built-in reconciler. RBAC keeps it from changing this policy, cluster-wide roles and
     other admission policies.
 
@@ -284,7 +304,7 @@ def reconciler(item: Item[ClusterSpec], program: Program, name: str, component: 
         "team": f"namespaceObject.metadata.?labels[?'{names.TEAM_LABEL}'].hasValue() && "
         f"{guard.MANAGED.format('namespaceObject')}",
         "platform": "variables.namespaced && !variables.team && request.operation != 'DELETE'",
-        "workload": f"request.resource.resource in {admission.strings(_WORKLOADS)}",
+        "workload": f"request.resource.resource in {admission.cel_strings(_WORKLOAD_RESOURCES)}",
         "pod": f"variables.workload ? {pod.format('object')} : dyn({{}})",
         "containers": "dyn(variables.pod.?containers.orValue([])) + dyn(variables.pod.?initContainers.orValue([])) + "
         "dyn(variables.pod.?ephemeralContainers.orValue([]))",
@@ -304,37 +324,47 @@ def reconciler(item: Item[ClusterSpec], program: Program, name: str, component: 
         ),
         Rule(
             "platform-objects",
-            f"!variables.platform || variables.workload || request.resource.resource in {admission.strings(_HARMLESS)} "
+            "!variables.platform || variables.workload || "
+            f"request.resource.resource in {admission.cel_strings(_HARMLESS_RESOURCES)} "
             f"|| ({_state_roles(system, delivery)})",
-            f"outside of teams' namespaces, {name} grants no rights; {_REMEDY}",
+            f"outside of teams' namespaces, {name} grants no rights; {_ADMINISTRATOR_HINT}",
         ),
         Rule("subresource", "request.?subResource.orValue('') == ''", f"{name} writes no subresources"),
         Rule(
             "platform-pods",
             f"!variables.platform || !variables.workload || ({known}) || ({_plain_pod(system)})",
-            f"outside of teams' namespaces, {name} changes no pods with an account, Secrets or privileges; {_REMEDY}",
+            f"outside of teams' namespaces, {name} changes no pods with an account, Secrets or privileges; "
+            f"{_ADMINISTRATOR_HINT}",
         ),
         Rule(
             "scripts",
-            f"!variables.platform || ({_of('configmaps', _same_scripts())})",
-            f"privileged pods run scripts of this ConfigMap; {_REMEDY}",
+            f"!variables.platform || ({_requirement_for('configmaps', _same_scripts())})",
+            f"privileged pods run scripts of this ConfigMap; {_ADMINISTRATOR_HINT}",
         ),
-        Rule("namespaces", _of("namespaces", _namespaces()), f"{name} writes namespaces of teams; {_REMEDY}"),
+        Rule(
+            "namespaces",
+            _requirement_for("namespaces", _namespace_rule()),
+            f"{name} writes namespaces of teams; {_ADMINISTRATOR_HINT}",
+        ),
         Rule(
             "volume",
-            _of("persistentvolumes", f"request.operation == 'DELETE' || {_volumes(item, program)}"),
-            f"{name} creates only volumes of cache tiers; {_REMEDY}",
+            _requirement_for("persistentvolumes", f"request.operation == 'DELETE' || {_volume_rule(item, program)}"),
+            f"{name} creates only volumes of cache tiers; {_ADMINISTRATOR_HINT}",
         ),
         Rule(
             "service",
-            f"!variables.platform || ({_of('services', *_INSIDE)})",
-            f"{name} diverts no traffic; {_REMEDY}",
+            f"!variables.platform || ({_requirement_for('services', *_SERVICE_REQUIREMENTS)})",
+            f"{name} diverts no traffic; {_ADMINISTRATOR_HINT}",
         ),
-        Rule("node", _of("nodes", _nodes()), f"{name} writes only its own labels and taints of nodes; {_REMEDY}"),
+        Rule(
+            "node",
+            _requirement_for("nodes", _node_rule()),
+            f"{name} writes only its own labels and taints of nodes; {_ADMINISTRATOR_HINT}",
+        ),
     ]
-    every = _resources("*", ["*/*"], "CREATE", "UPDATE", "DELETE")
+    every = _build_resources("*", ["*/*"], "CREATE", "UPDATE", "DELETE")
     conditions = {"not-an-event": "request.resource.resource != 'events'"}
-    return policy(item, name, system, [every], rules, component, variables, conditions)
+    return limit_policy(item, name, system, [every], rules, component, variables, conditions)
 
 
 def _state_roles(system: str, delivery: str) -> str:
@@ -378,18 +408,18 @@ def _same_scripts() -> str:
     return f"object.?data.orValue({{}}).all(k, !{executed} || (k in {old} && object.data[k] == {old}[k]))"
 
 
-def _namespaces() -> str:
+def _namespace_rule() -> str:
     """CEL: a team's namespace, never privileged but for the host's network; of others, nothing that matters here."""
 
     def label(side: str, name: str) -> str:
         return f"{side}.metadata.?labels[?'{name}'].orValue('')"
 
-    team, level = names.TEAM_LABEL, _LEVEL
+    team, level = names.TEAM_LABEL, _POD_SECURITY_LABEL
     taken = ("default", names.CACHE_NAMESPACE, *sorted(namespaces.OF_OTHERS))
     same = " && ".join(f"{label('object', each)} == {label('oldObject', each)}" for each in (team, _ADMIN_ACCESS))
     reserved = " || ".join(
         [
-            f"object.metadata.name in {admission.strings(taken)}",
+            f"object.metadata.name in {admission.cel_strings(taken)}",
             *(f"object.metadata.name.startsWith('{prefix}')" for prefix in namespaces.RESERVED_PREFIXES),
             f"object.metadata.name.endsWith('{namespaces.RESERVED_SUFFIX}')",
         ]
@@ -406,75 +436,78 @@ def _namespaces() -> str:
     )
 
 
-def _nodes() -> str:
+def _node_rule() -> str:
     """CEL: labels and taints of a pool, none of Kubernetes' own; taints of the node controllers may be removed, because
     an apply replaces the list."""
     labels = "{}.metadata.?labels.orValue({{}})"
     now, before = labels.format("object"), labels.format("oldObject")
-    own = f"k.matches({_KUBERNETES})"
+    own = f"k.matches({_KUBERNETES_LABELS})"
     roles = "{}.spec.?taints.orValue([]).filter(t, t.key.startsWith('node-role.kubernetes.io/'))"
     return " && ".join(
         [
             "request.operation == 'UPDATE'",
-            _only("spec", "taints"),
+            _changes_only("spec", "taints"),
             _only_metadata("labels", "annotations"),
-            _only("metadata.?annotations", f"{names.GROUP}/patched"),
+            _changes_only("metadata.?annotations", f"{names.GROUP}/patched"),
             f"{now}.all(k, !{own} || (k in {before} && {now}[k] == {before}[k]))",
             f"{before}.all(k, !{own} || k in {now})",
             f"{roles.format('object')} == {roles.format('oldObject')}",
             "object.spec.?taints.orValue([]).all(t, t in oldObject.spec.?taints.orValue([]) || "
-            f"!t.key.matches({_KUBERNETES}))",
+            f"!t.key.matches({_KUBERNETES_LABELS}))",
         ]
     )
 
 
-_SAMPLES = (("a", "/a"), ("b", "/b"))
+_SAMPLE_VOLUMES = (("a", "/a"), ("b", "/b"))
 """Names and directories of two volumes, whose specs differ where those of all volumes of a tier do."""
 
 
-def _volumes(item: Item[ClusterSpec], program: Program) -> str:
+def _volume_rule(item: Item[ClusterSpec], program: Program) -> str:
     """CEL: the volume has the shape of those that the cluster's tiers compile to, or keeps its mount options; the API
     server lets no other field change that says where its data is."""
     shapes = [
         shape
         for tier in program.tiers(item.name)
         for read_only in (True, False)
-        if (shape := _shape(*(engine_of(tier).volume(tier, program, *each, read_only) for each in _SAMPLES)))
+        if (
+            shape := _shape_rule(*(engine_of(tier).volume(tier, program, *each, read_only) for each in _SAMPLE_VOLUMES))
+        )
     ]
     kept = "(request.operation == 'UPDATE' && object.spec.?mountOptions == oldObject.spec.?mountOptions)"
     return " || ".join([kept, *dict.fromkeys(f"({shape})" for shape in shapes)])
 
 
-def _shape(one: Body, other: Body) -> str:
+def _shape_rule(one: Body, other: Body) -> str:
     """CEL: the spec of a volume equals that of two samples, but for texts in which these differ: there it begins like
     both, and goes on as a path does."""
     wanted: list[str] = []
     for key in sorted(one):
         patterns: list[str] = []
-        literal = _literal(one[key], other[key], f"object.spec.{key}", patterns)
+        literal = _literal_rule(one[key], other[key], f"object.spec.{key}", patterns)
         wanted += [f"has(object.spec.{key})", f"dyn(object.spec.{key}) == dyn({literal})", *patterns]
     return " && ".join(wanted)
 
 
-def _literal(one: Any, other: Any, path: str, patterns: list[str]) -> str:
+def _literal_rule(one: Any, other: Any, path: str, patterns: list[str]) -> str:
     if isinstance(one, dict):
         # The values of a map, and of a list, have one type.
         entries = (
-            f"{_text(key)}: dyn({_literal(one[key], other[key], f'{path}[{_text(key)}]', patterns)})" for key in one
+            f"{_quote_text(key)}: dyn({_literal_rule(one[key], other[key], f'{path}[{_quote_text(key)}]', patterns)})"
+            for key in one
         )
         return f"{{{', '.join(entries)}}}"
     if isinstance(one, list):
         pairs = enumerate(zip(one, other, strict=True))
-        entries = (f"dyn({_literal(*pair, f'{path}[{index}]', patterns)})" for index, pair in pairs)
+        entries = (f"dyn({_literal_rule(*pair, f'{path}[{index}]', patterns)})" for index, pair in pairs)
         return f"[{', '.join(entries)}]"
     if one == other:
         return orjson.dumps(one).decode()
     if path.endswith("['volumeHandle']"):
         return "object.metadata.name"
     begin = re.escape(commonprefix([one, other]))  # noqa: RUF071 - texts, not paths
-    patterns.append(f"{path}.matches({_text(f'^{begin}[A-Za-z0-9._/=-]+$')}) && !{path}.contains('..')")
+    patterns.append(f"{path}.matches({_quote_text(f'^{begin}[A-Za-z0-9._/=-]+$')}) && !{path}.contains('..')")
     return path
 
 
-def _text(value: str) -> str:
+def _quote_text(value: str) -> str:
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -10,13 +10,13 @@ from avactl.contracts.scheduling import PlacementPolicy
 from avactl.kinds.cluster.daemons import builtin, cache, delivery, limits, rbac, serving, topology
 from avactl.kinds.cluster.daemons.deployment import HTTP_PORT, Daemon, metrics_only
 from avactl.program.lowering import k8s
-from avactl.program.lowering.pods import resources
+from avactl.program.lowering.pods import build_resources
 from avactl.program.manifest import Manifest
 from avactl.program.program import Item, Program
 from avactl.spec.platform.cluster import ClusterSpec
 
 
-def policy(item: Item[ClusterSpec], program: Program) -> Manifest:
+def placement_policy(item: Item[ClusterSpec], program: Program) -> Manifest:
     """Return the ConfigMap with the placement policy."""
     spec = item.spec
     document = PlacementPolicy(
@@ -28,43 +28,43 @@ def policy(item: Item[ClusterSpec], program: Program) -> Manifest:
         reconcile=spec.reconcile.mode,
         scheduler_name=names.SCHEDULER_NAME,
         system_namespace=spec.system_namespace,
-        cache_daemon=cache.runs(item, program),
+        cache_daemon=cache.runs_cache_daemon(item, program),
     )
     data = {names.POLICY_KEY: dump(document, indent=True)}
     return k8s.config_map(item, item.name, names.POLICY, spec.system_namespace, data)
 
 
-def daemons(item: Item[ClusterSpec], program: Program, config: Manifest) -> list[Manifest]:
+def build_daemons(item: Item[ClusterSpec], program: Program, config: Manifest) -> list[Manifest]:
     """Return the objects of the enabled daemons; `config` is the ConfigMap that they read."""
     system = item.spec.system_namespace
     result: list[Manifest] = []
     on = item.spec.daemons
     if on.scheduler:
-        result += _scheduler(item, program, config)
+        result += _build_scheduler(item, program, config)
     if on.topology:
         result += topology.daemon_sets(item, program, names.SYSTEM_PRIORITY)
     if on.serving:
-        result += [*serving.objects(item), *limits.serving(item, serving.COMPONENT)]
-    result += delivery.objects(item, program)
-    result += builtin.reconciler(item, program, names.SYSTEM_PRIORITY, HTTP_PORT)
+        result += [*serving.build_serving_daemon(item), *limits.serving_policy(item, serving.COMPONENT)]
+    result += delivery.build_delivery_daemon(item, program)
+    result += builtin.build_reconciler(item, program, names.SYSTEM_PRIORITY, HTTP_PORT)
     if result:
         result.append(metrics_only(item, system, {}))
-    if cache.runs(item, program):
-        result += [*cache.objects(item, program), *limits.cache(item, cache.NAME, cache.COMPONENT)]
+    if cache.runs_cache_daemon(item, program):
+        result += [*cache.build_cache_daemon(item, program), *limits.cache_policy(item, cache.NAME, cache.COMPONENT)]
     return result
 
 
-def _scheduler(item: Item[ClusterSpec], program: Program, config: Manifest) -> list[Manifest]:
+def _build_scheduler(item: Item[ClusterSpec], program: Program, config: Manifest) -> list[Manifest]:
     daemon = Daemon(item, "scheduler", "avactl-scheduler", item.spec.system_namespace)
     # It reads its policy at startup: a changed digest restarts it.
-    digest = {CONFIG.name: k8s.digest(config.body["data"])}
+    digest = {CONFIG.name: k8s.short_digest(config.body["data"])}
     volumes = {"config": ("/etc/avactl", {"configMap": {"name": config.name}})}
     # The progress of datasets, for pods that wait for them.
-    status = daemon.role([rbac.status_rule()], CACHE_NAMESPACE) if cache.runs(item, program) else []
+    status = daemon.role([rbac.status_rule()], CACHE_NAMESPACE) if cache.runs_cache_daemon(item, program) else []
     return [
         *status,
-        *daemon.deployment(["--config", "/etc/avactl/policy.json"], resources("1", "1Gi"), volumes, digest),
+        *daemon.deployment(["--config", "/etc/avactl/policy.json"], build_resources("1", "1Gi"), volumes, digest),
         *daemon.cluster_role(rbac.scheduler_cluster_rules()),
-        *limits.scheduler(item),
+        *limits.scheduler_policy(item),
         *daemon.role([*rbac.leader_rules(daemon.name), rbac.config_rule()]),
     ]

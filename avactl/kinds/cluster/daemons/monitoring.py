@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from avactl.contracts.names import CACHE_NAMESPACE
 from avactl.kinds.cluster.daemons import builtin, cache
-from avactl.kinds.cluster.daemons.dashboard import Panel, dashboard
+from avactl.kinds.cluster.daemons.dashboard import Panel, build_dashboard
 from avactl.program.lowering import k8s
 from avactl.program.lowering.monitoring import is_monitored, pod_monitor
 from avactl.program.manifest import Manifest
@@ -57,18 +57,18 @@ PANELS = (
 )
 
 
-def objects(item: Item[ClusterSpec], program: Program) -> list[Manifest]:
+def build_monitoring(item: Item[ClusterSpec], program: Program) -> list[Manifest]:
     """Return the PodMonitors of the daemons that run, and the dashboard; none unless the cluster asks for them."""
     on, system = item.spec.daemons, item.spec.system_namespace
     found: list[Manifest] = []
     if is_monitored(program, item.name):
         # The Prometheus Operator selects pods in the monitor's own namespace.
         select = {"app.kubernetes.io/name": name_label(item.kind), "app.kubernetes.io/instance": item.name}
-        spaces = [system] if on.scheduler or on.serving or builtin.follows(item) else []
-        spaces += [CACHE_NAMESPACE] if cache.runs(item, program) else []
+        spaces = [system] if on.scheduler or on.serving or builtin.runs_reconciler(item) else []
+        spaces += [CACHE_NAMESPACE] if cache.runs_cache_daemon(item, program) else []
         found += [pod_monitor(item, program, item.name, NAME, space, select, "/metrics", "http") for space in spaces]
     if item.spec.monitoring is not None and item.spec.monitoring.dashboards and on.scheduler:
-        data = {"avactl-scheduler.json": k8s.json_text(dashboard("avactl-scheduler", "avactl scheduler", PANELS))}
+        data = {"avactl-scheduler.json": k8s.json_text(build_dashboard("avactl-scheduler", "avactl scheduler", PANELS))}
         found.append(
             k8s.config_map(
                 item, item.name, DASHBOARD, system, data, component="scheduler", extra_labels={"grafana_dashboard": "1"}

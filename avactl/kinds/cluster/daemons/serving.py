@@ -5,7 +5,7 @@ from __future__ import annotations
 from avactl.contracts.names import SERVING_DAEMON
 from avactl.kinds.cluster.daemons import rbac
 from avactl.kinds.cluster.daemons.deployment import Daemon
-from avactl.program.lowering.pods import TMP, resources
+from avactl.program.lowering.pods import TMP, build_resources
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item
 from avactl.spec.platform.cluster import ClusterSpec
@@ -13,7 +13,7 @@ from avactl.spec.platform.cluster import ClusterSpec
 COMPONENT = "serving"
 
 
-def objects(item: Item[ClusterSpec]) -> list[Manifest]:
+def build_serving_daemon(item: Item[ClusterSpec]) -> list[Manifest]:
     """Return the daemon's objects; none if it is disabled."""
     if not item.spec.daemons.serving:
         return []
@@ -22,13 +22,13 @@ def objects(item: Item[ClusterSpec]) -> list[Manifest]:
     metrics = ["--prometheus", monitoring.prometheus] if monitoring is not None and monitoring.prometheus else []
     volumes: dict[str, tuple[str, Body]] = {"tmp": (TMP, {"emptyDir": {"sizeLimit": "64Mi"}})}
     return [
-        *daemon.deployment(["run", *metrics], resources("200m", "512Mi"), volumes),
+        *daemon.deployment(["run", *metrics], build_resources("200m", "512Mi"), volumes),
         *daemon.cluster_role(rbac.serving_cluster_rules()),
         *daemon.role(rbac.leader_rules(daemon.name)),
     ]
 
 
-def account(item: Item[ClusterSpec]) -> str:
+def serving_account(item: Item[ClusterSpec]) -> str:
     """Return the user name of the daemon's service account; "" if it is disabled."""
     system = item.spec.system_namespace
     return f"system:serviceaccount:{system}:{SERVING_DAEMON}" if item.spec.daemons.serving else ""

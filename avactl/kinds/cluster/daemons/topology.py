@@ -7,7 +7,7 @@ from typing import Any
 from avactl.contracts import names
 from avactl.kinds.cluster.daemons import rbac
 from avactl.program.lowering import k8s
-from avactl.program.lowering.pods import container_security, pod_security, resources
+from avactl.program.lowering.pods import build_resources, container_security, pod_security
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
 from avactl.spec.platform.cluster import ClusterSpec
@@ -17,7 +17,7 @@ NAME = "avactl-topology"
 COMPONENT = "topology"
 EVENTS_NAMESPACE = "default"
 """Namespace of events on cluster-scoped objects, such as nodes."""
-_KEPT = ("metadata.labels", "metadata.annotations", "metadata.finalizers", "metadata.ownerReferences")
+_UNCHANGED_FIELDS = ("metadata.labels", "metadata.annotations", "metadata.finalizers", "metadata.ownerReferences")
 _KEPT_STATUS = (
     "capacity",
     "allocatable",
@@ -36,7 +36,7 @@ _KEPT_STATUS = (
 """Fields of a node's status besides its conditions. Source: k8s.io/api/core/v1, NodeStatus."""
 
 
-def pools(item: Item[ClusterSpec], program: Program) -> list[Item[NodePoolSpec]]:
+def nvidia_pools(item: Item[ClusterSpec], program: Program) -> list[Item[NodePoolSpec]]:
     """Pools whose machines have NVIDIA GPUs."""
     return [
         pool
@@ -47,21 +47,21 @@ def pools(item: Item[ClusterSpec], program: Program) -> list[Item[NodePoolSpec]]
 
 def daemon_sets(item: Item[ClusterSpec], program: Program, priority: str) -> list[Manifest]:
     """Return the DaemonSet of each pool, its service account, RBAC, and the admission policy that limits it."""
-    made = [_daemon_set(item, program, pool, priority) for pool in pools(item, program)]
+    made = [_daemon_set(item, program, pool, priority) for pool in nvidia_pools(item, program)]
     if not made:
         return []
     system = item.spec.system_namespace
-    account = _object(item, "v1", "ServiceAccount", namespace=system, automountServiceAccountToken=False)
-    return [account, *_rights(item, system), *_own_node_only(item, system), *made]
+    account = _build_object(item, "v1", "ServiceAccount", namespace=system, automountServiceAccountToken=False)
+    return [account, *_build_rights(item, system), *_own_node_only(item, system), *made]
 
 
-def _object(item: Item[ClusterSpec], api_version: str, kind: str, name: str = NAME, **fields: Any) -> Manifest:
-    return k8s.manifest(item, item.name, api_version, kind, name, component=COMPONENT, **fields)
+def _build_object(item: Item[ClusterSpec], api_version: str, kind: str, name: str = NAME, **fields: Any) -> Manifest:
+    return k8s.build_manifest(item, item.name, api_version, kind, name, component=COMPONENT, **fields)
 
 
 def _daemon_set(item: Item[ClusterSpec], program: Program, pool: Item[NodePoolSpec], priority: str) -> Manifest:
     """Build the pod. The NVIDIA runtime, which must be the nodes' default, exposes the GPUs; none is allocated."""
-    select = {**k8s.selector(item, COMPONENT), names.POOL_LABEL: pool.name}
+    select = {**k8s.component_selector(item, COMPONENT), names.POOL_LABEL: pool.name}
     env = {
         # It inspects all GPUs and computes on none: the driver utilities are enough.
         "NVIDIA_VISIBLE_DEVICES": "all",
@@ -79,7 +79,7 @@ def _daemon_set(item: Item[ClusterSpec], program: Program, pool: Item[NodePoolSp
                 for name, path in (("NODE_NAME", "spec.nodeName"), ("POD_NAME", "metadata.name"))
             ),
         ],
-        "resources": resources("50m", "128Mi"),
+        "resources": build_resources("50m", "128Mi"),
         "securityContext": {**container_security(), "readOnlyRootFilesystem": True},
         # Mounted as a directory: the kubelet keeps it up to date when the pool changes.
         "volumeMounts": [{"name": "pool", "mountPath": "/etc/avactl", "readOnly": True}],
@@ -103,14 +103,16 @@ def _daemon_set(item: Item[ClusterSpec], program: Program, pool: Item[NodePoolSp
         "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "10%"}},
         "template": {"metadata": {"labels": dict(select)}, "spec": pod},
     }
-    return _object(item, "apps/v1", "DaemonSet", f"{NAME}-{pool.name}", namespace=item.spec.system_namespace, spec=spec)
+    return _build_object(
+        item, "apps/v1", "DaemonSet", f"{NAME}-{pool.name}", namespace=item.spec.system_namespace, spec=spec
+    )
 
 
 def _from_field(name: str, path: str) -> Body:
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
-def _rights(item: Item[ClusterSpec], system: str) -> list[Manifest]:
+def _build_rights(item: Item[ClusterSpec], system: str) -> list[Manifest]:
     version, group = "rbac.authorization.k8s.io/v1", "rbac.authorization.k8s.io"
     subjects = [{"kind": "ServiceAccount", "name": NAME, "namespace": system}]
     made = []
@@ -119,9 +121,9 @@ def _rights(item: Item[ClusterSpec], system: str) -> list[Manifest]:
         ("Role", EVENTS_NAMESPACE, rbac.topology_event_rules()),
     ):
         role = {"apiGroup": group, "kind": kind, "name": NAME}
-        made.append(_object(item, version, kind, namespace=namespace, rules=rules))
+        made.append(_build_object(item, version, kind, namespace=namespace, rules=rules))
         made.append(
-            _object(item, version, f"{kind}Binding", namespace=namespace, roleRef=role, subjects=list(subjects))
+            _build_object(item, version, f"{kind}Binding", namespace=namespace, roleRef=role, subjects=list(subjects))
         )
     return made
 
@@ -132,7 +134,10 @@ def _own_node_only(item: Item[ClusterSpec], system: str) -> list[Manifest]:
     The API server knows the node of a pod from the pod's token (KEP-4193, on by default since Kubernetes 1.30).
     """
     node_name = "authentication.kubernetes.io/node-name"
-    same = [f"object.{'.?'.join(path.split('.', 1))} == oldObject.{'.?'.join(path.split('.', 1))}" for path in _KEPT]
+    same = [
+        f"object.{'.?'.join(path.split('.', 1))} == oldObject.{'.?'.join(path.split('.', 1))}"
+        for path in _UNCHANGED_FIELDS
+    ]
     same += [f"object.status.?{field} == oldObject.status.?{field}" for field in _KEPT_STATUS]
     others = "{}.status.?conditions.orValue([]).filter(c, c.type != '" + names.TOPOLOGY_CONDITION + "')"
     rules = [

@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from avactl.spec.schema.base import Model
 from avactl.spec.schema.compute import DatasetName
-from avactl.spec.schema.values import AbsPath, Bytes, Name, ObjectUrl, bad
+from avactl.spec.schema.values import AbsPath, Bytes, Name, ObjectUrl, value_error
 
 MODELS = "/models"
 """Directory of downloaded models."""
@@ -23,8 +23,8 @@ def exactly_one(*keys: str) -> ConfigDict:
     return ConfigDict(json_schema_extra={"oneOf": [{"required": [key]} for key in keys]})
 
 
-_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
-ModelName = Annotated[str, Field(pattern=_PATTERN, max_length=63)]
+_VERSION_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
+ModelName = Annotated[str, Field(pattern=_VERSION_PATTERN, max_length=63)]
 
 
 class ModelDataset(Model):
@@ -61,7 +61,7 @@ class Files(Model):
     def _one_source(self) -> Self:
         given = [key for key in ("url", "dataset", "path") if getattr(self, key) is not None]
         if len(given) > 1:
-            raise bad(f"`{given[0]}` and `{given[1]}` exclude each other", f"remove `{given[1]}`")
+            raise value_error(f"`{given[0]}` and `{given[1]}` exclude each other", f"remove `{given[1]}`")
         return self
 
     @property
@@ -83,7 +83,7 @@ class ServedModel(Files):
         None,
         description="Versions that are live at the same time, in `models`. Each is a directory below `url`.",
     )
-    labels: dict[Annotated[str, Field(pattern=_PATTERN, max_length=63)], ModelName] = Field(
+    labels: dict[Annotated[str, Field(pattern=_VERSION_PATTERN, max_length=63)], ModelName] = Field(
         default_factory=dict,
         max_length=16,
         description="Names of versions in `models`, by which clients request them, if the runtime has them: "
@@ -93,7 +93,7 @@ class ServedModel(Files):
     @model_validator(mode="after")
     def _one_version(self) -> Self:
         if (self.version is None) == (self.versions is None):
-            raise bad("a model has either `version` or `versions`", 'write `version: "1"`')
+            raise value_error("a model has either `version` or `versions`", 'write `version: "1"`')
         return self
 
     @property

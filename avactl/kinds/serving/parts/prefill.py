@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from avactl.spec.schema.base import Model
 from avactl.spec.schema.compute import Compute
-from avactl.spec.schema.values import Bytes, Count, Image, PodCpu, bad
+from avactl.spec.schema.values import Bytes, Count, Image, PodCpu, value_error
 
 PREFILL, DECODE = "prefill", "decode"
 ROLES = (PREFILL, DECODE)
@@ -62,7 +62,9 @@ class Prefill(Model):
     @model_validator(mode="after")
     def _one_way(self) -> Self:
         if self.router is not None and self.sidecar is not None:
-            raise bad("`router` and `sidecar` exclude each other", "keep one of them; `sidecar` needs `endpointPicker`")
+            raise value_error(
+                "`router` and `sidecar` exclude each other", "keep one of them; `sidecar` needs `endpointPicker`"
+            )
         if self.router is None and self.sidecar is None:
-            raise bad("`prefill` has either `router` or `sidecar`", "write `router: {image: …}`")
+            raise value_error("`prefill` has either `router` or `sidecar`", "write `router: {image: …}`")
         return self

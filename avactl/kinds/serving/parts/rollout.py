@@ -9,7 +9,7 @@ from pydantic.config import JsonDict
 
 from avactl.spec.schema.base import Env, Model
 from avactl.spec.schema.values import Bytes as Memory
-from avactl.spec.schema.values import Duration, Image, Name, PodCpu, bad
+from avactl.spec.schema.values import Duration, Image, Name, PodCpu, value_error
 
 PODS = "{{pods}}"
 """Placeholder of a query: regular expression of the names of one version's pods."""
@@ -50,12 +50,14 @@ class Query(Model):
     @model_validator(mode="after")
     def _bounded(self) -> Self:
         if PODS not in self.promql:
-            raise bad(f"query `{self.name}` does not select a version's pods", 'add `pod=~"{{pods}}"` to its selectors')
+            raise value_error(
+                f"query `{self.name}` does not select a version's pods", 'add `pod=~"{{pods}}"` to its selectors'
+            )
         if self.max is None and self.min is None and self.max_ratio is None:
-            raise bad(f"query `{self.name}` has no bound", "add `max`, `min` or `maxRatio`")
+            raise value_error(f"query `{self.name}` has no bound", "add `max`, `min` or `maxRatio`")
         if self.max is not None and self.min is not None and self.min > self.max:
             message = f"query `{self.name}`: no value is from `min` {self.min:g} to `max` {self.max:g}"
-            raise bad(message, "exchange them, or remove one")
+            raise value_error(message, "exchange them, or remove one")
         return self
 
 
@@ -97,7 +99,7 @@ class Analysis(Model):
     @model_validator(mode="after")
     def _something(self) -> Self:
         if self.error_rate is None and self.latency is None and not self.query and self.job is None:
-            raise bad("`analysis` measures nothing", "add `errorRate`, `latency`, `query` or `job`")
+            raise value_error("`analysis` measures nothing", "add `errorRate`, `latency`, `query` or `job`")
         return self
 
 
@@ -144,12 +146,14 @@ class Rollout(Model):
 
     @model_validator(mode="after")
     def _one(self) -> Self:
-        given = [name for name, key in _STRATEGIES.items() if getattr(self, key) is not None]
+        given = [name for name, key in _STRATEGY_KEYS.items() if getattr(self, key) is not None]
         if len(given) > 1:
-            raise bad(f"`{given[0]}` and `{given[1]}` exclude each other", "keep one of them")
+            raise value_error(f"`{given[0]}` and `{given[1]}` exclude each other", "keep one of them")
         if not given:
-            raise bad("`rollout` has no strategy", "write `rolling: {}`, `canary: {steps: …}` or `blueGreen: {}`")
+            raise value_error(
+                "`rollout` has no strategy", "write `rolling: {}`, `canary: {steps: …}` or `blueGreen: {}`"
+            )
         return self
 
 
-_STRATEGIES = {"rolling": "rolling", "canary": "canary", "blueGreen": "blue_green"}
+_STRATEGY_KEYS = {"rolling": "rolling", "canary": "canary", "blueGreen": "blue_green"}

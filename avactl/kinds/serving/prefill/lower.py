@@ -16,7 +16,7 @@ from avactl.contracts import names
 from avactl.contracts.pod_annotations import PROMETHEUS_PATH, PROMETHEUS_PORT, PROMETHEUS_SCRAPE
 from avactl.kinds.serving.groups import groups_of
 from avactl.kinds.serving.parts.prefill import DECODE, PREFILL, ROLES
-from avactl.kinds.serving.prefill.roles import ROLE_LABEL, behind_sidecar, of_role, prefill
+from avactl.kinds.serving.prefill.roles import ROLE_LABEL, behind_sidecar, of_role, prefill_of
 from avactl.kinds.serving.runtime import disaggregation_of, ports
 from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.program.lowering import k8s, pods
@@ -28,7 +28,7 @@ API, KIND = "disaggregatedset.x-k8s.io/v1", "DisaggregatedSet"
 ROUTER = "router"
 """Component of the router's pods."""
 ROUTER_METRICS = 29000
-_SIDECAR = "routing"
+_SIDECAR_NAME = "routing"
 _RBAC = "rbac.authorization.k8s.io"
 
 
@@ -39,7 +39,7 @@ def disaggregated_set(
 
     Its controller creates a LeaderWorkerSet for each role, and replaces both together.
     """
-    labels = k8s.labels(item, component)
+    labels = k8s.object_labels(item, component)
     roles = [
         {
             "name": role,
@@ -48,7 +48,7 @@ def disaggregated_set(
         }
         for role in ROLES
     ]
-    return k8s.manifest(
+    return k8s.build_manifest(
         item, item.cluster, API, KIND, item.name, namespace=item.ns, component=component, spec={"roles": roles}
     )
 
@@ -58,18 +58,18 @@ def role_annotations(spec: ServingDeploymentSpec, role: str) -> dict[str, str]:
     return dict(disaggregation_of(spec).prefill_annotations) if role == PREFILL else {}
 
 
-def sidecar(spec: ServingDeploymentSpec, role: str) -> Body | None:
+def build_sidecar(spec: ServingDeploymentSpec, role: str) -> Body | None:
     """Return llm-d's sidecar of the decode pods; None for other pods, and with a router.
 
     It listens on the port of the service, sends the prompt to the prefill pod that the endpoint picker has chosen, and
     then forwards the request to the server in its own pod.
     """
-    own = prefill(spec)
+    own = prefill_of(spec)
     if own is None or own.sidecar is None or role != DECODE:
         return None
     port, connector = ports(spec)["http"], disaggregation_of(spec).connector
     return {
-        "name": _SIDECAR,
+        "name": _SIDECAR_NAME,
         "image": own.sidecar.image,
         "args": [
             f"--port={port}",
@@ -80,14 +80,14 @@ def sidecar(spec: ServingDeploymentSpec, role: str) -> Body | None:
         ],
         "env": pods.env_list(pods.NO_GPUS),
         "ports": [{"name": "http", "containerPort": port}],
-        "resources": pods.resources(own.sidecar.cpu, own.sidecar.memory),
+        "resources": pods.build_resources(own.sidecar.cpu, own.sidecar.memory),
         "securityContext": pods.container_security(),
         # It starts before the server, and ends after it.
         "restartPolicy": "Always",
     }
 
 
-def router(
+def build_router(
     item: Item[ServingDeploymentSpec], program: Program, component: str, drain: int, grace: int, deadline: int
 ) -> list[Manifest]:
     """Return the objects of a router, whose account may watch the namespace's pods; none without `router`.
@@ -95,23 +95,23 @@ def router(
     `drain`, `grace`: seconds that a terminating pod still answers, and after which it is killed. `deadline`: seconds
     after which a rollout counts as stalled; the router is not ready before a pod of each role is.
     """
-    own = prefill(item.spec)
+    own = prefill_of(item.spec)
     if own is None or own.router is None:
         return []
-    name, select = f"{item.name}-{ROUTER}", k8s.selector(item, ROUTER)
+    name, select = f"{item.name}-{ROUTER}", k8s.component_selector(item, ROUTER)
 
     def make(api: str, kind: str, **fields: Any) -> Manifest:
-        return k8s.manifest(item, item.cluster, api, kind, name, namespace=item.ns, component=ROUTER, **fields)
+        return k8s.build_manifest(item, item.cluster, api, kind, name, namespace=item.ns, component=ROUTER, **fields)
 
     port = ports(item.spec)["http"]
     transfer = disaggregation_of(item.spec)
-    container = k8s.compact(
+    container = k8s.drop_none(
         name=ROUTER,
         image=own.router.image,
         command=list(transfer.router),
-        args=[*transfer.router_options, *_discovery(item, component, port), *own.router.args],
+        args=[*transfer.router_options, *_discovery_options(item, component, port), *own.router.args],
         ports=[{"name": "http", "containerPort": port}, {"name": "metrics", "containerPort": ROUTER_METRICS}],
-        resources=pods.resources(own.router.cpu, own.router.memory),
+        resources=pods.build_resources(own.router.cpu, own.router.memory),
         lifecycle={"preStop": {"sleep": {"seconds": drain}}} if drain else None,
         readinessProbe={"httpGet": {"path": "/readiness", "port": port}, "periodSeconds": 5, "timeoutSeconds": 5},
         livenessProbe={
@@ -153,7 +153,10 @@ def router(
                 "selector": {"matchLabels": select},
                 "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
                 "progressDeadlineSeconds": deadline,
-                "template": {"metadata": {"labels": k8s.labels(item, ROUTER), "annotations": notes}, "spec": pod},
+                "template": {
+                    "metadata": {"labels": k8s.object_labels(item, ROUTER), "annotations": notes},
+                    "spec": pod,
+                },
             },
         ),
     ]
@@ -162,9 +165,9 @@ def router(
     return found
 
 
-def _discovery(item: Item[ServingDeploymentSpec], component: str, port: int) -> list[str]:
+def _discovery_options(item: Item[ServingDeploymentSpec], component: str, port: int) -> list[str]:
     """Return the service-discovery options of a router, for the pods of both roles that answer requests."""
-    own = [f"{key}={value}" for key, value in k8s.selector(item, component).items()]
+    own = [f"{key}={value}" for key, value in k8s.component_selector(item, component).items()]
     return [
         "--service-discovery",
         f"--service-discovery-namespace={item.ns}",

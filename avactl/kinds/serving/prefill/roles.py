@@ -12,11 +12,11 @@ from avactl.program.program import Item
 ROLE_LABEL = "llm-d.ai/role"
 """Label by which routers and llm-d's endpoint picker tell the roles of pods apart.
 Source: `pkg/epp/framework/plugins/scheduling/filter/bylabel/roles.go` of llm-d-inference-scheduler 0.8."""
-_BEHIND = (8200, 8201)
+_PORTS_BEHIND_SIDECAR = (8200, 8201)
 """Ports of a server behind llm-d's sidecar, which has the port of the service; the second if the first is taken."""
 
 
-def prefill(spec: ServingDeploymentSpec) -> Prefill | None:
+def prefill_of(spec: ServingDeploymentSpec) -> Prefill | None:
     """Return `prefill` of a service; None if each pod does prefill and decode."""
     return spec.llm.prefill if spec.llm is not None else None
 
@@ -46,16 +46,16 @@ def of_role(item: Item[ServingDeploymentSpec], role: str) -> Item[ServingDeploym
 
 def path_of(item: Item[ServingDeploymentSpec], role: str) -> tuple[str, ...]:
     """Return the path of a role's resources in the document."""
-    own = prefill(item.spec)
-    return ("spec", "llm", "prefill", "resources") if own and own.resources and role == PREFILL else _RESOURCES
+    own = prefill_of(item.spec)
+    return ("spec", "llm", "prefill", "resources") if own and own.resources and role == PREFILL else _RESOURCES_PATH
 
 
-_RESOURCES = ("spec", "resources")
+_RESOURCES_PATH = ("spec", "resources")
 
 
 def server_of(item: Item[ServingDeploymentSpec], role: str) -> ModelServer:
     """Return the server of a role; `item` is the result of `of_role`."""
-    spec, own = item.spec, prefill(item.spec)
+    spec, own = item.spec, prefill_of(item.spec)
     if own is None:
         return server(spec)
     public = ports(spec)["http"]
@@ -73,4 +73,4 @@ def server_of(item: Item[ServingDeploymentSpec], role: str) -> ModelServer:
 
 def behind_sidecar(spec: ServingDeploymentSpec) -> int:
     """Return the port of a server behind llm-d's sidecar."""
-    return next(port for port in _BEHIND if port != ports(spec)["http"])
+    return next(port for port in _PORTS_BEHIND_SIDECAR if port != ports(spec)["http"])

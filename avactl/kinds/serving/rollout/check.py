@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import ceil
 
-from avactl.base.promql import confinement_problem, filled, is_per_pod, syntax_problem
+from avactl.base.promql import confinement_problem, fill_placeholders, is_per_pod, syntax_problem
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import one_of
 from avactl.kinds.serving.parts.rollout import Analysis, BlueGreen, Canary
-from avactl.kinds.serving.rollout.lower import LONGEST_NAME, has_gateway, key_of, strategy, traffic
+from avactl.kinds.serving.rollout.lower import LONGEST_NAME, chosen_strategy, has_gateway, key_of, traffic_division
 from avactl.kinds.serving.rollout.rollback import rollback_problems
 from avactl.kinds.serving.runtime import runtimes
 from avactl.kinds.serving.spec import ServingDeploymentSpec
@@ -17,21 +17,21 @@ from avactl.program.capacity.capacity import gpu_problems
 from avactl.program.checks.credentials import argument_problems, credential_problems
 from avactl.program.checks.words import word_problems
 from avactl.program.program import Item, Program
-from avactl.program.unique_entries import duplicates
+from avactl.program.unique_entries import check_duplicates
 from avactl.spec.schema.pod_requests import on_spot, with_pod
-from avactl.spec.schema.values import seconds
+from avactl.spec.schema.values import duration_seconds
 
 Path = tuple[str | int, ...]
 
 
 def rollout_problems(item: Item[ServingDeploymentSpec], program: Program, least: int) -> Iterator[Diagnostic]:
     """Yield the problems of `spec.rollout`; `least` is the fewest pods of the service."""
-    chosen = strategy(item.spec)
+    chosen = chosen_strategy(item.spec)
     if chosen is None:
         return
-    key, way = key_of(chosen), traffic(item, program, chosen)
+    key, way = key_of(chosen), traffic_division(item, program, chosen)
     path: Path = ("spec", "rollout", key)
-    yield from _daemon(item, program, path)
+    yield from _check_daemon(item, program, path)
     yield from rollback_problems(item, program, key)
     if len(item.name) > LONGEST_NAME:
         yield Diagnostic(
@@ -42,11 +42,11 @@ def rollout_problems(item: Item[ServingDeploymentSpec], program: Program, least:
             hint=f"shorten the name by {len(item.name) - LONGEST_NAME}",
         )
     if isinstance(chosen, Canary):
-        yield from _steps(item, chosen, path)
+        yield from _check_steps(item, chosen, path)
         if chosen.traffic == "gateway" and not has_gateway(item, program):
             yield _no_gateway(item, program, path)
         elif way == "replicas":
-            yield from _shares(item, chosen, path, least)
+            yield from _check_shares(item, chosen, path, least)
         if chosen.in_place and least == 1 and way == "gateway":
             yield Diagnostic(
                 "rollout-share",
@@ -55,11 +55,11 @@ def rollout_problems(item: Item[ServingDeploymentSpec], program: Program, least:
                 hint="write `replicas: 2` or more, or remove `inPlace`",
             )
     if chosen.analysis is not None:
-        yield from _analysis(item, program, chosen.analysis, (*path, "analysis"))
-    yield from _capacity(item, program, chosen, path, least)
+        yield from _check_analysis(item, program, chosen.analysis, (*path, "analysis"))
+    yield from _check_capacity(item, program, chosen, path, least)
 
 
-def _daemon(item: Item[ServingDeploymentSpec], program: Program, path: Path) -> Iterator[Diagnostic]:
+def _check_daemon(item: Item[ServingDeploymentSpec], program: Program, path: Path) -> Iterator[Diagnostic]:
     cluster = program.cluster(item.cluster)
     if not cluster.spec.daemons.serving:
         where = ("spec", "daemons") if "daemons" in cluster.spec.model_fields_set else ("spec",)
@@ -72,7 +72,7 @@ def _daemon(item: Item[ServingDeploymentSpec], program: Program, path: Path) -> 
         )
 
 
-def _steps(item: Item[ServingDeploymentSpec], canary: Canary, path: Path) -> Iterator[Diagnostic]:
+def _check_steps(item: Item[ServingDeploymentSpec], canary: Canary, path: Path) -> Iterator[Diagnostic]:
     before = 0
     for index, step in enumerate(canary.steps):
         if step.percent <= before:
@@ -97,7 +97,7 @@ def _no_gateway(item: Item[ServingDeploymentSpec], program: Program, path: Path)
     )
 
 
-def _shares(item: Item[ServingDeploymentSpec], canary: Canary, path: Path, least: int) -> Iterator[Diagnostic]:
+def _check_shares(item: Item[ServingDeploymentSpec], canary: Canary, path: Path, least: int) -> Iterator[Diagnostic]:
     """Yield shares that a number of pods cannot have, and rollouts that can never begin."""
     where = item.span("spec", "replicas") if "replicas" in item.spec.model_fields_set else item.span(*path, key=True)
     if least == 1:
@@ -127,7 +127,7 @@ def _shares(item: Item[ServingDeploymentSpec], canary: Canary, path: Path, least
         )
 
 
-def _analysis(
+def _check_analysis(
     item: Item[ServingDeploymentSpec], program: Program, analysis: Analysis, path: Path
 ) -> Iterator[Diagnostic]:
     runtime = item.spec.runtime.name
@@ -143,13 +143,13 @@ def _analysis(
                 item.span(*path, key),
                 hint=f"measure it with `query`; avactl knows the metrics of {one_of(known)}",
             )
-    yield from duplicates(item, (*path, "query"), (each.name for each in analysis.query), "query")
-    yield from _confined(item, analysis, (*path, "query"))
+    yield from check_duplicates(item, (*path, "query"), (each.name for each in analysis.query), "query")
+    yield from _check_query_scope(item, analysis, (*path, "query"))
     measured = next((key for key in ("errorRate", "latency") if keys[key][0] is not None), None)
     if measured is None and analysis.query:
         measured = "query"
     if measured is not None:
-        yield from _monitoring(item, program, analysis, path, measured)
+        yield from _check_monitoring(item, program, analysis, path, measured)
     if analysis.job is not None:
         job: Path = (*path, "job")
         yield from credential_problems(item, analysis.job.env, (*job, "env"))
@@ -158,11 +158,11 @@ def _analysis(
             yield from word_problems(item, getattr(analysis.job, key), (*job, key))
 
 
-def _confined(item: Item[ServingDeploymentSpec], analysis: Analysis, path: Path) -> Iterator[Diagnostic]:
+def _check_query_scope(item: Item[ServingDeploymentSpec], analysis: Analysis, path: Path) -> Iterator[Diagnostic]:
     """Yield queries that read metrics of other teams, or that cannot be checked."""
     for index, query in enumerate(analysis.query):
         pods = f"{item.name}-x-[a-z0-9]+"
-        promql = filled(query.promql, item.ns, pods, float(seconds(analysis.interval)))
+        promql = fill_placeholders(query.promql, item.ns, pods, float(duration_seconds(analysis.interval)))
         problem = confinement_problem(promql, item.ns) or syntax_problem(promql, pods)
         if problem is not None:
             yield Diagnostic(
@@ -181,7 +181,7 @@ def _confined(item: Item[ServingDeploymentSpec], analysis: Analysis, path: Path)
             )
 
 
-def _monitoring(
+def _check_monitoring(
     item: Item[ServingDeploymentSpec], program: Program, analysis: Analysis, path: Path, measured: str
 ) -> Iterator[Diagnostic]:
     cluster = program.cluster(item.cluster)
@@ -196,8 +196,8 @@ def _monitoring(
             notes=(Note(cluster.span("metadata", "name"), "the cluster"),),
         )
         return
-    shortest = 2 * seconds(monitoring.interval)
-    if seconds(analysis.interval) < shortest:
+    shortest = 2 * duration_seconds(monitoring.interval)
+    if duration_seconds(analysis.interval) < shortest:
         yield Diagnostic(
             "invalid-value",
             f"analysis.interval: Prometheus reads metrics every {monitoring.interval}, and a rate needs two of them",
@@ -207,13 +207,13 @@ def _monitoring(
         )
 
 
-def _capacity(
+def _check_capacity(
     item: Item[ServingDeploymentSpec], program: Program, chosen: Canary | BlueGreen, path: Path, least: int
 ) -> Iterator[Diagnostic]:
     """Yield rollouts that need both versions as a whole, on a cluster whose GPUs can never hold them."""
     spec = item.spec
     in_place = isinstance(chosen, Canary) and chosen.in_place
-    if not spec.resources.gpus or in_place or traffic(item, program, chosen) == "replicas":
+    if not spec.resources.gpus or in_place or traffic_division(item, program, chosen) == "replicas":
         return
     compute = on_spot(with_pod(spec.resources, spec.pod), spec.spot)
 

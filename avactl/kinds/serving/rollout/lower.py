@@ -24,11 +24,11 @@ from avactl.kinds.serving.runtime import runtime_of
 from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.kinds.team.names import RUN_ACCOUNT
 from avactl.program.lowering import k8s, pods
-from avactl.program.lowering.k8s import compact
+from avactl.program.lowering.k8s import drop_none
 from avactl.program.manifest import Manifest
 from avactl.program.ownership import Owned
 from avactl.program.program import Item, Program
-from avactl.spec.schema.values import seconds
+from avactl.spec.schema.values import duration_seconds
 
 SELECTOR = Owned("Service", ("spec", "selector"), "the serving daemon, with `rollout: {blueGreen: …}`")
 ROUTES = ("HTTPRoute", "GRPCRoute")
@@ -43,7 +43,7 @@ LONGEST_NAME = 52
 """Characters of a service's name with canary or blue-green: each version has a Service `NAME-HASH` (63 characters)."""
 
 
-def strategy(spec: ServingDeploymentSpec) -> Canary | BlueGreen | None:
+def chosen_strategy(spec: ServingDeploymentSpec) -> Canary | BlueGreen | None:
     """Return the `Canary` or `BlueGreen` of a service; None for a rolling update."""
     return None if spec.rollout is None else spec.rollout.canary or spec.rollout.blue_green
 
@@ -53,7 +53,7 @@ def key_of(chosen: Canary | BlueGreen) -> str:
     return "canary" if isinstance(chosen, Canary) else "blueGreen"
 
 
-def traffic(item: Item[ServingDeploymentSpec], program: Program, chosen: Canary | BlueGreen) -> Traffic:
+def traffic_division(item: Item[ServingDeploymentSpec], program: Program, chosen: Canary | BlueGreen) -> Traffic:
     """Return how requests are divided: by `gateway`, `replicas` or, for blue-green, `service`."""
     if isinstance(chosen, BlueGreen):
         return "service"
@@ -70,10 +70,10 @@ def with_rollout(
     item: Item[ServingDeploymentSpec], program: Program, objects: list[Manifest], ports: dict[str, int]
 ) -> list[Manifest]:
     """Return the objects of a service with its rollout."""
-    chosen = strategy(item.spec)
+    chosen = chosen_strategy(item.spec)
     if chosen is None:
         return objects
-    way = traffic(item, program, chosen)
+    way = traffic_division(item, program, chosen)
     for manifest in objects:
         body = manifest.body
         notes = body["metadata"].setdefault("annotations", {})
@@ -98,7 +98,7 @@ def with_rollout(
         if not notes:
             del body["metadata"]["annotations"]
     job = chosen.analysis.job if chosen.analysis is not None else None
-    validation = [] if job is None else [_validation(item, program, job)]
+    validation = [] if job is None else [_build_validation(item, program, job)]
     return [*objects, *validation, *rollback_objects(item, program)]
 
 
@@ -109,9 +109,11 @@ def rollout_config(
     spec = item.spec
     exposed = spec.expose if way == "gateway" else None
     if isinstance(chosen, BlueGreen):
-        steps: tuple[RolloutStep, ...] = (RolloutStep(percent=100, pause=float(seconds(chosen.keep))),)
+        steps: tuple[RolloutStep, ...] = (RolloutStep(percent=100, pause=float(duration_seconds(chosen.keep))),)
     else:
-        steps = tuple(RolloutStep(percent=step.percent, pause=float(seconds(step.pause))) for step in chosen.steps)
+        steps = tuple(
+            RolloutStep(percent=step.percent, pause=float(duration_seconds(step.pause))) for step in chosen.steps
+        )
     return RolloutConfig(
         traffic=way,
         steps=steps,
@@ -141,26 +143,26 @@ def _analysis(item: Item[ServingDeploymentSpec], analysis: Analysis | None) -> R
         for each in analysis.query
     ]
     return RolloutAnalysis(
-        interval=float(seconds(analysis.interval)),
+        interval=float(duration_seconds(analysis.interval)),
         failures=analysis.failures,
         queries=tuple(queries),
         job=None if analysis.job is None else f"{item.name}-{VALIDATION}",
     )
 
 
-def _validation(item: Item[ServingDeploymentSpec], program: Program, job: ValidationJob) -> Manifest:
+def _build_validation(item: Item[ServingDeploymentSpec], program: Program, job: ValidationJob) -> Manifest:
     """Return the template of validation Jobs: a suspended CronJob, from which the daemon makes one Job per version."""
-    container = compact(
+    container = drop_none(
         name=VALIDATION,
         image=job.image,
         command=job.command or None,
         args=job.args or None,
         env=pods.env_list(job.env),
-        resources=pods.resources(job.cpu, job.memory),
+        resources=pods.build_resources(job.cpu, job.memory),
     )
     pod = pods.pod_spec(item, program, container, service_account=RUN_ACCOUNT, restartPolicy="Never")
-    labels = k8s.labels(item, VALIDATION)
-    return k8s.manifest(
+    labels = k8s.object_labels(item, VALIDATION)
+    return k8s.build_manifest(
         item,
         item.cluster,
         "batch/v1",
@@ -175,7 +177,7 @@ def _validation(item: Item[ServingDeploymentSpec], program: Program, job: Valida
                 "metadata": {"labels": labels},
                 "spec": {
                     "backoffLimit": 0,
-                    "activeDeadlineSeconds": max(1, int(seconds(job.timeout))),
+                    "activeDeadlineSeconds": max(1, int(duration_seconds(job.timeout))),
                     "template": {"metadata": {"labels": labels}, "spec": pod},
                 },
             },

@@ -9,7 +9,7 @@ from avactl.contracts.delivery import SERVICE_KEY, RollbackPlan
 from avactl.contracts.document import dump
 from avactl.contracts.names import CONFIG_LABEL, DELIVERY_DAEMON, ROLLBACK_CONFIG
 from avactl.diagnostics import Diagnostic, Note
-from avactl.kinds.cluster.delivery import place
+from avactl.kinds.cluster.delivery import commit_place
 from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.program.lowering import k8s
 from avactl.program.manifest import Body, Manifest
@@ -24,7 +24,7 @@ def rollback_objects(item: Item[ServingDeploymentSpec], program: Program) -> lis
     """Return the ConfigMap with the location of a service's spec, and the daemon's Role.
 
     Return none if roll-backs are not committed: without the daemon, with `never`, or if the spec is not YAML."""
-    cluster, by = program.cluster_spec(item.cluster), _way(item, program)
+    cluster, by = program.cluster_spec(item.cluster), _rollback_way(item, program)
     if by == "never" or not _is_yaml(item):
         return []
     system, role = cluster.system_namespace, f"{item.name}-{COMPONENT}"
@@ -53,7 +53,7 @@ def rollback_objects(item: Item[ServingDeploymentSpec], program: Program) -> lis
     ]
 
     def right(kind: str, **fields: Any) -> Manifest:
-        return k8s.manifest(
+        return k8s.build_manifest(
             item, item.cluster, f"{_RBAC}/v1", kind, role, namespace=item.ns, component=COMPONENT, **fields
         )
 
@@ -67,11 +67,11 @@ def rollback_objects(item: Item[ServingDeploymentSpec], program: Program) -> lis
 
 def rollback_problems(item: Item[ServingDeploymentSpec], program: Program, key: str) -> Iterator[Diagnostic]:
     """Yield reasons why a roll-back of a service, with a strategy by its key, could not be committed."""
-    if _way(item, program) == "never":
+    if _rollback_way(item, program) == "never":
         return
     cluster, at = program.cluster(item.cluster), item.span("spec", "rollout", key, key=True)
     note = (Note(cluster.span("spec", "daemons", "delivery", key=True), "commits roll-backs"),)
-    found = place(cluster)
+    found = commit_place(cluster)
     if not _is_yaml(item):
         yield Diagnostic(
             "not-editable",
@@ -92,7 +92,7 @@ def rollback_problems(item: Item[ServingDeploymentSpec], program: Program, key: 
         )
 
 
-def _way(item: Item[ServingDeploymentSpec], program: Program) -> Literal["commit", "pullRequest", "never"]:
+def _rollback_way(item: Item[ServingDeploymentSpec], program: Program) -> Literal["commit", "pullRequest", "never"]:
     """Return `rollback` of the Cluster: `commit`, `pullRequest` or `never`; `never` without the daemon."""
     cluster = program.cluster_spec(item.cluster)
     return (cluster.delivery or Delivery()).rollback if cluster.daemons.delivery else "never"

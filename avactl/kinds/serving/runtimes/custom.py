@@ -5,7 +5,7 @@ from __future__ import annotations
 from avactl.kinds.serving.parts.models import MODELS
 from avactl.kinds.serving.runtime import BatchingSupport, ModelServer, ServingRuntime
 from avactl.kinds.serving.spec import ServingDeploymentSpec
-from avactl.program.lowering.k8s import compact
+from avactl.program.lowering.k8s import drop_none
 
 
 def server(spec: ServingDeploymentSpec, ports: dict[str, int]) -> ModelServer:
@@ -17,7 +17,7 @@ def server(spec: ServingDeploymentSpec, ports: dict[str, int]) -> ModelServer:
         args=[],
         ports=ports,
         model_path=path,
-        env=compact(
+        env=drop_none(
             AVACTL_MODEL_NAME=model.name,
             AVACTL_MODEL_VERSION=model.live[0],
             AVACTL_MODEL_PATH=path if model.is_fetched else model.path,

@@ -9,7 +9,7 @@ sglang-router 0.3.2.
 
 from __future__ import annotations
 
-from avactl.kinds.serving.llm import LEADER, RANK, adapter_path, fraction, machines, parallelism
+from avactl.kinds.serving.llm import LEADER, RANK, adapter_path, fraction, machines_per_replica, split_model
 from avactl.kinds.serving.queries import p95_of_service, p99, rate, rate_of_pods, share, sum_of_pods
 from avactl.kinds.serving.runtime import (
     BatchingSupport,
@@ -21,7 +21,7 @@ from avactl.kinds.serving.runtime import (
 )
 from avactl.kinds.serving.runtime_facts import LLM_STARTUP
 from avactl.kinds.serving.spec import ServingDeploymentSpec
-from avactl.spec.schema.values import percent
+from avactl.spec.schema.values import percent_number
 
 BOOTSTRAP_PORT = 8998
 """Port of the bootstrap server, by which decode pods find prefill pods."""
@@ -31,7 +31,7 @@ DIST_INIT_PORT = 20000
 
 def server(spec: ServingDeploymentSpec, ports: dict[str, int]) -> ModelServer:
     """Return the server of one model and its adapters."""
-    model, llm, found = spec.served[0], spec.llm, parallelism(spec)
+    model, llm, found = spec.served[0], spec.llm, split_model(spec)
     path = model_directory(spec)
     args = [
         f"--model-path={path}",
@@ -46,7 +46,7 @@ def server(spec: ServingDeploymentSpec, ports: dict[str, int]) -> ModelServer:
         if llm.max_length is not None:
             args.append(f"--context-length={llm.max_length}")
         if llm.gpu_memory is not None:
-            args.append(f"--mem-fraction-static={fraction(percent(llm.gpu_memory))}")
+            args.append(f"--mem-fraction-static={fraction(percent_number(llm.gpu_memory))}")
         if llm.adapters:
             args += ["--enable-lora", f"--max-lora-rank={llm.max_rank}"]
             # The number includes the model without an adapter.
@@ -55,9 +55,9 @@ def server(spec: ServingDeploymentSpec, ports: dict[str, int]) -> ModelServer:
     if spec.batching is not None:
         args.append(f"--max-running-requests={spec.batching.max_size}")
     args.append("--enable-metrics")
-    if machines(spec) > 1:
+    if machines_per_replica(spec) > 1:
         args += [
-            f"--nnodes={machines(spec)}",
+            f"--nnodes={machines_per_replica(spec)}",
             f"--node-rank={RANK}",
             f"--dist-init-addr={LEADER}:{DIST_INIT_PORT}",
         ]
@@ -72,7 +72,7 @@ def server(spec: ServingDeploymentSpec, ports: dict[str, int]) -> ModelServer:
         metrics=(ports["http"], "/metrics"),
         env={"HF_HUB_OFFLINE": "1"},
         # A server with another rank than 0 answers no requests.
-        worker=args if machines(spec) > 1 else [],
+        worker=args if machines_per_replica(spec) > 1 else [],
         timeout=25,
     )
 

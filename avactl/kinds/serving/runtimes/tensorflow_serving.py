@@ -21,7 +21,7 @@ from avactl.kinds.serving.runtime import (
     cores,
 )
 from avactl.kinds.serving.spec import ServingDeploymentSpec
-from avactl.spec.schema.values import seconds
+from avactl.spec.schema.values import duration_seconds
 
 METRICS = "/monitoring/prometheus/metrics"
 MODEL_LIST = f"{MODELS}/models.config"
@@ -55,7 +55,7 @@ def server(spec: ServingDeploymentSpec, ports: dict[str, int]) -> ModelServer:
         batching = spec.batching
         files["batching.config"] = (
             f"max_batch_size {{ value: {batching.max_size} }}\n"
-            f"batch_timeout_micros {{ value: {ceil(seconds(batching.max_delay) * 1_000_000)} }}\n"
+            f"batch_timeout_micros {{ value: {ceil(duration_seconds(batching.max_delay) * 1_000_000)} }}\n"
             f"max_enqueued_batches {{ value: {batching.queue} }}\n"
             f"num_batch_threads {{ value: {cores(spec)} }}\n"
         )

@@ -12,7 +12,7 @@ from avactl.kinds.serving.parts.models import LIVE, MODELS
 from avactl.kinds.serving.queries import mean, rate, share_of_failures, sum_of_pods
 from avactl.kinds.serving.runtime import BatchingSupport, DynamicModels, ModelServer, ModelSource, ServingRuntime
 from avactl.kinds.serving.spec import Batching, ServingDeploymentSpec
-from avactl.spec.schema.values import seconds
+from avactl.spec.schema.values import duration_seconds
 
 _POLL = 10
 """Seconds between two scans of the model repository."""
@@ -62,7 +62,7 @@ def dynamic(spec: ServingDeploymentSpec) -> DynamicModels:
 
 
 def _batching_hint(batching: Batching) -> str:
-    delay = ceil(seconds(batching.max_delay) * 1_000_000)
+    delay = ceil(duration_seconds(batching.max_delay) * 1_000_000)
     return (
         f"remove `batching` and add to config.pbtxt: `max_batch_size: {batching.max_size}` and "
         f"`dynamic_batching {{ max_queue_delay_microseconds: {delay} }}`"

@@ -10,7 +10,15 @@ connector, its roles, its port and what it compares between two servers, and vll
 
 from __future__ import annotations
 
-from avactl.kinds.serving.llm import LEADER, RANK, Parallelism, adapter_path, fraction, machines, parallelism
+from avactl.kinds.serving.llm import (
+    LEADER,
+    RANK,
+    Parallelism,
+    adapter_path,
+    fraction,
+    machines_per_replica,
+    split_model,
+)
 from avactl.kinds.serving.parts.prefill import PREFILL
 from avactl.kinds.serving.queries import p95_of_service, p99, rate, rate_of_pods, share, sum_of_pods
 from avactl.kinds.serving.runtime import (
@@ -25,7 +33,7 @@ from avactl.kinds.serving.runtime_facts import LLM_STARTUP
 from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.program.lowering import k8s
 from avactl.spec.schema.base import EnvSource
-from avactl.spec.schema.values import percent
+from avactl.spec.schema.values import percent_number
 
 MASTER_PORT = 29501
 """Port of the leader at which the machines of a replica meet; vLLM's default."""
@@ -37,24 +45,24 @@ RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 
 def server(spec: ServingDeploymentSpec, ports: dict[str, int]) -> ModelServer:
     """Return the server of one model and its adapters."""
-    model, llm, found = spec.served[0], spec.llm, parallelism(spec)
+    model, llm, found = spec.served[0], spec.llm, split_model(spec)
     path = model_directory(spec)
     shared = [path, f"--served-model-name={model.name}", *_parallel(found)]
     if llm is not None:
         if llm.max_length is not None:
             shared.append(f"--max-model-len={llm.max_length}")
         if llm.gpu_memory is not None:
-            shared.append(f"--gpu-memory-utilization={fraction(percent(llm.gpu_memory))}")
+            shared.append(f"--gpu-memory-utilization={fraction(percent_number(llm.gpu_memory))}")
         if llm.adapters:
             rank = next(rank for rank in RANKS if rank >= llm.max_rank)
             shared += ["--enable-lora", f"--max-lora-rank={rank}", f"--max-loras={llm.max_adapters}"]
     if spec.batching is not None:
         shared.append(f"--max-num-seqs={spec.batching.max_size}")
     env: dict[str, str | EnvSource] = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
-    if machines(spec) > 1:
+    if machines_per_replica(spec) > 1:
         shared += [
             "--distributed-executor-backend=mp",
-            f"--nnodes={machines(spec)}",
+            f"--nnodes={machines_per_replica(spec)}",
             f"--node-rank={RANK}",
             f"--master-addr={LEADER}",
             f"--master-port={MASTER_PORT}",
@@ -74,7 +82,7 @@ def server(spec: ServingDeploymentSpec, ports: dict[str, int]) -> ModelServer:
         metrics=(ports["http"], "/metrics"),
         # The files are in the pod: without this, a missing one would be looked for on the Internet.
         env=env,
-        worker=[*shared, "--headless"] if machines(spec) > 1 else [],
+        worker=[*shared, "--headless"] if machines_per_replica(spec) > 1 else [],
         timeout=5,
     )
 
@@ -94,7 +102,7 @@ def _transfer(role: str) -> list[str]:
         "kv_role": "kv_producer" if role == PREFILL else "kv_consumer",
         "kv_load_failure_policy": "recompute",
     }
-    return [f"--kv-transfer-config={k8s.line(config)}"]
+    return [f"--kv-transfer-config={k8s.json_line(config)}"]
 
 
 RUNTIME = ServingRuntime(

@@ -10,32 +10,32 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import ceil
 
-from avactl.base.quantity import quantity
+from avactl.base.quantity import parse_quantity
 from avactl.contracts import names
 from avactl.contracts.pod_annotations import JOB_FAILURES, JOB_IGNORED_FAILURES, RUN_DIGEST
 from avactl.diagnostics import Diagnostic, Note
-from avactl.kinds.training.addressing import field, port
-from avactl.kinds.training.commands import interpreter
-from avactl.kinds.training.roles import Part, host, workers_of
+from avactl.kinds.training.addressing import field_variable, rendezvous_port
+from avactl.kinds.training.commands import python_interpreter
+from avactl.kinds.training.roles import Part, pod_host, workers_of
 from avactl.kinds.training.spec import HealthCheck, TrainingJobSpec
 from avactl.program.images import require_image
 from avactl.program.lowering import pods
-from avactl.program.lowering.pods import env_list, merge_env, resources
+from avactl.program.lowering.pods import build_resources, env_list, merge_env
 from avactl.program.manifest import Body
 from avactl.program.program import Item, Program
-from avactl.spec.schema.values import seconds
+from avactl.spec.schema.values import duration_seconds
 
 CONTAINER = "health-check"
-_LIBRARY = "worker-library"
-_DIRECTORY = "/opt/avactl"
+_LIBRARY_VOLUME = "worker-library"
+_LIBRARY_DIRECTORY = "/opt/avactl"
 _PORT = 29700
 GAVE_UP = 80
 """Exit code of a check that fails the job."""
-_SHARED = ("home", "shared-memory")
+_SHARED_VOLUMES = ("home", "shared-memory")
 """Volumes of the worker that PyTorch and NCCL use."""
-_MOST = 4 * 1024**3
+_MAX_MEMORY_BYTES = 4 * 1024**3
 """Bytes of an all-reduce, at most."""
-_COUNTS = {"AVACTL_FAILURES": JOB_FAILURES, "AVACTL_IGNORED_FAILURES": JOB_IGNORED_FAILURES}
+_COUNT_VARIABLES = {"AVACTL_FAILURES": JOB_FAILURES, "AVACTL_IGNORED_FAILURES": JOB_IGNORED_FAILURES}
 """Annotations of the Job controller by variable."""
 
 
@@ -43,51 +43,51 @@ def with_health_check(item: Item[TrainingJobSpec], program: Program, part: Part,
     """Add the check before all other init containers, so that no data is fetched to a bad node."""
     (main,) = pod["containers"]
     library = {
-        **pods.helper(
-            _LIBRARY,
+        **pods.build_helper(
+            _LIBRARY_VOLUME,
             program.cluster_spec(item.cluster).images.avactl,
             "",
             [],
-            resources("100m", "128Mi"),
-            [{"name": _LIBRARY, "mountPath": _DIRECTORY}],
+            build_resources("100m", "128Mi"),
+            [{"name": _LIBRARY_VOLUME, "mountPath": _LIBRARY_DIRECTORY}],
         ),
-        "command": ["avactl", "elastic", "library", _DIRECTORY],
+        "command": ["avactl", "elastic", "library", _LIBRARY_DIRECTORY],
     }
     own = [
-        field("POD_IP", "status.podIP"),
-        field("POD_UID", "metadata.uid"),
-        field("AVACTL_RUN", RUN_DIGEST.field_path),
-        *(field(name, annotation.field_path) for name, annotation in _COUNTS.items()),
+        field_variable("POD_IP", "status.podIP"),
+        field_variable("POD_UID", "metadata.uid"),
+        field_variable("AVACTL_RUN", RUN_DIGEST.field_path),
+        *(field_variable(name, annotation.field_path) for name, annotation in _COUNT_VARIABLES.items()),
         *env_list({"PYTHONUNBUFFERED": "1"}),
     ]
-    mounts = [each for each in main.get("volumeMounts", ()) if each["name"] in _SHARED]
+    mounts = [each for each in main.get("volumeMounts", ()) if each["name"] in _SHARED_VOLUMES]
     container = {
         **{key: main[key] for key in ("image", "resources", "securityContext")},
         "name": CONTAINER,
-        "command": [interpreter(part.command, item.spec.code), _DIRECTORY, "health_check"],
-        "args": _arguments(item, part, check),
+        "command": [python_interpreter(part.command, item.spec.code), _LIBRARY_DIRECTORY, "health_check"],
+        "args": _check_arguments(item, part, check),
         "env": merge_env(main["env"], own),
-        "volumeMounts": [*mounts, {"name": _LIBRARY, "mountPath": _DIRECTORY, "readOnly": True}],
+        "volumeMounts": [*mounts, {"name": _LIBRARY_VOLUME, "mountPath": _LIBRARY_DIRECTORY, "readOnly": True}],
         # Why a pod was replaced is in its status.
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
     return {
         **pod,
         "initContainers": [library, container, *pod.get("initContainers", ())],
-        "volumes": [*pod.get("volumes", ()), {"name": _LIBRARY, "emptyDir": {}}],
+        "volumes": [*pod.get("volumes", ()), {"name": _LIBRARY_VOLUME, "emptyDir": {}}],
     }
 
 
-def _arguments(item: Item[TrainingJobSpec], part: Part, check: HealthCheck) -> list[str]:
+def _check_arguments(item: Item[TrainingJobSpec], part: Part, check: HealthCheck) -> list[str]:
     # In the network of the machines, the pods declare the rendezvous port, and no other.
-    own = _PORT if item.spec.host_network is None else port(item)
+    own = _PORT if item.spec.host_network is None else rendezvous_port(item)
     found = {
         "--workers": workers_of(item.spec),
-        "--coordinator": f"{host(item, 'worker', 0)}:{own}",
-        "--rendezvous": port(item),
-        "--size": int(quantity(check.size)),
-        "--timeout": ceil(seconds(check.timeout)),
-        "--wait": ceil(seconds(check.wait)),
+        "--coordinator": f"{pod_host(item, 'worker', 0)}:{own}",
+        "--rendezvous": rendezvous_port(item),
+        "--size": int(parse_quantity(check.size)),
+        "--timeout": ceil(duration_seconds(check.timeout)),
+        "--wait": ceil(duration_seconds(check.wait)),
         "--replacements": check.replacements,
         "--below": f"{check.below:g}",
         **({"--gpus": part.compute.gpus} if part.compute.gpus else {}),
@@ -96,7 +96,7 @@ def _arguments(item: Item[TrainingJobSpec], part: Part, check: HealthCheck) -> l
     return [*words, "--replace-slow"] if check.slow == "replace" else words
 
 
-def rules() -> list[Body]:
+def failure_rules() -> list[Body]:
     """Return what a Job does with pods that the check ends: replace them without spending a retry, or fail."""
 
     def on(code: int) -> Body:
@@ -114,14 +114,14 @@ def health_problems(item: Item[TrainingJobSpec], program: Program) -> Iterator[D
     if check is None:
         return
     yield from require_image(item, program, "avactl", where)
-    if quantity(check.size) > _MOST:
+    if parse_quantity(check.size) > _MAX_MEMORY_BYTES:
         yield Diagnostic(
             "invalid-value",
             f"spec.healthCheck.size: {check.size} is more than 4Gi",
             item.span(*where, "size"),
             hint="64Mi, the default, takes a second on a network of 1 Gbit/s",
         )
-    if seconds(check.timeout) > seconds(check.wait):
+    if duration_seconds(check.timeout) > duration_seconds(check.wait):
         given = "timeout" if "timeout" in check.model_fields_set else "wait"
         other = "wait" if given == "timeout" else "timeout"
         yield Diagnostic(

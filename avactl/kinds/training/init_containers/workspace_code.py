@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from avactl.diagnostics import Diagnostic, Note
-from avactl.diagnostics.suggest import closest
-from avactl.kinds.training.addressing import field
-from avactl.kinds.training.roles import MASTER, parts
+from avactl.diagnostics.suggest import closest_word
+from avactl.kinds.training.addressing import field_variable
+from avactl.kinds.training.roles import MASTER, job_parts
 from avactl.kinds.training.spec import TrainingJobSpec
 from avactl.program import registry
 from avactl.program.images import require_image
@@ -21,7 +21,7 @@ from avactl.program.program import Item, Program
 from avactl.program.workload import Home, Lifecycle
 from avactl.spec.schema.compute import WorkspaceCode
 
-_HOME = "/workspace/home"
+_HOME_DIRECTORY = "/workspace/home"
 """Mount path of the home in the init container."""
 SNAPSHOTS = ".avactl/code"
 """Directory of the archives below the home."""
@@ -91,13 +91,13 @@ def find_home(program: Program, item: Item, name: str) -> tuple[Item, Home] | No
     """Return the team's session of that name, and its home; None if there is none."""
     for kind in registry.workload_kinds(Lifecycle.SESSION):
         found = program.find(kind, name, item.team)
-        hooks = registry.kind(kind).workload
+        hooks = registry.get_kind(kind).workload
         if found is not None and hooks is not None and hooks.home is not None:
             return found, hooks.home(found)
     return None
 
 
-def mount(volumes: pods.Volumes, code: WorkspaceCode) -> None:
+def mount_code(volumes: pods.Volumes, code: WorkspaceCode) -> None:
     """Add the copy of the code, the init container that makes it, and the home if the job shall see it."""
     found = find_home(volumes.program, volumes.item, code.name)
     if found is None:
@@ -110,16 +110,16 @@ def mount(volumes: pods.Volumes, code: WorkspaceCode) -> None:
         volumes.mounts.append({"name": "workspace", "mountPath": code.home, "readOnly": True})
     env = {
         "WORKSPACE": code.name,
-        "WORKSPACE_HOME": _HOME,
+        "WORKSPACE_HOME": _HOME_DIRECTORY,
         "SOURCE": code.path,
         "TARGET": code.mount,
     }
-    mounts = [{"name": "workspace", "mountPath": _HOME}, {"name": "code", "mountPath": code.mount}]
-    labels = [field(name, f"metadata.labels['{label}']") for name, label in _OF_JOB.items()]
+    mounts = [{"name": "workspace", "mountPath": _HOME_DIRECTORY}, {"name": "code", "mountPath": code.mount}]
+    labels = [field_variable(name, f"metadata.labels['{label}']") for name, label in _OF_JOB.items()]
     image = volumes.program.cluster_spec(volumes.item.cluster).images.git
-    resources = pods.resources("100m", "256Mi")
+    resources = pods.build_resources("100m", "256Mi")
     volumes.init.append(
-        pods.helper(pods.CODE, image, SNAPSHOT_SCRIPT, [*pods.env_list(env), *labels], resources, mounts)
+        pods.build_helper(pods.CODE, image, SNAPSHOT_SCRIPT, [*pods.env_list(env), *labels], resources, mounts)
     )
 
 
@@ -147,16 +147,16 @@ def code_problems(item: Item[TrainingJobSpec], program: Program) -> Iterator[Dia
     else:
         yield from require_image(item, program, "git", where)
     if code.workspace is not None:
-        yield from _workspace(item, program, code.workspace)
+        yield from _check_workspace(item, program, code.workspace)
 
 
-def _workspace(item: Item[TrainingJobSpec], program: Program, code: WorkspaceCode) -> Iterator[Diagnostic]:
+def _check_workspace(item: Item[TrainingJobSpec], program: Program, code: WorkspaceCode) -> Iterator[Diagnostic]:
     path = ("spec", "code", "workspace")
     found = find_home(program, item, code.name)
     if found is None:
         sessions = registry.workload_kinds(Lifecycle.SESSION)
         known = [each.spec_name for kind in sessions for each in program.of(kind) if each.team == item.team]
-        near = closest(code.name, known)
+        near = closest_word(code.name, known)
         yield Diagnostic(
             "missing-reference",
             f"team {item.team} has no workspace `{code.name}`",
@@ -184,7 +184,7 @@ def _workspace(item: Item[TrainingJobSpec], program: Program, code: WorkspaceCod
             hint=f"write `runAsUser: {home.user}`"
             + (f" and `runAsGroup: {home.group}`" if home.group != home.user else ""),
         )
-    pods_of_job = sum(part.replicas for part in parts(item.spec) if part.role != MASTER)
+    pods_of_job = sum(part.replicas for part in job_parts(item.spec) if part.role != MASTER)
     if not home.shared:
         several = pods_of_job > 1
         yield Diagnostic(

@@ -9,19 +9,19 @@ from collections.abc import Iterator
 from avactl.contracts.pod_annotations import AFTER
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import did_you_mean
-from avactl.kinds.training.roles import leaders, parts
+from avactl.kinds.training.roles import job_parts, leading_jobs
 from avactl.kinds.training.spec import TrainingJob, TrainingJobSpec
 from avactl.program.program import Item, Program
-from avactl.program.unique_entries import duplicates
+from avactl.program.unique_entries import check_duplicates
 from avactl.spec.schema.reconcile_modes import STARTS_JOBS_AGAIN
 
-_PATH = ("spec", "after")
+_AFTER_PATH = ("spec", "after")
 
 
-def after(item: Item[TrainingJobSpec], program: Program) -> dict[str, str]:
+def dependency_annotation(item: Item[TrainingJobSpec], program: Program) -> dict[str, str]:
     """Return the annotation of pods that start after other jobs: the Jobs with which these end."""
     found = [program.get_kind(TrainingJob, name, item.team) for name in item.spec.after]
-    jobs = sorted({job for other in found for job in leaders(other, parts(other.spec))})
+    jobs = sorted({job for other in found for job in leading_jobs(other, job_parts(other.spec))})
     return {AFTER.name: json.dumps(jobs, separators=(",", ":"))} if jobs else {}
 
 
@@ -29,10 +29,10 @@ def order_problems(item: Item[TrainingJobSpec], program: Program) -> Iterator[Di
     """Yield the problems of `spec.after`."""
     if not item.spec.after:
         return
-    yield from duplicates(item, _PATH, item.spec.after, "job", key=None)
+    yield from check_duplicates(item, _AFTER_PATH, item.spec.after, "job", key=None)
     known = [other.spec_name for other in program.of_kind(TrainingJob) if other.team == item.team and other is not item]
     for index, name in enumerate(item.spec.after):
-        span = item.span(*_PATH, index)
+        span = item.span(*_AFTER_PATH, index)
         other = program.find_kind(TrainingJob, name, item.team)
         if other is None:
             if (item.kind, name) in program.broken:
@@ -46,13 +46,13 @@ def order_problems(item: Item[TrainingJobSpec], program: Program) -> Iterator[Di
             yield Diagnostic("missing-reference", message, span, hint=hint)
         else:
             yield from _other_problem(item, program, other, index)
-    yield from _cycle(item, program)
+    yield from _check_cycle(item, program)
     cluster = program.cluster(item.cluster)
     if not cluster.spec.daemons.scheduler:
         yield Diagnostic(
             "missing-daemon",
             f"`after` needs the daemon `scheduler`, which cluster {cluster.name} does not run",
-            item.span(*_PATH, key=True),
+            item.span(*_AFTER_PATH, key=True),
             hint=f"write `daemons: {{scheduler: true}}` in Cluster {cluster.name}",
             notes=(Note(cluster.span("metadata", "name"), "the cluster"),),
         )
@@ -61,7 +61,7 @@ def order_problems(item: Item[TrainingJobSpec], program: Program) -> Iterator[Di
 def _other_problem(
     item: Item[TrainingJobSpec], program: Program, other: Item[TrainingJobSpec], index: int
 ) -> Iterator[Diagnostic]:
-    span, note = item.span(*_PATH, index), Note(other.span("metadata", "name"), "declared here")
+    span, note = item.span(*_AFTER_PATH, index), Note(other.span("metadata", "name"), "declared here")
     for what, own, its in (("cluster", item.cluster, other.cluster), ("namespace", item.ns, other.ns)):
         if own != its:
             message = f"{other} is in {what} {its}, and {item} in {own}"
@@ -92,7 +92,7 @@ def _other_problem(
         )
 
 
-def _cycle(item: Item[TrainingJobSpec], program: Program) -> Iterator[Diagnostic]:
+def _check_cycle(item: Item[TrainingJobSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield the cycle that a job is the first of, in reading order."""
     before: dict[str, str | None] = dict.fromkeys(item.spec.after)  # each job once, and the one that names it
     pending = deque(before)
@@ -100,15 +100,15 @@ def _cycle(item: Item[TrainingJobSpec], program: Program) -> Iterator[Diagnostic
         name = pending.popleft()
         other = program.find_kind(TrainingJob, name, item.team)
         if other is item:
-            path = [item, *_way(item, program, before, name)]
+            path = [item, *_dependency_path(item, program, before, name)]
             if item.origin == min(each.origin for each in path):
                 words = " after ".join(f"`{each.spec_name}`" for each in (*path, item))
                 yield Diagnostic(
                     "dependency-cycle",
                     f"no job of the cycle ever starts: {words}",
-                    item.span(*_PATH, key=True),
+                    item.span(*_AFTER_PATH, key=True),
                     hint="remove one of the entries",
-                    notes=tuple(Note(each.span(*_PATH, key=True), str(each)) for each in path[1:]),
+                    notes=tuple(Note(each.span(*_AFTER_PATH, key=True), str(each)) for each in path[1:]),
                 )
             return
         for following in other.spec.after if other is not None else ():
@@ -117,7 +117,7 @@ def _cycle(item: Item[TrainingJobSpec], program: Program) -> Iterator[Diagnostic
                 pending.append(following)
 
 
-def _way(
+def _dependency_path(
     item: Item[TrainingJobSpec], program: Program, before: dict[str, str | None], name: str
 ) -> list[Item[TrainingJobSpec]]:
     """Return the jobs on the way to a name, the first that `item` names first."""

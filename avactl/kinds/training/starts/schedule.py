@@ -7,24 +7,24 @@ from math import ceil
 
 from avactl.diagnostics import Diagnostic
 from avactl.kinds.training.spec import TrainingJobSpec
-from avactl.program.lowering.k8s import compact
+from avactl.program.lowering.k8s import drop_none
 from avactl.program.manifest import Body
 from avactl.program.program import Item
 from avactl.spec.schema.schedules import Schedule
-from avactl.spec.schema.values import seconds
+from avactl.spec.schema.values import duration_seconds
 
-_LONGEST = 52
+_MAX_NAME_LENGTH = 52
 """Characters of the name of a CronJob: its Jobs add eleven. Source: pkg/apis/batch/validation"""
 
 
 def cron_job(schedule: Schedule, job: Body, metadata: Body, suspended: bool) -> Body:
     """Return the spec of a CronJob with the spec of its Jobs and their metadata."""
     deadline = schedule.starting_deadline
-    return compact(
+    return drop_none(
         schedule=schedule.cron,
         timeZone=schedule.time_zone,
         concurrencyPolicy=schedule.concurrency_policy,
-        startingDeadlineSeconds=None if deadline is None else max(10, ceil(seconds(deadline))),
+        startingDeadlineSeconds=None if deadline is None else max(10, ceil(duration_seconds(deadline))),
         successfulJobsHistoryLimit=schedule.keep_succeeded,
         failedJobsHistoryLimit=schedule.keep_failed,
         suspend=True if suspended else None,
@@ -78,10 +78,10 @@ def schedule_problems(item: Item[TrainingJobSpec], name: str, jobs: Sequence[tup
             severity="warning",
             hint="remove the key",
         )
-    if len(name) > _LONGEST:
+    if len(name) > _MAX_NAME_LENGTH:
         yield Diagnostic(
             "name-too-long",
-            f"the CronJob `{name}` would have {len(name)} characters; the limit is {_LONGEST}",
+            f"the CronJob `{name}` would have {len(name)} characters; the limit is {_MAX_NAME_LENGTH}",
             item.span("metadata", "name"),
-            hint=f"shorten the job's name by {len(name) - _LONGEST}",
+            hint=f"shorten the job's name by {len(name) - _MAX_NAME_LENGTH}",
         )

@@ -50,7 +50,7 @@ def _kernel_layers(request: Mapping[str, Any]) -> set[str]:
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
-    process.namespaces(libc)
+    process.enter_namespaces(libc)
     libraries = (*_SYSTEM_LIBRARIES, f"{sys.base_prefix}/lib")
     layers: dict[str, Callable[[], bool]] = {
         "dropped privileges": lambda: process.drop_privileges(ctypes, libc, request["parent"]),

@@ -62,7 +62,7 @@ _BACK_DOORS = frozenset(
 )
 """Extension modules that do so, by the last part of the name, from which the loader derives `PyInit_…`."""
 
-_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
 def apply(readable: Sequence[str], listable: Sequence[str], native: Sequence[str]) -> None:
@@ -72,7 +72,7 @@ def apply(readable: Sequence[str], listable: Sequence[str], native: Sequence[str
     """
     _guard_builtins()
     real = os.path.realpath
-    sys.addaudithook(_hook([real(p) for p in readable], [real(p) for p in listable], [real(p) for p in native]))
+    sys.addaudithook(_make_hook([real(p) for p in readable], [real(p) for p in listable], [real(p) for p in native]))
 
 
 def _guard_builtins() -> None:
@@ -87,14 +87,14 @@ def _guard_builtins() -> None:
     _imp.create_builtin = create_builtin
 
 
-def _hook(readable: list[str], listable: list[str], native: list[str]) -> Callable[[str, tuple[Any, ...]], None]:
+def _make_hook(readable: list[str], listable: list[str], native: list[str]) -> Callable[[str, tuple[Any, ...]], None]:
     # Everything the hook needs is bound here, so that a spec file cannot change it through this module or builtins.
     roots = tuple(path.rstrip("/") + "/" for path in readable)
     shown = frozenset(path.rstrip("/") + "/" for path in listable)
     natives, suffixes = tuple(path.rstrip("/") + "/" for path in native), (".so", ".dylib", ".pyd")
     installed = ("/site-packages/", "/dist-packages/")
     refused = {start: what for what, starts in _REFUSED_EVENTS.items() for start in starts}
-    starts, packages, doors, writing = tuple(refused), _NATIVE_PACKAGES, _BACK_DOORS, _WRITING
+    starts, packages, doors, writing = tuple(refused), _NATIVE_PACKAGES, _BACK_DOORS, _WRITE_FLAGS
     realpath, fsdecode, error, instance, integer = os.path.realpath, os.fsdecode, NotAllowedError, isinstance, int
     text, raw = str, bytes
 

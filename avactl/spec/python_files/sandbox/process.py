@@ -15,7 +15,7 @@ _SIGKILL = 9
 _CAPABILITY_VERSION_3 = 0x20080522
 
 
-def namespaces(libc: Any) -> bool:
+def enter_namespaces(libc: Any) -> bool:
     """Enter new user, network and IPC namespaces. Containers often forbid it, so it is optional.
 
     seccomp refuses sockets and shared memory in any case.

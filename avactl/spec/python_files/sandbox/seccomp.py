@@ -16,12 +16,12 @@ _Numbers = dict[str, tuple[int | None, ...]]
 """Name of a call: its numbers on x86_64 and on aarch64, None if the architecture does not have it."""
 
 
-def _table(text: str) -> _Numbers:
+def _parse_table(text: str) -> _Numbers:
     rows = [line.split() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     return {name: tuple(None if number == "-" else int(number) for number in row) for name, *row in rows}
 
 
-_ALLOWED = _table(
+_ALLOWED_CALLS = _parse_table(
     """
     # files that are open, and reading
     read                  0   63
@@ -86,7 +86,7 @@ _ALLOWED = _table(
 )
 """Calls allowed with any arguments."""
 
-_FILTERED = _table(
+_FILTERED_CALLS = _parse_table(
     """
     open                  2    -
     openat              257   56
@@ -112,10 +112,10 @@ class _Machine(NamedTuple):
 
 
 _MACHINES = {"x86_64": _Machine(0, 0xC000003E, 0o100000), "aarch64": _Machine(1, 0xC00000B7, 0o400000)}
-_X32 = 0x40000000
+_X32_BIT = 0x40000000
 """Lowest number of the x32 calls, which share x86_64's AUDIT_ARCH but have their own numbers."""
 
-_SECCOMP = (317, 277)
+_SECCOMP_NUMBERS = (317, 277)
 _SET_MODE_FILTER, _TSYNC = 1, 1
 
 # -- BPF: one instruction is (code, jump if true, jump if false, constant) -------------------------------------------
@@ -129,16 +129,16 @@ def _load(offset: int) -> _Instruction:
     return (0x20, 0, 0, offset)  # BPF_LD | BPF_W | BPF_ABS
 
 
-def _low(argument: int) -> _Instruction:
+def _load_low_half(argument: int) -> _Instruction:
     """Load the low half of an argument, which is all that the kernel reads of an int parameter."""
     return _load(16 + 8 * argument)
 
 
-def _high(argument: int) -> _Instruction:
+def _load_high_half(argument: int) -> _Instruction:
     return _load(20 + 8 * argument)
 
 
-def _mask(bits: int) -> _Instruction:
+def _mask_bits(bits: int) -> _Instruction:
     return (0x54, 0, 0, bits & 0xFFFFFFFF)  # BPF_ALU | BPF_AND | BPF_K
 
 
@@ -154,14 +154,14 @@ def _skip_if_below(value: int, count: int) -> _Instruction:
     return (0x35, 0, count, value)  # BPF_JMP | BPF_JGE | BPF_K
 
 
-def _return(action: int) -> _Instruction:
+def _return_action(action: int) -> _Instruction:
     return (0x06, 0, 0, action)  # BPF_RET | BPF_K
 
 
-_ALLOW = _return(0x7FFF0000)
-_REFUSE = _return(0x00050000 | errno.EPERM)
-_IS_ABSENT = _return(0x00050000 | errno.ENOSYS)
-_KILL = _return(0x80000000)  # SECCOMP_RET_KILL_PROCESS
+_RETURN_ALLOW = _return_action(0x7FFF0000)
+_RETURN_REFUSE = _return_action(0x00050000 | errno.EPERM)
+_IS_ABSENT = _return_action(0x00050000 | errno.ENOSYS)
+_RETURN_KILL = _return_action(0x80000000)  # SECCOMP_RET_KILL_PROCESS
 
 _READ_ONLY = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _PROT_WRITE, _PROT_EXEC, _PROT_BTI = 2, 4, 16
@@ -172,52 +172,81 @@ _TCGETS, _TIOCGWINSZ, _FIONCLEX, _FIOCLEX = 0x5401, 0x5413, 0x5450, 0x5451
 
 def _one_of(argument: int, values: tuple[int, ...]) -> list[_Instruction]:
     tests = [_skip_if(value, len(values) - index) for index, value in enumerate(values)]
-    return [_low(argument), *tests, _REFUSE, _ALLOW]
+    return [_load_low_half(argument), *tests, _RETURN_REFUSE, _RETURN_ALLOW]
 
 
-def _filters(machine: _Machine) -> dict[str, list[_Instruction]]:
+def _argument_filters(machine: _Machine) -> dict[str, list[_Instruction]]:
     """Return the filter by arguments for each call of _FILTERED; each ends in a return."""
     directory = getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_PATH", 0)
     flags = _READ_ONLY | directory | machine.large_file
     return {
         # O_WRONLY, O_RDWR, O_CREAT, O_TRUNC, O_TMPFILE, and any unknown flag.
-        "open": [_low(1), _mask(~flags), _skip_unless(0, 1), _ALLOW, _REFUSE],  # musl's
-        "openat": [_low(2), _mask(~flags), _skip_unless(0, 1), _ALLOW, _REFUSE],
+        "open": [_load_low_half(1), _mask_bits(~flags), _skip_unless(0, 1), _RETURN_ALLOW, _RETURN_REFUSE],  # musl's
+        "openat": [_load_low_half(2), _mask_bits(~flags), _skip_unless(0, 1), _RETURN_ALLOW, _RETURN_REFUSE],
         # No memory that is writable and executable; code is mapped from files only.
         "mmap": [
-            *(_low(2), _mask(_PROT_WRITE | _PROT_EXEC), _skip_unless(_PROT_WRITE | _PROT_EXEC, 1), _REFUSE),
-            *(_mask(_PROT_EXEC), _skip_unless(0, 1), _ALLOW),
-            *(_low(3), _mask(_MAP_ANONYMOUS), _skip_unless(0, 1), _ALLOW, _REFUSE),
+            *(
+                _load_low_half(2),
+                _mask_bits(_PROT_WRITE | _PROT_EXEC),
+                _skip_unless(_PROT_WRITE | _PROT_EXEC, 1),
+                _RETURN_REFUSE,
+            ),
+            *(_mask_bits(_PROT_EXEC), _skip_unless(0, 1), _RETURN_ALLOW),
+            *(_load_low_half(3), _mask_bits(_MAP_ANONYMOUS), _skip_unless(0, 1), _RETURN_ALLOW, _RETURN_REFUSE),
         ],
         # The aarch64 loader needs PROT_BTI; x86_64 rejects the unknown bit.
-        "mprotect": [_low(2), _mask(_PROT_EXEC | _PROT_BTI), _skip_unless(_PROT_EXEC, 1), _REFUSE, _ALLOW],
+        "mprotect": [
+            _load_low_half(2),
+            _mask_bits(_PROT_EXEC | _PROT_BTI),
+            _skip_unless(_PROT_EXEC, 1),
+            _RETURN_REFUSE,
+            _RETURN_ALLOW,
+        ],
         # F_SETOWN and F_SETFL could send signals; locks and leases could block other processes.
         "fcntl": _one_of(1, (_F_GETFD, _F_SETFD, _F_GETFL, _F_DUPFD, _F_DUPFD_CLOEXEC)),
         "ioctl": _one_of(1, (_TCGETS, _TIOCGWINSZ, _FIOCLEX, _FIONCLEX)),
         # Own limits, read-only: the new limit, a 64-bit pointer, must be null.
         "prlimit64": [
-            *(_low(0), _skip_unless(0, 5), _low(2), _skip_unless(0, 3), _high(2), _skip_unless(0, 1), _ALLOW, _REFUSE),
+            *(
+                _load_low_half(0),
+                _skip_unless(0, 5),
+                _load_low_half(2),
+                _skip_unless(0, 3),
+                _load_high_half(2),
+                _skip_unless(0, 1),
+                _RETURN_ALLOW,
+                _RETURN_REFUSE,
+            ),
         ],
     }
 
 
-def numbers(machine: str) -> dict[str, int]:
+def allowed_numbers(machine: str) -> dict[str, int]:
     """Return the calls that are not refused outright on an architecture, by name."""
     column = _MACHINES[machine].column
-    calls = {name: row[column] for name, row in (_ALLOWED | _FILTERED | _ABSENT).items()}
+    calls = {name: row[column] for name, row in (_ALLOWED_CALLS | _FILTERED_CALLS | _ABSENT).items()}
     return {name: number for name, number in calls.items() if number is not None}
 
 
-def program(name: str) -> list[_Instruction]:
+def filter_program(name: str) -> list[_Instruction]:
     """Return the filter for an architecture as named by uname(2). Raises KeyError for an unknown one."""
     machine = _MACHINES[name]
-    filters = _filters(machine)
-    decisions = {call: filters.get(call, [_IS_ABSENT if call in _ABSENT else _ALLOW]) for call in numbers(name)}
+    filters = _argument_filters(machine)
+    decisions = {
+        call: filters.get(call, [_IS_ABSENT if call in _ABSENT else _RETURN_ALLOW]) for call in allowed_numbers(name)
+    }
     # Calls of another architecture (32-bit, x32) have other numbers: kill the process.
-    lines = [_load(_ARCH), _skip_if(machine.arch, 1), _KILL, _load(_NUMBER), _skip_if_below(_X32, 1), _KILL]
-    for call, number in numbers(name).items():
+    lines = [
+        _load(_ARCH),
+        _skip_if(machine.arch, 1),
+        _RETURN_KILL,
+        _load(_NUMBER),
+        _skip_if_below(_X32_BIT, 1),
+        _RETURN_KILL,
+    ]
+    for call, number in allowed_numbers(name).items():
         lines += [_skip_unless(number, len(decisions[call])), *decisions[call]]
-    return [*lines, _REFUSE]
+    return [*lines, _RETURN_REFUSE]
 
 
 def apply(ctypes: Any, libc: Any) -> bool:
@@ -225,9 +254,9 @@ def apply(ctypes: Any, libc: Any) -> bool:
     name = os.uname().machine
     if name not in _MACHINES or sys.maxsize < 1 << 32:
         return False
-    lines = program(name)
+    lines = filter_program(name)
     raw = b"".join(struct.pack("=HBBI", *line) for line in lines)
     buffer = ctypes.create_string_buffer(raw, len(raw))
     filter_ = struct.pack("@HP", len(lines), ctypes.addressof(buffer))
-    number = _SECCOMP[_MACHINES[name].column]
+    number = _SECCOMP_NUMBERS[_MACHINES[name].column]
     return bool(libc.syscall(number, _SET_MODE_FILTER, _TSYNC, ctypes.c_char_p(filter_)) == 0)

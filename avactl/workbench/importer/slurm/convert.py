@@ -11,11 +11,11 @@ from avactl.base.quantity import format_quantity
 from avactl.diagnostics.secrets import looks_secret
 from avactl.workbench.importer.gpus import gpu_model
 from avactl.workbench.importer.model import Body, Reader, Spec
-from avactl.workbench.importer.slurm.script import FLAGS, Line, Script, parse, words
+from avactl.workbench.importer.slurm.script import FLAGS, Line, Script, parse, split_words
 from avactl.workbench.importer.sources.context import Context
-from avactl.workbench.importer.sources.training import seconds
+from avactl.workbench.importer.sources.training import format_seconds
 
-_WHY = {
+_DROPPED_OPTIONS = {
     "partition": ("pools take the place of partitions", "set `workers: {pool: …}`"),
     "account": ("jobs count towards the quota of their team", ""),
     "qos": ("avactl has priority classes of its own", "set `priority: low`, `normal` or `high`"),
@@ -34,7 +34,7 @@ _WHY = {
     "licenses": ("avactl does not count licenses", ""),
     "reservation": ("a quota guarantees GPUs", ""),
 }
-_SILENT = (
+_IGNORED_OPTIONS = (
     "job-name",
     "requeue",
     "no-requeue",
@@ -49,7 +49,7 @@ _SILENT = (
     "propagate",
     "container-mounts",
 )
-_SIZES = (
+_SIZE_OPTIONS = (
     "nodes",
     "ntasks",
     "ntasks-per-node",
@@ -65,7 +65,7 @@ _SIZES = (
     "chdir",
     "container-image",
 )
-_RENDEZVOUS = (
+_RENDEZVOUS_OPTIONS = (
     "nnodes",
     "nproc-per-node",
     "rdzv-id",
@@ -77,25 +77,27 @@ _RENDEZVOUS = (
     "node-rank",
     "local-addr",
 )
-_SETUP = re.compile(r"(module|ml|spack|conda|micromamba|source|\.|mamba)\s")
-_ASSIGNED = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)=")
-_LAUNCHERS = re.compile(
+_SETUP_LINE = re.compile(r"(module|ml|spack|conda|micromamba|source|\.|mamba)\s")
+_ASSIGNMENT = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)=")
+_LAUNCHER_COMMAND = re.compile(
     r"srun|mpirun|mpiexec(\.hydra)?|torchrun|accelerate|deepspeed|horovodrun|apptainer|singularity|python[0-9.]*"
 ).fullmatch
-_OWN = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK", "NODE_RANK")
-_SHELL = re.compile(r"[$`*?;|<>&(){}~]")
+_RENDEZVOUS_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK", "NODE_RANK")
+_SHELL_SYNTAX = re.compile(r"[$`*?;|<>&(){}~]")
 
 
-def convert(context: Context, reader: Reader) -> Spec | str:
+def convert_script(context: Context, reader: Reader) -> Spec | str:
     """Return the TrainingJob of a script, or the reason why there is none."""
     script = parse(reader.given.get("script"))
-    image = _image(script) or context.options.images.get("job")
+    image = _container_image(script) or context.options.images.get("job")
     if image is None:
         return "a Slurm script names no image: give one with what its modules have, by `--image job=IMAGE`"
     for each in script.directives:
-        if each.name in _WHY and not (each.name == "constraint" and gpu_model(each.value) in each.value.upper()):
-            reader.note(("line", each.line, f"--{each.name}"), *_WHY[each.name])
-        elif each.name not in (*_SILENT, *_SIZES, *_WHY):
+        if each.name in _DROPPED_OPTIONS and not (
+            each.name == "constraint" and gpu_model(each.value) in each.value.upper()
+        ):
+            reader.note(("line", each.line, f"--{each.name}"), *_DROPPED_OPTIONS[each.name])
+        elif each.name not in (*_IGNORED_OPTIONS, *_SIZE_OPTIONS, *_DROPPED_OPTIONS):
             reader.note(("line", each.line, f"--{each.name}"), "avactl has no such option", "")
     sizes = _Sizes(script, reader)
     program = _Program(script, reader, sizes)
@@ -115,8 +117,8 @@ def convert(context: Context, reader: Reader) -> Spec | str:
     if sizes.nodes == 1:
         del workers["replicas"]
     body["workers"] = workers
-    limit = _time(script.get("time"))
-    body["timeout"] = seconds(limit) if limit else None
+    limit = _parse_time(script.get("time"))
+    body["timeout"] = format_seconds(limit) if limit else None
     reader.note(
         (),
         "processes run as user 1000; homes and file systems of the cluster are not there",
@@ -127,7 +129,7 @@ def convert(context: Context, reader: Reader) -> Spec | str:
     return spec
 
 
-def _image(script: Script) -> str | None:
+def _container_image(script: Script) -> str | None:
     """Return the image that the plugin pyxis is told: `registry#name` is its notation for `registry/name`."""
     found = script.get("container-image")
     if found is None or found.startswith(("/", ".")) or found.endswith(".sqsh"):
@@ -140,25 +142,25 @@ class _Sizes:
 
     def __init__(self, script: Script, reader: Reader) -> None:
         nodes = (script.get("nodes") or "1").partition("-")
-        self.nodes = _number(nodes[0], 1)
+        self.nodes = _parse_number(nodes[0], 1)
         if nodes[2]:
-            self._note(script, reader, "nodes", f"the number of workers is fixed: {self.nodes}")
+            self._note_size(script, reader, "nodes", f"the number of workers is fixed: {self.nodes}")
         tasks, per_node = script.get("ntasks"), script.get("ntasks-per-node", "tasks-per-node")
         if tasks and script.get("nodes") is None and per_node:
-            self.nodes = max(1, ceil(_number(tasks, 1) / _number(per_node, 1)))
-        self.per_node = _number(per_node or "", 0) or max(1, ceil(_number(tasks or "", 1) / self.nodes))
-        self.tasks = _number(tasks or "", self.per_node * self.nodes)
-        self.gpus, self.model = self._gpus(script)
-        per_task = _number(script.get("cpus-per-task") or "", 1)
+            self.nodes = max(1, ceil(_parse_number(tasks, 1) / _parse_number(per_node, 1)))
+        self.per_node = _parse_number(per_node or "", 0) or max(1, ceil(_parse_number(tasks or "", 1) / self.nodes))
+        self.tasks = _parse_number(tasks or "", self.per_node * self.nodes)
+        self.gpus, self.model = self._read_gpus(script)
+        per_task = _parse_number(script.get("cpus-per-task") or "", 1)
         self.cpu = str(per_task * self.per_node)
         self.per_task = per_task
-        self.memory = self._memory(script, reader)
+        self.memory = self._read_memory(script, reader)
 
-    def _note(self, script: Script, reader: Reader, name: str, why: str, remedy: str = "") -> None:
+    def _note_size(self, script: Script, reader: Reader, name: str, why: str, remedy: str = "") -> None:
         line = next((each.line for each in script.directives if each.name == name), 1)
         reader.note(("line", line, f"--{name}"), why, remedy)
 
-    def _gpus(self, script: Script) -> tuple[int, str]:
+    def _read_gpus(self, script: Script) -> tuple[int, str]:
         model = gpu_model(script.get("constraint") or "")
         model = model if model and model in (script.get("constraint") or "").upper() and model[0].isalpha() else ""
         for name in ("gpus-per-node", "gres", "gpus", "gpus-per-task"):
@@ -170,14 +172,14 @@ class _Sizes:
                 if parts[0] != "gpu":
                     continue
                 parts = parts[1:] or ["1"]
-            count = _number(parts[-1], 1)
+            count = _parse_number(parts[-1], 1)
             kind = gpu_model(parts[0]) if len(parts) > 1 else model
             if name == "gpus":
                 count = ceil(count / self.nodes)
             return min(16, count * (self.per_node if name == "gpus-per-task" else 1)), kind
         return 0, model
 
-    def _memory(self, script: Script, reader: Reader) -> str:
+    def _read_memory(self, script: Script, reader: Reader) -> str:
         for name, times in (("mem", 1), ("mem-per-cpu", int(self.cpu)), ("mem-per-gpu", max(1, self.gpus))):
             value = script.get(name)
             found = re.fullmatch(r"(\d+)([KMGTkmgt]?)B?", value or "")
@@ -186,15 +188,17 @@ class _Sizes:
                 return format_quantity(Fraction(int(found[1]) * unit * times))
         least = max(2, 4 * int(self.cpu))
         said = "all memory of a node" if script.get("mem") == "0" else "no memory"
-        self._note(script, reader, "mem", f"the script asks for {said}; the spec says {least}Gi", "write what it needs")
+        self._note_size(
+            script, reader, "mem", f"the script asks for {said}; the spec says {least}Gi", "write what it needs"
+        )
         return f"{least}Gi"
 
 
-def _number(text: str, default: int) -> int:
+def _parse_number(text: str, default: int) -> int:
     return min(int(text), 100_000) if text.isascii() and text.isdigit() and len(text) < 9 else default
 
 
-def _time(text: str | None) -> int:
+def _parse_time(text: str | None) -> int:
     """Return a time limit in seconds: `MINUTES`, `MM:SS`, `HH:MM:SS`, `D-HH[:MM[:SS]]`; 0 for none."""
     found = re.fullmatch(r"(?:(\d{1,4})-)?(\d{1,5})(?::(\d{1,2}))?(?::(\d{1,2}))?", text or "")
     if not found:
@@ -222,13 +226,13 @@ class _Program:
         self._text = ""
         self._unknown: set[str] = set()
         """Variables that depend on Slurm's list of nodes."""
-        lines = [line for line in script.lines if self._keep(line)]
-        at = self._launcher(lines)
+        lines = [line for line in script.lines if self._keep_line(line)]
+        at = self._find_launcher(lines)
         if at is None:
             return
-        self.before = [self._translated(line) for line in lines[:at] if not self._variable(line)]
-        self.after = [self._translated(line) for line in lines[at + 1 :]]
-        self._launch(lines[at])
+        self.before = [self._translate_line(line) for line in lines[:at] if not self._take_variable(line)]
+        self.after = [self._translate_line(line) for line in lines[at + 1 :]]
+        self._read_launch(lines[at])
 
     def command(self) -> Body:
         """Return `command` and `args`: the program itself, or a shell with the lines around it."""
@@ -237,20 +241,20 @@ class _Program:
         directory = self._script.get("chdir")
         if directory:
             lines.insert(0, f"cd {shlex.quote(directory)}")
-        if len(lines) == 1 and not _SHELL.search(self._text):
+        if len(lines) == 1 and not _SHELL_SYNTAX.search(self._text):
             return {"command": self.launch}
         return {"command": ["bash", "-ec"], "args": ["\n".join(lines) + "\n"]}
 
-    def _keep(self, line: Line) -> bool:
+    def _keep_line(self, line: Line) -> bool:
         """Return False for a line whose work the image or avactl does."""
         text = line.text.strip()
-        if _SETUP.match(f"{text} "):
+        if _SETUP_LINE.match(f"{text} "):
             self._reader.note(("line", line.number), "the image has what the line loads", "build it into the image")
             return False
-        assigned = _ASSIGNED.match(text)
+        assigned = _ASSIGNMENT.match(text)
         refers = "scontrol" in text or re.search(r"SLURM_(JOB_|STEP_)?NODELIST|SLURM_LAUNCH_NODE", text)
         tainted = any(re.search(rf"\$\{{?{name}\b", text) for name in self._unknown)
-        if assigned and (refers or tainted or assigned[1] in _OWN):
+        if assigned and (refers or tainted or assigned[1] in _RENDEZVOUS_VARIABLES):
             self._unknown.add(assigned[1])
             self._reader.note(("line", line.number), "avactl sets the addresses and ranks of workers", "")
             return False
@@ -262,29 +266,29 @@ class _Program:
             return not text.startswith(("scontrol", "nvidia-smi", "hostname", "printenv"))
         return True
 
-    def _launcher(self, lines: list[Line]) -> int | None:
+    def _find_launcher(self, lines: list[Line]) -> int | None:
         """Return the index of the line that starts the program: the last launcher, or the last command."""
         found = None
         for index, line in enumerate(lines):
-            first = _plain(words(line.text))[:1]
-            if first and _LAUNCHERS(first[0].rpartition("/")[2]):
+            first = _strip_prefixes(split_words(line.text))[:1]
+            if first and _LAUNCHER_COMMAND(first[0].rpartition("/")[2]):
                 found = index
         if found is None:
             commands = [i for i, line in enumerate(lines) if not re.match(r"(export|cd|set|echo|ulimit)\b", line.text)]
-            plain = [i for i in commands if not _ASSIGNED.match(lines[i].text)]
+            plain = [i for i in commands if not _ASSIGNMENT.match(lines[i].text)]
             found = plain[-1] if plain else None
         return found
 
-    def _variable(self, line: Line) -> bool:
+    def _take_variable(self, line: Line) -> bool:
         """Add a variable with a literal value to the environment; return True for such a line."""
-        parts = words(line.text)
+        parts = split_words(line.text)
         if parts[:1] != ["export"] or not all("=" in part for part in parts[1:]) or len(parts) < 2:
             return False
         made = {}
         for part in parts[1:]:
             name, _, value = part.partition("=")
-            value = self._slurm(value)
-            if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name) or _SHELL.search(value):
+            value = self._replace_slurm_variables(value)
+            if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name) or _SHELL_SYNTAX.search(value):
                 return False
             if looks_secret(value, name):
                 self._reader.note(
@@ -297,7 +301,7 @@ class _Program:
         self.env |= made
         return True
 
-    def _slurm(self, text: str) -> str:
+    def _replace_slurm_variables(self, text: str) -> str:
         """Return a text with Slurm's variables replaced by numbers, or by variables that avactl sets."""
         sizes = self._sizes
         known = {
@@ -319,17 +323,17 @@ class _Program:
         return re.sub(r"\$\{?(SLURM_[A-Z_]+)\}?", lambda found: str(known.get(found[1], found[0])), text)
 
     def _with_notes(self, line: Line) -> str:
-        text = self._slurm(line.text)
+        text = self._replace_slurm_variables(line.text)
         for name in dict.fromkeys(re.findall(r"SLURM_[A-Z_]+", text)):
             self._reader.note(("line", line.number), f"{name} is not set", "torchrun sets RANK and LOCAL_RANK")
         return text
 
-    def _translated(self, line: Line) -> str:
+    def _translate_line(self, line: Line) -> str:
         text = self._with_notes(line)
         return re.sub(r"^\s*srun\s+(-\S+\s+)*(?=\S)", "", text) if text.lstrip().startswith("srun ") else text
 
-    def _launch(self, line: Line) -> None:
-        rest = _plain(words(self._with_notes(line)))
+    def _read_launch(self, line: Line) -> None:
+        rest = _strip_prefixes(split_words(self._with_notes(line)))
         by_srun = rest[:1] == ["srun"]
         if by_srun:
             rest = _after_options(rest[1:], _WITH_VALUE_SRUN)
@@ -343,7 +347,7 @@ class _Program:
         if torch:
             self.framework = "pytorch"
             self.strategy = "allReduce" if sizes.nodes > 1 else "single"
-            rest = self._torchrun(rest, line)
+            rest = self._strip_rendezvous(rest, line)
         elif name in ("mpirun", "mpiexec", "mpiexec.hydra"):
             self.strategy = "mpi"
         elif by_srun and several and python and sizes.gpus:
@@ -354,7 +358,7 @@ class _Program:
                 "read RANK, LOCAL_RANK and WORLD_SIZE in place of SLURM_PROCID and others",
             )
             alone = ["--standalone", f"--nproc-per-node={sizes.gpus}"] if sizes.nodes == 1 else []
-            rest = ["torchrun", *alone, *_script(rest)]
+            rest = ["torchrun", *alone, *_python_script(rest)]
         elif by_srun and several:
             self.strategy = "mpi"
             rest = ["mpirun", *rest]
@@ -373,14 +377,14 @@ class _Program:
             return inner[1:]
         return rest
 
-    def _torchrun(self, rest: list[str], line: Line) -> list[str]:
+    def _strip_rendezvous(self, rest: list[str], line: Line) -> list[str]:
         """Take out where torchrun finds its peers: it reads that from variables on several nodes."""
         start = 3 if rest[0].rpartition("/")[2] != "torchrun" else 1
         kept, index = rest[:start], start
         removed = []
         while index < len(rest) and rest[index].startswith("-"):
             name = rest[index].lstrip("-").partition("=")[0].replace("_", "-")
-            own = name in _RENDEZVOUS and (self._sizes.nodes > 1 or name not in ("nproc-per-node",))
+            own = name in _RENDEZVOUS_OPTIONS and (self._sizes.nodes > 1 or name not in ("nproc-per-node",))
             width = 1 if "=" in rest[index] or name in ("standalone", "no-python", "m", "module") else 2
             if own:
                 removed.append(f"--{name}")
@@ -395,10 +399,10 @@ class _Program:
 _WITH_VALUE_SRUN = ("-n", "-N", "-c", "-w", "-G", "-p", "-t", "-A", "-J", "-o", "-e", "-m")
 
 
-def _plain(parts: list[str]) -> list[str]:
+def _strip_prefixes(parts: list[str]) -> list[str]:
     """Return a command without variables before it, `exec` and `time`."""
     index = 0
-    while index < len(parts) and (_ASSIGNED.match(parts[index]) or parts[index] in ("exec", "time", "nohup")):
+    while index < len(parts) and (_ASSIGNMENT.match(parts[index]) or parts[index] in ("exec", "time", "nohup")):
         index += 1
     return parts[index:]
 
@@ -416,6 +420,6 @@ def _after_options(parts: list[str], with_value: tuple[str, ...]) -> list[str]:
     return parts[index:]
 
 
-def _script(rest: list[str]) -> list[str]:
+def _python_script(rest: list[str]) -> list[str]:
     """Return a Python command without the interpreter."""
     return [part for part in rest[1:] if part not in ("-u",)]

@@ -18,7 +18,7 @@ from avactl.workbench.importer.model import Given, ImportProblem, spec_name
 
 GROUP, KIND = "slurm", "SlurmScript"
 _MOST_BYTES = 256 * 1024
-_SHORT = {
+_SHORT_OPTIONS = {
     "J": "job-name",
     "N": "nodes",
     "n": "ntasks",
@@ -85,7 +85,7 @@ class _Lines:
         return Span(self.file, number if isinstance(number, int) else 1)
 
 
-def given(file: str, data: bytes) -> Given:
+def read_script(file: str, data: bytes) -> Given:
     """Return a script as an object of the source. Raises ImportProblem."""
     if len(data) > _MOST_BYTES:
         raise ImportProblem(f"{file}: the script has more than {_MOST_BYTES >> 10} KiB")
@@ -110,7 +110,7 @@ def parse(text: str) -> Script:
     for number, line in enumerate(text.splitlines(), 1):
         stripped = line.strip()
         if stripped.startswith("#SBATCH") and not script.lines and not pending:
-            script.directives += _options(stripped.removeprefix("#SBATCH"), number)
+            script.directives += _directive_options(stripped.removeprefix("#SBATCH"), number)
             continue
         if not pending and (not stripped or stripped.startswith("#")):
             continue
@@ -125,12 +125,12 @@ def parse(text: str) -> Script:
     return script
 
 
-def _options(text: str, line: int) -> Iterator[Directive]:
-    for name, value in options(words(text.partition(" #")[0])):
+def _directive_options(text: str, line: int) -> Iterator[Directive]:
+    for name, value in parse_options(split_words(text.partition(" #")[0])):
         yield Directive(name, value, line)
 
 
-def options(given: list[str]) -> Iterator[tuple[str, str]]:
+def parse_options(given: list[str]) -> Iterator[tuple[str, str]]:
     """Yield the options of sbatch or srun among words; the others are skipped."""
     index = 0
     while index < len(given):
@@ -142,7 +142,7 @@ def options(given: list[str]) -> Iterator[tuple[str, str]]:
                 value, index = given[index], index + 1
             yield name, value
         elif re.fullmatch(r"-[A-Za-z].*", word):
-            name, value = _SHORT.get(word[1], ""), word[2:].removeprefix("=")
+            name, value = _SHORT_OPTIONS.get(word[1], ""), word[2:].removeprefix("=")
             if name and not value and index < len(given):
                 value, index = given[index], index + 1
             if name:
@@ -173,7 +173,7 @@ FLAGS = (
 """Options without a value."""
 
 
-def words(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """Split a command into words; one with unbalanced quotes by blanks."""
     try:
         return shlex.split(text)

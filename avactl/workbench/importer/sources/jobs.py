@@ -6,25 +6,25 @@ from avactl.contracts.names import GPU_RESOURCES
 from avactl.workbench.importer.model import Reader, Spec
 from avactl.workbench.importer.sources.context import Context
 from avactl.workbench.importer.sources.pods import Pod
-from avactl.workbench.importer.sources.training import framework_of, job, read_role, seconds
+from avactl.workbench.importer.sources.training import format_seconds, framework_of, make_training_job, read_role
 
-_TEMPLATE = ("spec", "template")
+_TEMPLATE_PATH = ("spec", "template")
 
 
-def trains(reader: Reader) -> bool:
+def is_training(reader: Reader) -> bool:
     """Return True for a Job with GPUs, or several workers that find each other by their index."""
     given = reader.given
-    containers = given.get(*_TEMPLATE, "spec", "containers") or ()
+    containers = given.get(*_TEMPLATE_PATH, "spec", "containers") or ()
     limits = [((each.get("resources") or {}).get("limits") or {}) for each in containers if isinstance(each, dict)]
     return any(name in each for each in limits for name in GPU_RESOURCES) or (
         given.get("spec", "completionMode") == "Indexed" and (given.get("spec", "parallelism") or 1) > 1
     )
 
 
-def convert(context: Context, reader: Reader) -> Spec | str:
+def convert_job(context: Context, reader: Reader) -> Spec | str:
     """Return the TrainingJob of a Job, or the reason why it stays a manifest."""
     given = reader.given
-    if not trains(reader):
+    if not is_training(reader):
         return "it requests no whole GPUs, and its pods are not indexed"
     parallelism = given.get("spec", "parallelism")
     pods = parallelism if isinstance(parallelism, int) else 1
@@ -33,7 +33,7 @@ def convert(context: Context, reader: Reader) -> Spec | str:
         return "its `parallelism` is 0"
     if (completions or 1) != pods or (pods > 1 and mode != "Indexed"):
         return "its pods take work from a queue: `completions` is not `parallelism`, or they have no index"
-    common(reader)
+    take_common(reader)
     for key in (
         "parallelism",
         "completions",
@@ -45,7 +45,7 @@ def convert(context: Context, reader: Reader) -> Spec | str:
         "maxFailedIndexes",
     ):
         reader.take("spec", key)
-    role = read_role(reader, "workers", pods, _TEMPLATE)
+    role = read_role(reader, "workers", pods, _TEMPLATE_PATH)
     retries = reader.take("spec", "backoffLimitPerIndex")
     limit = reader.take("spec", "backoffLimit")
     if retries is None and limit is not None:
@@ -54,25 +54,25 @@ def convert(context: Context, reader: Reader) -> Spec | str:
             why = f"each worker is restarted {limit} times, and not all of them together"
             reader.lose(("spec", "backoffLimit"), why, "set `retries`")
     retries = 6 if retries is None else retries
-    spec = job(
+    spec = make_training_job(
         context,
         reader,
         [role],
         framework=framework_of(role.pod),
         strategy="allReduce" if pods > 1 else "single",
-        timeout=seconds(reader.take("spec", "activeDeadlineSeconds")),
-        ttl=seconds(reader.take("spec", "ttlSecondsAfterFinished")),
+        timeout=format_seconds(reader.take("spec", "activeDeadlineSeconds")),
+        ttl=format_seconds(reader.take("spec", "ttlSecondsAfterFinished")),
         retries=min(int(retries), 1000),
         suspended=True if reader.take("spec", "suspend") else None,
     )
-    _addresses(context, reader, spec, role.pod)
+    _absorb_service(context, reader, spec, role.pod)
     reader.lose_rest("a TrainingJob has no key for it", "add it by `patches`")
     return spec
 
 
-def _addresses(context: Context, reader: Reader, spec: Spec, pod: Pod) -> None:
+def _absorb_service(context: Context, reader: Reader, spec: Spec, pod: Pod) -> None:
     """Make the headless Service of an indexed Job part of the spec, which has one of its own."""
-    subdomain = reader.given.get(*_TEMPLATE, "spec", "subdomain")
+    subdomain = reader.given.get(*_TEMPLATE_PATH, "spec", "subdomain")
     for service in context.find("Service", reader.given.namespace, lambda each: each.name == subdomain):
         if service.get("spec", "clusterIP") == "None":
             context.used.add(service)
@@ -93,7 +93,7 @@ def _addresses(context: Context, reader: Reader, spec: Spec, pod: Pod) -> None:
         del spec.spec["env"]
 
 
-def common(reader: Reader) -> None:
+def take_common(reader: Reader) -> None:
     """Take what each object has, and specs have in another form."""
     for key in ("apiVersion", "kind", "status"):
         reader.take(key)

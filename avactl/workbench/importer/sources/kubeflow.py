@@ -7,18 +7,18 @@ from typing import Any
 from avactl.spec.documents.document import Path
 from avactl.workbench.importer.model import Body, Given, Reader, Spec
 from avactl.workbench.importer.sources.context import Context
-from avactl.workbench.importer.sources.jobs import common
-from avactl.workbench.importer.sources.training import Role, job, read_role, seconds
+from avactl.workbench.importer.sources.jobs import take_common
+from avactl.workbench.importer.sources.training import Role, format_seconds, make_training_job, read_role
 
-_RETRIES = 3
-_POLICY = {
+_DEFAULT_RETRIES = 3
+_POLICY_NOTES = {
     "cleanPodPolicy": ("pods end with the job, and are kept with it for their logs", "set `ttl`"),
     "schedulingPolicy": ("all pods of a job form one gang, in the queue of the team's quota", "set `priority`"),
     "managedBy": ("avactl's objects have no other controller", ""),
 }
 
 
-def _replicas(reader: Reader, key: str) -> dict[str, Path]:
+def _replica_paths(reader: Reader, key: str) -> dict[str, Path]:
     """Return the paths of the replica specs, by role."""
     found = reader.given.get("spec", key)
     return (
@@ -28,7 +28,7 @@ def _replicas(reader: Reader, key: str) -> dict[str, Path]:
     )
 
 
-def _role(reader: Reader, key: str, path: Path, main: tuple[str, ...]) -> Role:
+def _read_role(reader: Reader, key: str, path: Path, main: tuple[str, ...]) -> Role:
     role = read_role(reader, key, reader.take(*path, "replicas"), (*path, "template"), main)
     policy = reader.take(*path, "restartPolicy")
     if policy == "Never":
@@ -40,12 +40,12 @@ def _run(reader: Reader, at: Path = ("spec", "runPolicy")) -> Body:
     """Return the keys of a spec for a run policy."""
     backoff = reader.take(*at, "backoffLimit")
     made: Body = {
-        "timeout": seconds(reader.take(*at, "activeDeadlineSeconds")),
-        "ttl": seconds(reader.take(*at, "ttlSecondsAfterFinished")),
-        "retries": min(backoff, 1000) if isinstance(backoff, int) else _RETRIES,
+        "timeout": format_seconds(reader.take(*at, "activeDeadlineSeconds")),
+        "ttl": format_seconds(reader.take(*at, "ttlSecondsAfterFinished")),
+        "retries": min(backoff, 1000) if isinstance(backoff, int) else _DEFAULT_RETRIES,
         "suspended": True if reader.take(*at, "suspend") else None,
     }
-    for key, (why, remedy) in _POLICY.items():
+    for key, (why, remedy) in _POLICY_NOTES.items():
         if reader.given.get(*at, key) not in (None, {}, ""):
             reader.lose((*at, key), why, remedy)
     return made
@@ -78,11 +78,11 @@ def _merge(reader: Reader, roles: dict[str, Role], what: str) -> Role | None:
     return most._replace(replicas=sum(each.replicas for each in present))
 
 
-def pytorch(context: Context, reader: Reader) -> Spec | str:
+def convert_pytorch_job(context: Context, reader: Reader) -> Spec | str:
     """Return the TrainingJob of a PyTorchJob."""
-    common(reader)
-    paths = _replicas(reader, "pytorchReplicaSpecs")
-    roles = {name: _role(reader, "workers", path, ("pytorch",)) for name, path in paths.items()}
+    take_common(reader)
+    paths = _replica_paths(reader, "pytorchReplicaSpecs")
+    roles = {name: _read_role(reader, "workers", path, ("pytorch",)) for name, path in paths.items()}
     workers = _merge(reader, roles, "the master is the first of the workers")
     if workers is None:
         return "it has no replicas"
@@ -96,17 +96,17 @@ def pytorch(context: Context, reader: Reader) -> Spec | str:
             f"the number of workers is fixed: {workers.replicas}",
             "use `strategy: elastic` with `min` and `max`, and the library of the job master",
         )
-    spec = job(context, reader, [workers], framework="pytorch", strategy="allReduce", **_run(reader))
+    spec = make_training_job(context, reader, [workers], framework="pytorch", strategy="allReduce", **_run(reader))
     reader.lose_rest("a TrainingJob has no key for it", "")
     return spec
 
 
-def tensorflow(context: Context, reader: Reader) -> Spec | str:
+def convert_tf_job(context: Context, reader: Reader) -> Spec | str:
     """Return the TrainingJob of a TFJob."""
-    common(reader)
-    paths = _replicas(reader, "tfReplicaSpecs")
+    take_common(reader)
+    paths = _replica_paths(reader, "tfReplicaSpecs")
     keys = {"PS": "servers", "Ps": "servers", "Evaluator": "evaluator"}
-    roles = {name: _role(reader, keys.get(name, "workers"), path, ("tensorflow",)) for name, path in paths.items()}
+    roles = {name: _read_role(reader, keys.get(name, "workers"), path, ("tensorflow",)) for name, path in paths.items()}
     workers = _merge(
         reader,
         {name: role for name, role in roles.items() if role.key == "workers"},
@@ -122,7 +122,7 @@ def tensorflow(context: Context, reader: Reader) -> Spec | str:
         reader.lose(("spec", "successPolicy"), "the job ends with its chief or worker 0", "")
     if reader.given.get("spec", "enableDynamicWorker"):
         reader.lose(("spec", "enableDynamicWorker"), "the number of workers is fixed", "use `strategy: elastic`")
-    spec = job(
+    spec = make_training_job(
         context,
         reader,
         [workers, *others],
@@ -134,15 +134,15 @@ def tensorflow(context: Context, reader: Reader) -> Spec | str:
     return spec
 
 
-def mpi(context: Context, reader: Reader) -> Spec | str:
+def convert_mpi_job(context: Context, reader: Reader) -> Spec | str:
     """Return the TrainingJob of an MPIJob."""
-    common(reader)
-    paths = _replicas(reader, "mpiReplicaSpecs")
+    take_common(reader)
+    paths = _replica_paths(reader, "mpiReplicaSpecs")
     if "Worker" not in paths or "Launcher" not in paths:
         return "it has no launcher and workers"
-    launcher = _role(reader, "launcher", paths["Launcher"], ("launcher", "mpi-launcher", "mpi"))
-    workers = _role(reader, "workers", paths["Worker"], ("worker", "mpi-worker", "mpi"))
-    _hostfile(reader, launcher)
+    launcher = _read_role(reader, "launcher", paths["Launcher"], ("launcher", "mpi-launcher", "mpi"))
+    workers = _read_role(reader, "workers", paths["Worker"], ("worker", "mpi-worker", "mpi"))
+    _take_hostfile(reader, launcher)
     more = _run(reader)
     slots = reader.take("spec", "slotsPerWorker")
     implementation = {"OpenMPI": None, "MPICH": "mpich", "Intel": "intel"}.get(reader.take("spec", "mpiImplementation"))
@@ -152,7 +152,7 @@ def mpi(context: Context, reader: Reader) -> Spec | str:
         reader.take("spec", key)
     for pod in (launcher.pod, workers.pod):
         _no_ssh(reader, pod.settings, pod.paths)
-    spec = job(
+    spec = make_training_job(
         context,
         reader,
         [launcher, workers],
@@ -166,7 +166,7 @@ def mpi(context: Context, reader: Reader) -> Spec | str:
     return spec
 
 
-def _hostfile(reader: Reader, launcher: Role) -> None:
+def _take_hostfile(reader: Reader, launcher: Role) -> None:
     for words, key in ((launcher.pod.command, "command"), (launcher.pod.args, "args")):
         for index, word in enumerate(words):
             if word in ("--hostfile", "-hostfile", "-f", "--machinefile") and index + 1 < len(words):
@@ -189,7 +189,7 @@ def _no_ssh(reader: Reader, settings: Body, paths: dict[Path, Path]) -> None:
             del settings["volumes"]
 
 
-_RUNTIMES = {
+_TRAINER_RUNTIMES = {
     "torch": ("pytorch", "allReduce"),
     "deepspeed": ("pytorch", "mpi"),
     "mpi": ("custom", "mpi"),
@@ -204,11 +204,11 @@ def train_job(context: Context, reader: Reader) -> Spec | str:
     given = reader.given
     runtime = str(reader.take("spec", "runtimeRef", "name") or "")
     reader.take("spec", "runtimeRef")
-    framework, strategy = next((found for name, found in _RUNTIMES.items() if name in runtime), ("", ""))
+    framework, strategy = next((found for name, found in _TRAINER_RUNTIMES.items() if name in runtime), ("", ""))
     image = given.get("spec", "trainer", "image")
     if not framework or not isinstance(image, str):
         return "its image or framework is in its runtime: only TrainJobs that name both are converted"
-    common(reader)
+    take_common(reader)
     trainer: Any = given.get("spec", "trainer")
     container = {
         "name": "worker",
@@ -247,9 +247,11 @@ def train_job(context: Context, reader: Reader) -> Spec | str:
     suspended = True if reader.take("spec", "suspend") else None
     if strategy == "mpi":
         launcher = Role("launcher", 1, role.pod, role.path)
-        spec = job(context, reader, [launcher, role], framework=framework, strategy="mpi", suspended=suspended)
+        spec = make_training_job(
+            context, reader, [launcher, role], framework=framework, strategy="mpi", suspended=suspended
+        )
         spec.spec["launcher"] = {"cpu": "1", "memory": "2Gi", "replicas": 1}
     else:
-        spec = job(context, reader, [role], framework=framework, strategy=strategy, suspended=suspended)
+        spec = make_training_job(context, reader, [role], framework=framework, strategy=strategy, suspended=suspended)
     reader.lose_rest("a TrainingJob has no key for it", "")
     return spec

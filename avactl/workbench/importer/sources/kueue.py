@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from avactl.base.quantity import format_quantity, quantity
+from avactl.base.quantity import format_quantity, parse_quantity
 from avactl.contracts.names import GPU_RESOURCES
 from avactl.workbench.importer.gpus import gpu_model
 from avactl.workbench.importer.model import Body, Given, Reader, Spec, spec_name
 from avactl.workbench.importer.sources.context import Context
-from avactl.workbench.importer.sources.jobs import common
+from avactl.workbench.importer.sources.jobs import take_common
 from avactl.workbench.importer.sources.pods import GPU_LABELS
 
 GROUP = "kueue.x-k8s.io"
 KINDS = ("ClusterQueue", "LocalQueue", "ResourceFlavor")
-_POLICY = {
+_POLICY_NOTES = {
     "preemption": ("guaranteed GPUs are reclaimed from teams that have borrowed them", ""),
     "flavorFungibility": ("a workload names its GPU model", ""),
     "queueingStrategy": ("jobs that do not fit let smaller ones pass", ""),
@@ -31,15 +31,15 @@ def is_queue(given: Given) -> bool:
     return given.group == GROUP and given.kind in KINDS
 
 
-def share(context: Context, objects: list[Given]) -> None:
+def join_namespaces(context: Context, objects: list[Given]) -> None:
     """Make the namespaces that share a queue those of one team."""
-    for name, spaces in _spaces(objects).items():
+    for name, spaces in _namespaces_by_queue(objects).items():
         if len(spaces) > 1:
             for space in spaces:
                 context.queues.setdefault(space, spec_name(name))
 
 
-def _spaces(objects: list[Given]) -> dict[str, list[str]]:
+def _namespaces_by_queue(objects: list[Given]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for each in objects:
         if each.kind == "LocalQueue":
@@ -49,10 +49,12 @@ def _spaces(objects: list[Given]) -> dict[str, list[str]]:
     return found
 
 
-def convert(context: Context, objects: list[Given], models: list[str], made: dict[str, Spec]) -> dict[Given, str]:
+def convert_queues(
+    context: Context, objects: list[Given], models: list[str], made: dict[str, Spec]
+) -> dict[Given, str]:
     """Add the Quotas of all queues to `made`, by team; return the objects that stay manifests, with the reason."""
     flavors = {each.name: each for each in objects if each.kind == "ResourceFlavor"}
-    spaces = _spaces(objects)
+    spaces = _namespaces_by_queue(objects)
     raw: dict[Given, str] = {}
     used: dict[str, Spec] = {}
     queues = [each for each in objects if each.kind == "ClusterQueue"]
@@ -68,8 +70,8 @@ def convert(context: Context, objects: list[Given], models: list[str], made: dic
         reader = Reader(queue)
         reader.losses = spec.losses
         spec.given.append(queue)
-        common(reader)
-        for name in _queue(reader, queue, queues, flavors, models, spec.spec):
+        take_common(reader)
+        for name in _convert_queue(reader, queue, queues, flavors, models, spec.spec):
             used.setdefault(name, spec)
     for each in objects:
         if each.kind == "LocalQueue":
@@ -87,7 +89,7 @@ def convert(context: Context, objects: list[Given], models: list[str], made: dic
     return raw
 
 
-def _queue(
+def _convert_queue(
     reader: Reader, queue: Given, queues: list[Given], flavors: dict[str, Given], models: list[str], body: Body
 ) -> list[str]:
     """Add a ClusterQueue to a Quota; return the names of its flavors."""
@@ -111,12 +113,14 @@ def _queue(
                 if resource.get("lendingLimit") is not None:
                     reader.lose((*place, "lendingLimit"), "idle GPUs of a guarantee are lent out, and reclaimed", "")
                 if kind in GPU_RESOURCES:
-                    model = _model(flavors.get(name), name, models)
+                    model = _flavor_model(flavors.get(name), name, models)
                     if model is None:
                         reader.lose(place, "the flavor names no GPU model", "import the nodes, or label the flavor")
                         continue
-                    borrow = int(quantity(limit)) if limit is not None else _rest(queue, queues, cohort, kind)
-                    entry = {"gpu": model, "guaranteed": int(quantity(nominal)), "borrow": borrow}
+                    borrow = (
+                        int(parse_quantity(limit)) if limit is not None else _cohort_rest(queue, queues, cohort, kind)
+                    )
+                    entry = {"gpu": model, "guaranteed": int(parse_quantity(nominal)), "borrow": borrow}
                     if limit is None and cohort:
                         why = f"borrowing has no limit; the spec says {borrow}, all of the cohort"
                         reader.lose((*place, "name"), why, "write `borrow`")
@@ -124,7 +128,7 @@ def _queue(
                         del entry["borrow"]
                     body.setdefault("gpus", []).append(entry)
                 elif kind in ("cpu", "memory", "pods"):
-                    sums[kind] = sums.get(kind, 0) + quantity(nominal)
+                    sums[kind] = sums.get(kind, 0) + parse_quantity(nominal)
                     if limit is not None:
                         reader.lose((*place, "borrowingLimit"), f"teams do not lend {kind}", f"raise `{kind}`")
                 else:
@@ -132,10 +136,10 @@ def _queue(
     for kind, total in sums.items():
         body[kind] = int(total) if kind == "pods" else format_quantity(total)
     weight = reader.take("spec", "fairSharing", "weight")
-    if weight is not None and quantity(weight) >= 1:
+    if weight is not None and parse_quantity(weight) >= 1:
         for entry in body.get("gpus") or ():
-            entry["weight"] = int(quantity(weight))
-    for key, (why, remedy) in _POLICY.items():
+            entry["weight"] = int(parse_quantity(weight))
+    for key, (why, remedy) in _POLICY_NOTES.items():
         if queue.get("spec", key) not in (None, {}, [], "None"):
             reader.lose(("spec", key), why, remedy)
         reader.take("spec", key)
@@ -143,7 +147,7 @@ def _queue(
     return names
 
 
-def _model(flavor: Given | None, name: str, models: list[str]) -> str | None:
+def _flavor_model(flavor: Given | None, name: str, models: list[str]) -> str | None:
     labels = (flavor.get("spec", "nodeLabels") if flavor else None) or {}
     found = next((str(labels[key]) for key in GPU_LABELS if key in labels), None)
     if found is not None:
@@ -152,7 +156,7 @@ def _model(flavor: Given | None, name: str, models: list[str]) -> str | None:
     return words if words in models else models[0] if len(models) == 1 else words if len(words) <= 6 else None
 
 
-def _rest(queue: Given, queues: list[Given], cohort: Any, kind: str) -> int:
+def _cohort_rest(queue: Given, queues: list[Given], cohort: Any, kind: str) -> int:
     """Return what other queues of the cohort are guaranteed."""
     total = 0
     for other in queues:
@@ -161,7 +165,7 @@ def _rest(queue: Given, queues: list[Given], cohort: Any, kind: str) -> int:
         for group in other.get("spec", "resourceGroups") or ():
             for flavor in group.get("flavors") or ():
                 total += sum(
-                    int(quantity(each.get("nominalQuota") or 0))
+                    int(parse_quantity(each.get("nominalQuota") or 0))
                     for each in flavor.get("resources") or ()
                     if each.get("name") == kind
                 )

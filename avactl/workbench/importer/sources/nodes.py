@@ -7,7 +7,7 @@ import re
 from functools import cache
 from typing import Any
 
-from avactl.base.quantity import format_quantity, quantity
+from avactl.base.quantity import format_quantity, parse_quantity
 from avactl.contracts.names import GPU_RESOURCES
 from avactl.hardware import library
 from avactl.spec.documents.yaml import load_yaml
@@ -16,19 +16,19 @@ from avactl.workbench.importer.model import Body, Given, Outcome, Reader, Result
 from avactl.workbench.importer.sources.pods import GPU_LABELS
 
 _SYSTEM_TAINTS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/", "node-role.kubernetes.io/")
-_INSTANCE = "node.kubernetes.io/instance-type"
+_INSTANCE_LABEL = "node.kubernetes.io/instance-type"
 
 
-def convert(nodes: list[Given], cluster: str) -> tuple[list[Spec], list[Outcome]]:
+def convert_nodes(nodes: list[Given], cluster: str) -> tuple[list[Spec], list[Outcome]]:
     """Return pools and machine types of the nodes, and the nodes that belong to no pool."""
     groups: dict[tuple[Any, ...], list[Given]] = {}
     left: list[Outcome] = []
     for node in nodes:
         labels: Body = node.get("metadata", "labels") or {}
         try:
-            gpus, resource = _gpus(node)
+            gpus, resource = _node_gpus(node)
             for name in ("cpu", "memory"):
-                quantity((node.get("status", "allocatable") or {}).get(name, 1))
+                parse_quantity((node.get("status", "allocatable") or {}).get(name, 1))
         except (AttributeError, TypeError, ValueError):
             left.append(Outcome(node, Result.left_out, note="its amounts are not quantities"))
             continue
@@ -39,8 +39,8 @@ def convert(nodes: list[Given], cluster: str) -> tuple[list[Spec], list[Outcome]
         else:
             product = next((str(labels[key]) for key in GPU_LABELS if key in labels), "")
             model = gpu_model(product) if product else "GPU"
-            kept = tuple(sorted(tuple(sorted(each.items())) for each in _taints(node)))
-            key = model, gpus, resource, str(labels.get(_INSTANCE, "")), kept, _memory(model, labels)
+            kept = tuple(sorted(tuple(sorted(each.items())) for each in _node_taints(node)))
+            key = model, gpus, resource, str(labels.get(_INSTANCE_LABEL, "")), kept, _gpu_memory(model, labels)
             groups.setdefault(key, []).append(node)
     made: list[Spec] = []
     names: set[str] = set()
@@ -51,9 +51,9 @@ def convert(nodes: list[Given], cluster: str) -> tuple[list[Spec], list[Outcome]
             number += 1
             name = f"{base}-{number}"
         names.add(name)
-        machine = _machine(name, model, gpus, own)
+        machine = _make_machine_type(name, model, gpus, own)
         pool: Body = {"cluster": cluster, "machineType": name, "nodes": sorted(each.name for each in own)}
-        taints = _taints(own[0])
+        taints = _node_taints(own[0])
         if taints:
             pool["taints"] = taints
         if resource != "nvidia.com/gpu":
@@ -62,20 +62,20 @@ def convert(nodes: list[Given], cluster: str) -> tuple[list[Spec], list[Outcome]
         if rdma:
             pool["rdmaResource"] = rdma
         spec = Spec("NodePool", name, None, pool, list(own))
-        _unschedulable(spec, own)
+        _note_unschedulable(spec, own)
         made += [machine, spec]
     return made, left
 
 
-def _gpus(node: Given) -> tuple[int, str]:
+def _node_gpus(node: Given) -> tuple[int, str]:
     amounts = node.get("status", "capacity") or node.get("status", "allocatable") or {}
     for name in GPU_RESOURCES:
         if name in amounts:
-            return min(int(quantity(amounts[name])), 16), name
+            return min(int(parse_quantity(amounts[name])), 16), name
     return 0, ""
 
 
-def _taints(node: Given) -> list[Body]:
+def _node_taints(node: Given) -> list[Body]:
     return [
         {key: each[key] for key in ("key", "value", "effect") if each.get(key)}
         for each in node.get("spec", "taints") or ()
@@ -83,7 +83,7 @@ def _taints(node: Given) -> list[Body]:
     ]
 
 
-def _unschedulable(spec: Spec, nodes: list[Given]) -> None:
+def _note_unschedulable(spec: Spec, nodes: list[Given]) -> None:
     for node in nodes:
         if node.get("spec", "unschedulable"):
             reader = Reader(node)
@@ -91,7 +91,7 @@ def _unschedulable(spec: Spec, nodes: list[Given]) -> None:
             reader.lose(("spec", "unschedulable"), "a pool counts its cordoned machines, too", "uncordon or remove it")
 
 
-def _machine(name: str, model: str, gpus: int, nodes: list[Given]) -> Spec:
+def _make_machine_type(name: str, model: str, gpus: int, nodes: list[Given]) -> Spec:
     """Return the machine type of equal nodes: what they say, and the topology of a shipped type that fits."""
     first = nodes[0]
     labels: Body = first.get("metadata", "labels") or {}
@@ -99,7 +99,7 @@ def _machine(name: str, model: str, gpus: int, nodes: list[Given]) -> Spec:
     comments = []
     body: Body = {}
     product = " ".join(str(labels[key]) for key in GPU_LABELS if key in labels).upper()
-    shipped = _shipped(model, gpus, product)
+    shipped = _find_shipped_type(model, gpus, product)
     if shipped is not None:
         body = copy.deepcopy(shipped[1])
         comments.append(
@@ -109,9 +109,9 @@ def _machine(name: str, model: str, gpus: int, nodes: list[Given]) -> Spec:
         comments.append(
             "The topology is not known: run `nvidia-smi topo -m` on a machine, and `avactl topo` (docs/hardware.md)."
         )
-    body["gpus"] = {"model": model, "count": gpus, "memory": _memory(model, labels)}
-    body["cpu"] = str(int(min(quantity(each.get("cpu", 1)) for each in amounts)) or 1)
-    least = min(quantity(each.get("memory", "1Gi")) for each in amounts)
+    body["gpus"] = {"model": model, "count": gpus, "memory": _gpu_memory(model, labels)}
+    body["cpu"] = str(int(min(parse_quantity(each.get("cpu", 1)) for each in amounts)) or 1)
+    least = min(parse_quantity(each.get("memory", "1Gi")) for each in amounts)
     body["memory"] = format_quantity(int(least) // 2**30 * 2**30 or int(least))
     order = ("gpus", "cpu", "memory")
     spec = Spec("MachineType", name, None, {key: body[key] for key in (*order, *(k for k in body if k not in order))})
@@ -119,19 +119,19 @@ def _machine(name: str, model: str, gpus: int, nodes: list[Given]) -> Spec:
     return spec
 
 
-def _memory(model: str, labels: Body) -> str:
+def _gpu_memory(model: str, labels: Body) -> str:
     size = str(labels.get("nvidia.com/gpu.memory") or "")
     product = next((str(labels[key]) for key in GPU_LABELS if key in labels), "")
     return f"{size}Mi" if re.fullmatch("[0-9]{1,8}", size) else gpu_memory(model, product)
 
 
 @cache
-def _library() -> dict[str, Body]:
-    return {name: load_yaml(name, library.read(name))[0][0].value["spec"] for name in library.names()}
+def _shipped_types() -> dict[str, Body]:
+    return {name: load_yaml(name, library.read(name))[0][0].value["spec"] for name in library.shipped_names()}
 
 
-def _shipped(model: str, gpus: int, product: str) -> tuple[str, Body] | None:
-    for name, spec in _library().items():
+def _find_shipped_type(model: str, gpus: int, product: str) -> tuple[str, Body] | None:
+    for name, spec in _shipped_types().items():
         linked = bool((spec.get("nvlink") or {}).get("nvswitchLinks") or (spec.get("nvlink") or {}).get("pairs"))
         same = (spec["gpus"]["model"], spec["gpus"]["count"]) == (model, gpus)
         if same and (gpus == 1 or linked == ("SXM" in product)):

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from avactl.base.quantity import quantity
+from avactl.base.quantity import parse_quantity
 from avactl.contracts.names import GPU_RESOURCES, GPU_VARIABLES
 from avactl.diagnostics.secrets import looks_secret
 from avactl.spec.documents.document import Path
@@ -28,7 +28,7 @@ GPU_LABELS = (
     "node.gpu/model",
 )
 """Labels of nodes that name their GPU model."""
-_PATCHED = (
+_PATCHED_KEYS = (
     "imagePullPolicy",
     "lifecycle",
     "livenessProbe",
@@ -43,7 +43,7 @@ _PATCHED = (
     "resizePolicy",
 )
 """Keys of the main container that specs have as a patch."""
-_SETTINGS = (
+_SETTING_KEYS = (
     "dnsPolicy",
     "dnsConfig",
     "hostAliases",
@@ -52,9 +52,9 @@ _SETTINGS = (
     "automountServiceAccountToken",
     "terminationGracePeriodSeconds",
 )
-_IGNORED = ("restartPolicy", "enableServiceLinks", "serviceAccount", "preemptionPolicy")
-_SCHEDULERS = ("volcano", "default-scheduler", "kai-scheduler", "scheduler-plugins-scheduler", "avactl")
-_WHY = {
+_IGNORED_KEYS = ("restartPolicy", "enableServiceLinks", "serviceAccount", "preemptionPolicy")
+_GANG_SCHEDULERS = ("volcano", "default-scheduler", "kai-scheduler", "scheduler-plugins-scheduler", "avactl")
+_DROPPED_KEYS = {
     "hostNetwork": (
         "pods of teams have networks of their own",
         "set `hostNetwork: {}`, and `hostNetwork: true` in the namespace of the Team",
@@ -71,7 +71,7 @@ _WHY = {
     "subdomain": ("the job has a headless Service of its own", ""),
     "shareProcessNamespace": ("avactl sets it where its sidecars need it", ""),
 }
-_OTHER = ("the spec has no key for it", "add it by `patches`, if the pods need it")
+_UNKNOWN_KEY = ("the spec has no key for it", "add it by `patches`, if the pods need it")
 
 
 @dataclass
@@ -117,7 +117,7 @@ def read_pod(reader: Reader, path: Path, main: tuple[str, ...] = ()) -> Pod:
     found = template.get("spec")
     spec: Body = found if isinstance(found, dict) else {}
     clean_pod(spec)
-    _metadata(reader, (*path, "metadata"), template.get("metadata") or {}, pod)
+    _read_metadata(reader, (*path, "metadata"), template.get("metadata") or {}, pod)
     path = (*path, "spec")
     containers = [each for each in spec.get("containers") or () if isinstance(each, dict)]
     index = next((i for i, each in enumerate(containers) if each.get("name") in main), 0)
@@ -133,17 +133,17 @@ def read_pod(reader: Reader, path: Path, main: tuple[str, ...] = ()) -> Pod:
             group = "sidecars" if each.get("restartPolicy") == "Always" else "initContainers"
             reader.take(*path, "initContainers", i, "restartPolicy")
             _add(reader, (*path, "initContainers", i), each, pod, group)
-    volumes.convert(
+    volumes.convert_volumes(
         reader, path, spec, containers[index] if containers else {}, index, pod.compute, pod.settings, pod.paths
     )
-    _selector(reader, path, spec, pod)
-    _tolerations(reader, path, spec, pod)
-    _security(reader, (*path, "securityContext"), pod.settings.setdefault("securityContext", {}), pod.user)
+    _read_selector(reader, path, spec, pod)
+    _read_tolerations(reader, path, spec, pod)
+    _read_security(reader, (*path, "securityContext"), pod.settings.setdefault("securityContext", {}), pod.user)
     for key in ("fsGroup", "fsGroupChangePolicy", "supplementalGroups"):
         pod.paths["pod", "securityContext", key] = (*path, "securityContext", key)
-    for key in _IGNORED:
+    for key in _IGNORED_KEYS:
         reader.take(*path, key)
-    for key in _SETTINGS:
+    for key in _SETTING_KEYS:
         value = reader.take(*path, key)
         if value not in (None, [], {}, False):
             pod.settings[key] = value
@@ -152,26 +152,26 @@ def read_pod(reader: Reader, path: Path, main: tuple[str, ...] = ()) -> Pod:
     if account not in (None, "", "default"):
         pod.settings["serviceAccountName"] = account
         pod.paths["pod", "serviceAccountName"] = (*path, "serviceAccountName")
-    if spec.get("schedulerName") in _SCHEDULERS:
+    if spec.get("schedulerName") in _GANG_SCHEDULERS:
         reader.take(*path, "schedulerName")
     if spec.get("topologySpreadConstraints"):
         pod.pod_patch["topologySpreadConstraints"] = reader.take(*path, "topologySpreadConstraints")
-    for key, (why, remedy) in _WHY.items():
+    for key, (why, remedy) in _DROPPED_KEYS.items():
         if (
             spec.get(key) not in (None, "", False, [], 0)
             and why
-            and not (key == "schedulerName" and spec[key] in _SCHEDULERS)
+            and not (key == "schedulerName" and spec[key] in _GANG_SCHEDULERS)
         ):
             reader.lose((*path, key), why, remedy)
         elif key in spec and why:
             reader.take(*path, key)
-    reader.lose_rest(*_OTHER, path=path)
+    reader.lose_rest(*_UNKNOWN_KEY, path=path)
     if not pod.settings["securityContext"]:
         del pod.settings["securityContext"]
     return pod
 
 
-def _metadata(reader: Reader, path: Path, metadata: Body, pod: Pod) -> None:
+def _read_metadata(reader: Reader, path: Path, metadata: Body, pod: Pod) -> None:
     reader.take(*path, "creationTimestamp")
     reader.take(*path, "name")
     for group in ("labels", "annotations"):
@@ -195,21 +195,21 @@ def _main(reader: Reader, path: Path, container: Body, pod: Pod) -> None:
     pod.command = [str(each) for each in reader.take(*path, "command") or ()]
     pod.args = [str(each) for each in reader.take(*path, "args") or ()]
     pod.paths.update({("image",): (*path, "image"), ("command",): (*path, "command"), ("args",): (*path, "args")})
-    pod.env = _env(reader, path, container, pod.paths, ("env",))
+    pod.env = _read_env(reader, path, container, pod.paths, ("env",))
     if container.get("envFrom"):
         pod.settings["envFrom"] = reader.take(*path, "envFrom")
         pod.paths["pod", "envFrom"] = (*path, "envFrom")
-    _resources(reader, path, container, pod)
-    _security(reader, (*path, "securityContext"), pod.settings.setdefault("securityContext", {}), pod.user)
+    _read_resources(reader, path, container, pod)
+    _read_security(reader, (*path, "securityContext"), pod.settings.setdefault("securityContext", {}), pod.user)
     pod.paths["pod", "securityContext"] = (*path, "securityContext")
-    for key in _PATCHED:
+    for key in _PATCHED_KEYS:
         value = reader.take(*path, key)
         if value in (None, [], {}) or (key == "imagePullPolicy" and value == default_pull(pod.image)):
             continue
         pod.container_patch[key] = value
 
 
-def _env(reader: Reader, path: Path, container: Body, paths: dict[Path, Path], to: Path) -> Body:
+def _read_env(reader: Reader, path: Path, container: Body, paths: dict[Path, Path], to: Path) -> Body:
     made: Body = {}
     for index, entry in enumerate(container.get("env") or ()):
         if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
@@ -255,7 +255,7 @@ def _env_source(reader: Reader, place: Path, name: str, source: Body) -> Body:
     return {}
 
 
-def _resources(reader: Reader, path: Path, container: Body, pod: Pod) -> None:
+def _read_resources(reader: Reader, path: Path, container: Body, pod: Pod) -> None:
     resources = container.get("resources") if isinstance(container.get("resources"), dict) else {}
     requests: Body = (resources or {}).get("requests") or {}
     limits: Body = (resources or {}).get("limits") or {}
@@ -276,7 +276,7 @@ def _resources(reader: Reader, path: Path, container: Body, pod: Pod) -> None:
             pod.paths["workers", "memory"] = shown
             if limit is None:
                 reader.lose(shown, "the request of memory becomes the limit, too", "raise `memory` if pods use more")
-            elif not _same(asked, limit):
+            elif not _is_same(asked, limit):
                 reader.lose(
                     (*place, "requests", name),
                     "pods get what they may use: the limit is the request, too",
@@ -286,10 +286,10 @@ def _resources(reader: Reader, path: Path, container: Body, pod: Pod) -> None:
             pod.settings["ephemeralStorage"] = str(limit if limit is not None else asked)
             pod.paths["pod", "ephemeralStorage"] = shown
         elif name in GPU_RESOURCES:
-            pod.compute["gpus"] = int(quantity(asked))
+            pod.compute["gpus"] = int(parse_quantity(asked))
         elif "rdma" in name or name.startswith(("vpc.amazonaws.com/efa", "openshift.io/")):
             # The compiler tells whether the pool has them.
-            pod.compute["rdma"] = min(max(1, int(quantity(asked))), 16)
+            pod.compute["rdma"] = min(max(1, int(parse_quantity(asked))), 16)
             pod.paths["workers", "rdma"] = shown
         elif re.search(r"\bgpu|/mig-|/gpu", name):
             reader.lose(shown, "the pool has whole GPUs", "use `gpus`, or for workspaces a fraction: `gpus: 0.5`")
@@ -310,14 +310,14 @@ def _resources(reader: Reader, path: Path, container: Body, pod: Pod) -> None:
     reader.lose_rest("the spec has no key for it", "", place)
 
 
-def _same(one: Any, other: Any) -> bool:
+def _is_same(one: Any, other: Any) -> bool:
     try:
-        return quantity(one) == quantity(other)
+        return parse_quantity(one) == parse_quantity(other)
     except ValueError:
         return bool(one == other)
 
 
-def _security(reader: Reader, path: Path, settings: Body, user: Body) -> None:
+def _read_security(reader: Reader, path: Path, settings: Body, user: Body) -> None:
     given = reader.given.get(*path)
     if not isinstance(given, dict):
         reader.take(*path)
@@ -354,7 +354,7 @@ def _add(reader: Reader, path: Path, container: Body, pod: Pod, group: str) -> N
         value = reader.take(*path, key)
         if value:
             made[key] = value
-    env = _env(reader, path, container, pod.paths, ("pod", *at, "env"))
+    env = _read_env(reader, path, container, pod.paths, ("pod", *at, "env"))
     if env:
         made["env"] = env
     reader.take(*path, "env")
@@ -367,7 +367,7 @@ def _add(reader: Reader, path: Path, container: Body, pod: Pod, group: str) -> N
         reader.take(*path, "resources", "limits", name)
     security: Body = {}
     user: Body = {}
-    _security(reader, (*path, "securityContext"), security, user)
+    _read_security(reader, (*path, "securityContext"), security, user)
     if security or user:
         made["securityContext"] = {**security, **user}
     if container.get("imagePullPolicy") == default_pull(str(made["image"])):
@@ -377,7 +377,7 @@ def _add(reader: Reader, path: Path, container: Body, pod: Pod, group: str) -> N
     pod.paths["pod", *at] = path
 
 
-def _selector(reader: Reader, path: Path, spec: Body, pod: Pod) -> None:
+def _read_selector(reader: Reader, path: Path, spec: Body, pod: Pod) -> None:
     kept: Body = {}
     for key, value in (spec.get("nodeSelector") or {}).items():
         reader.take(*path, "nodeSelector", key)
@@ -393,7 +393,7 @@ def _selector(reader: Reader, path: Path, spec: Body, pod: Pod) -> None:
         pod.settings["nodeSelector"] = kept
 
 
-def _tolerations(reader: Reader, path: Path, spec: Body, pod: Pod) -> None:
+def _read_tolerations(reader: Reader, path: Path, spec: Body, pod: Pod) -> None:
     kept: list[Body] = []
     for index, each in enumerate(spec.get("tolerations") or ()):
         place = (*path, "tolerations", index)

@@ -10,18 +10,18 @@ from avactl.kinds.serving.runtime import runtimes
 from avactl.kinds.serving.runtime_facts import RETIRED, facts_of
 from avactl.workbench.importer.model import Body, Given, Reader, Spec
 from avactl.workbench.importer.sources.context import Context
-from avactl.workbench.importer.sources.jobs import common
+from avactl.workbench.importer.sources.jobs import take_common
 from avactl.workbench.importer.sources.pods import Pod, read_pod
-from avactl.workbench.importer.sources.training import seconds
+from avactl.workbench.importer.sources.training import format_seconds
 
-_TEMPLATE = ("spec", "template")
-_URL = re.compile(r"(s3|gs|oss|cos|obs|az|abfs|hdfs)://\S+")
+_TEMPLATE_PATH = ("spec", "template")
+_MODEL_URL = re.compile(r"(s3|gs|oss|cos|obs|az|abfs|hdfs)://\S+")
 
 
-def convert(context: Context, reader: Reader) -> Spec | str:
+def convert_deployment(context: Context, reader: Reader) -> Spec | str:
     """Return the ServingDeployment of a Deployment, or the reason why it stays a manifest."""
     given = reader.given
-    container = given.get(*_TEMPLATE, "spec", "containers", 0) or {}
+    container = given.get(*_TEMPLATE_PATH, "spec", "containers", 0) or {}
     image = str(container.get("image") or "")
     retired = next((each for each in RETIRED.values() if each.image in image), None)
     runtime = _runtime(container, image)
@@ -31,21 +31,21 @@ def convert(context: Context, reader: Reader) -> Spec | str:
         if retired is not None:
             return f"{retired.title} is no longer supported ({retired.why}), and it has no GPU with an HTTP probe"
         return "it is no model server that avactl knows, and has no GPU with an HTTP probe of readiness"
-    common(reader)
-    pod = read_pod(reader, _TEMPLATE)
+    take_common(reader)
+    pod = read_pod(reader, _TEMPLATE_PATH)
     name = runtime or next(name for name, each in runtimes().items() if each.is_generic)
-    body: Body = {"model": _model(reader, pod, runtime), "runtime": {"name": name, "image": pod.image}}
+    body: Body = {"model": _read_model(reader, pod, runtime), "runtime": {"name": name, "image": pod.image}}
     if retired is not None:
         reader.lose(pod.paths["image",], f"{retired.title} is no longer supported: {retired.why}", retired.instead)
-    port = _port(container, probe.get("port"))
+    port = _find_port(container, probe.get("port"))
     if not runtime:
         if port is None:
             return "its HTTP port is not declared"
         body["runtime"]["port"] = port
-        body["probe"] = _probe(reader, pod, probe, port)
+        body["probe"] = _read_probe(reader, pod, probe, port)
         _keep_command(body, pod)
     else:
-        _builtin(reader, body, pod, runtime, container)
+        _drop_command(reader, body, pod, runtime, container)
     for key in ("readinessProbe", "livenessProbe", "startupProbe", "ports"):
         value = pod.container_patch.pop(key, None)
         if value and key == "livenessProbe":
@@ -63,8 +63,8 @@ def convert(context: Context, reader: Reader) -> Spec | str:
     body |= pod.user
     grace = pod.settings.pop("terminationGracePeriodSeconds", None)
     if grace:
-        body["drain"] = seconds(max(1, grace - 30))
-    _strategy(reader, body)
+        body["drain"] = format_seconds(max(1, grace - 30))
+    _read_strategy(reader, body)
     spec = context.spec("ServingDeployment", reader, body)
     for patch, path in pod.patches({"kind": "Deployment"}, "server"):
         spec.origins["patches", len(spec.patches)] = (given, path)
@@ -74,7 +74,7 @@ def convert(context: Context, reader: Reader) -> Spec | str:
         spec.origins["spec", *place] = (given, path)
     if pod.settings.get("serviceAccountName"):
         context.accounts[str(spec.team)].add(pod.settings["serviceAccountName"])
-    _absorb(context, reader, spec, body)
+    _absorb_objects(context, reader, spec, body)
     if "runAsUser" not in body:
         reader.lose(
             pod.paths["image",],
@@ -102,9 +102,9 @@ def _directory(runtime: str, words: list[Any]) -> str:
     return found[1] if found is not None else ""
 
 
-def _model(reader: Reader, pod: Pod, runtime: str) -> Body:
+def _read_model(reader: Reader, pod: Pod, runtime: str) -> Body:
     words = [*pod.command, *pod.args]
-    url = next((found[0] for word in words if (found := _URL.search(word))), None)
+    url = next((found[0] for word in words if (found := _MODEL_URL.search(word))), None)
     options = dict(re.findall(r"--?([a-z_-]+)[= ](\S+)", " ".join(words)))
     name = options.get("model_name") or str(pod.env.get("MODEL_NAME") or "") or options.get("model") or ""
     name = re.sub(r"[^A-Za-z0-9_.-]+", "-", name.rpartition("/")[2]).strip("-.")[:63] or reader.given.name
@@ -132,7 +132,7 @@ def _keep_command(body: Body, pod: Pod) -> None:
             body["runtime"][key] = getattr(pod, key)
 
 
-def _builtin(reader: Reader, body: Body, pod: Pod, runtime: str, container: Body) -> None:
+def _drop_command(reader: Reader, body: Body, pod: Pod, runtime: str, container: Body) -> None:
     """Leave the command to the runtime: its options follow from the spec."""
     for key in ("command", "args"):
         if getattr(pod, key):
@@ -155,7 +155,7 @@ def _builtin(reader: Reader, body: Body, pod: Pod, runtime: str, container: Body
             body["runtime"][key] = found
 
 
-def _port(container: Body, probe: Any) -> int | None:
+def _find_port(container: Body, probe: Any) -> int | None:
     ports = [each for each in container.get("ports") or () if isinstance(each, dict)]
     if isinstance(probe, int):
         return probe
@@ -163,22 +163,22 @@ def _port(container: Body, probe: Any) -> int | None:
     return found if isinstance(found, int) else next((each.get("containerPort") for each in ports), None)
 
 
-def _probe(reader: Reader, pod: Pod, http: Body, port: int) -> Body:
+def _read_probe(reader: Reader, pod: Pod, http: Body, port: int) -> Body:
     ready = pod.container_patch.get("readinessProbe") or {}
     made: Body = {"path": http["path"]}
     for key, to in (("periodSeconds", "period"), ("timeoutSeconds", "timeout")):
         if ready.get(key):
-            made[to] = seconds(ready[key])
+            made[to] = format_seconds(ready[key])
     start = pod.container_patch.get("startupProbe") or {}
     wait = ready.get("initialDelaySeconds") or 0
     if start:
         wait = (start.get("failureThreshold") or 3) * (start.get("periodSeconds") or 10)
     if wait:
-        made["startup"] = seconds(wait)
+        made["startup"] = format_seconds(wait)
     return made
 
 
-def _strategy(reader: Reader, body: Body) -> None:
+def _read_strategy(reader: Reader, body: Body) -> None:
     given = reader.given
     surge = given.get("spec", "strategy", "rollingUpdate", "maxSurge")
     if given.get("spec", "strategy", "type") == "Recreate":
@@ -192,10 +192,10 @@ def _strategy(reader: Reader, body: Body) -> None:
             reader.lose(("spec", key), "a ServingDeployment has no key for it", "add it by `patches`")
 
 
-def _absorb(context: Context, reader: Reader, spec: Spec, body: Body) -> None:
+def _absorb_objects(context: Context, reader: Reader, spec: Spec, body: Body) -> None:
     """Make the Service, autoscaler and budget of a Deployment part of its spec."""
     given = reader.given
-    labels = given.get(*_TEMPLATE, "metadata", "labels") or {}
+    labels = given.get(*_TEMPLATE_PATH, "metadata", "labels") or {}
 
     def selects(each: Given) -> bool:
         found = each.get("spec", "selector")
@@ -209,9 +209,9 @@ def _absorb(context: Context, reader: Reader, spec: Spec, body: Body) -> None:
         )
 
     for service in context.find("Service", given.namespace, selects):
-        _service(context, reader, spec, service)
+        _absorb_service(context, reader, spec, service)
     for scaler in context.find("HorizontalPodAutoscaler", given.namespace, scales):
-        own = _part(context, reader, spec, scaler)
+        own = _absorb_part(context, reader, spec, scaler)
         most, least = own.take("spec", "maxReplicas"), own.take("spec", "minReplicas") or 1
         bounds: Body = {"min": least, "max": most}
         metrics = scaler.get("spec", "metrics") or []
@@ -225,7 +225,7 @@ def _absorb(context: Context, reader: Reader, spec: Spec, body: Body) -> None:
         own.lose_rest("the autoscaler of a service follows its CPU", "add it by `patches`")
         body["replicas"] = bounds
     for budget in context.find("PodDisruptionBudget", given.namespace, selects):
-        own = _part(context, reader, spec, budget)
+        own = _absorb_part(context, reader, spec, budget)
         for key in ("minAvailable", "maxUnavailable"):
             if budget.get("spec", key) not in (None, 1 if key == "maxUnavailable" else None):
                 own.lose(("spec", key), "a node drain evicts one pod at a time", "")
@@ -234,17 +234,17 @@ def _absorb(context: Context, reader: Reader, spec: Spec, body: Body) -> None:
         own.lose_rest("a ServingDeployment has no key for it", "")
 
 
-def _part(context: Context, reader: Reader, spec: Spec, given: Given) -> Reader:
+def _absorb_part(context: Context, reader: Reader, spec: Spec, given: Given) -> Reader:
     context.used.add(given)
     spec.given.append(given)
     own = Reader(given)
     own.losses = reader.losses
-    common(own)
+    take_common(own)
     return own
 
 
-def _service(context: Context, reader: Reader, spec: Spec, service: Given) -> None:
-    own = _part(context, reader, spec, service)
+def _absorb_service(context: Context, reader: Reader, spec: Spec, service: Given) -> None:
+    own = _absorb_part(context, reader, spec, service)
     if service.name not in (spec.name, f"{spec.name}-headless"):
         own.lose(
             ("metadata", "name"),

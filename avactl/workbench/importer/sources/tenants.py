@@ -7,10 +7,10 @@ from typing import Any
 from avactl.spec.schema.base import foreign_key
 from avactl.workbench.importer.model import Body, Given, Reader, Spec
 from avactl.workbench.importer.sources.context import Context
-from avactl.workbench.importer.sources.jobs import common
+from avactl.workbench.importer.sources.jobs import take_common
 
 SYSTEM = ("kube-system", "kube-public", "kube-node-lease", "default")
-_PREFIXES = (
+_SYSTEM_PREFIXES = (
     "kube-",
     "openshift",
     "gke-",
@@ -29,17 +29,17 @@ _PREFIXES = (
     "flux-",
     "kuberay-",
 )
-_ROLES = {"admin": "admins", "edit": "users", "view": "viewers", "cluster-admin": "admins"}
+_MEMBER_ROLES = {"admin": "admins", "edit": "users", "view": "viewers", "cluster-admin": "admins"}
 """Kubernetes' roles for users of a namespace → members of a Team."""
-_PSS = "pod-security.kubernetes.io/enforce"
+_PSS_LABEL = "pod-security.kubernetes.io/enforce"
 
 
 def is_system(namespace: str) -> bool:
     """Return True for a namespace of the cluster's own software, which is no team's."""
-    return namespace in SYSTEM or namespace.startswith(_PREFIXES)
+    return namespace in SYSTEM or namespace.startswith(_SYSTEM_PREFIXES)
 
 
-def teams(context: Context, namespaces: list[Given]) -> list[Spec]:
+def make_teams(context: Context, namespaces: list[Given]) -> list[Spec]:
     """Return the Teams: of the given namespaces, and of those in which other specs are."""
     for given in namespaces:
         context.team(given.name)
@@ -51,30 +51,30 @@ def teams(context: Context, namespaces: list[Given]) -> list[Spec]:
         listed = []
         for name in own:
             found = next((each for each in namespaces if each.name == name), None)
-            listed.append(_namespace(spec, name, found))
-            _members(context, spec, name)
+            listed.append(_namespace_entry(spec, name, found))
+            _read_members(context, spec, name)
         if listed != [{"name": team}]:
             spec.spec["namespaces"] = listed
-        _accounts(context, spec, team, own)
+        _read_accounts(context, spec, team, own)
         made.append(spec)
     return made
 
 
-def _namespace(spec: Spec, name: str, given: Given | None) -> Body:
+def _namespace_entry(spec: Spec, name: str, given: Given | None) -> Body:
     """Return an entry of `namespaces`. Without a level of pod security, `baseline` is the next one to no level."""
     if given is None:
         return {"name": name, "podSecurity": "baseline"}
     reader = Reader(given)
     reader.losses = spec.losses
     spec.given.append(given)
-    common(reader)
+    take_common(reader)
     labels: Body = given.get("metadata", "labels") or {}
     made: Body = {"name": name}
-    level = labels.get(_PSS)
+    level = labels.get(_PSS_LABEL)
     if level != "restricted":
         made["podSecurity"] = "baseline"
     if level in (None, "privileged"):
-        at = ("metadata", "labels", _PSS) if level else ("metadata", "name")
+        at = ("metadata", "labels", _PSS_LABEL) if level else ("metadata", "name")
         said = "privileged pods are not refused" if level is None else "the level is `privileged`"
         reader.lose(
             at,
@@ -85,7 +85,7 @@ def _namespace(spec: Spec, name: str, given: Given | None) -> Body:
     if kept:
         made["labels"] = kept
     for key in labels:
-        if foreign_key(key) and key not in (_PSS, "kubernetes.io/metadata.name") and "pod-security" not in key:
+        if foreign_key(key) and key not in (_PSS_LABEL, "kubernetes.io/metadata.name") and "pod-security" not in key:
             reader.lose(("metadata", "labels", key), f"it belongs to {foreign_key(key)}", "")
     for key in given.get("metadata", "annotations") or ():
         reader.lose(("metadata", "annotations", key), "namespaces of teams have no further annotations", "")
@@ -98,23 +98,23 @@ def _namespace(spec: Spec, name: str, given: Given | None) -> Body:
     return made
 
 
-def _members(context: Context, spec: Spec, namespace: str) -> None:
+def _read_members(context: Context, spec: Spec, namespace: str) -> None:
     """Make bindings of Kubernetes' user roles part of the Team; other bindings stay manifests."""
     for binding in context.find("RoleBinding", namespace):
         role = binding.get("roleRef", "name")
         subjects = binding.get("subjects") or []
-        if binding.get("roleRef", "kind") != "ClusterRole" or role not in _ROLES:
+        if binding.get("roleRef", "kind") != "ClusterRole" or role not in _MEMBER_ROLES:
             continue
-        if not subjects or not all(isinstance(each, dict) and _plain(each) for each in subjects):
+        if not subjects or not all(isinstance(each, dict) and _is_plain_subject(each) for each in subjects):
             continue  # accounts of programs need their own rights
         context.used.add(binding)
         spec.given.append(binding)
         reader = Reader(binding)
         reader.losses = spec.losses
-        common(reader)
+        take_common(reader)
         members = spec.spec.setdefault("members", {})
         for index, subject in enumerate(subjects):
-            key, place = _ROLES[role], ("subjects", index)
+            key, place = _MEMBER_ROLES[role], ("subjects", index)
             if subject["kind"] == "Group" and key == "admins":
                 key = "groups"
                 reader.lose(place, "groups are members, and do not manage Secrets", "list its users as `admins`")
@@ -133,12 +133,12 @@ def _members(context: Context, spec: Spec, namespace: str) -> None:
         reader.lose_rest("a Team has no key for it", "")
 
 
-def _plain(subject: Body) -> bool:
+def _is_plain_subject(subject: Body) -> bool:
     name = subject.get("name")
     return subject.get("kind") in ("User", "Group") and isinstance(name, str) and not name.startswith("system:")
 
 
-def _accounts(context: Context, spec: Spec, team: str, namespaces: list[str]) -> None:
+def _read_accounts(context: Context, spec: Spec, team: str, namespaces: list[str]) -> None:
     """Make the service accounts that workloads use part of the Team, with their cloud roles."""
     listed: list[Body] = []
     for name in sorted(context.accounts.get(team, ())):
@@ -149,7 +149,7 @@ def _accounts(context: Context, spec: Spec, team: str, namespaces: list[str]) ->
                 spec.given.append(account)
                 reader = Reader(account)
                 reader.losses = spec.losses
-                common(reader)
+                take_common(reader)
                 notes = account.get("metadata", "annotations") or {}
                 kept = {key: value for key, value in notes.items() if not key.startswith("kubectl.kubernetes.io/")}
                 if kept:
@@ -167,7 +167,7 @@ def _accounts(context: Context, spec: Spec, team: str, namespaces: list[str]) ->
         spec.spec.pop("pullSecrets", None)
 
 
-_HARD = {
+_HARD_LIMITS = {
     "requests.cpu": "cpu",
     "cpu": "cpu",
     "requests.memory": "memory",
@@ -178,7 +178,7 @@ _HARD = {
 }
 
 
-def quotas(context: Context, given: list[Given], models: list[str], made: dict[str, Spec]) -> None:
+def add_quotas(context: Context, given: list[Given], models: list[str], made: dict[str, Spec]) -> None:
     """Add the Quotas of ResourceQuotas and LimitRanges to `made`, by team. `models`: GPU models of the cluster."""
     for each in given:
         team = context.team(each.namespace)
@@ -186,7 +186,7 @@ def quotas(context: Context, given: list[Given], models: list[str], made: dict[s
         reader = Reader(each)
         reader.losses = spec.losses
         spec.given.append(each)
-        common(reader)
+        take_common(reader)
         if each.kind == "ResourceQuota":
             _resource_quota(reader, spec.spec, models)
         else:
@@ -202,8 +202,10 @@ def _resource_quota(reader: Reader, body: Body, models: list[str]) -> None:
                 reader.lose(("spec", key), "a Quota counts all pods of a team", "")
     for key, value in hard.items():
         place = ("spec", "hard", key)
-        if key in _HARD:
-            _least(body, _HARD[key], int(value) if _HARD[key] == "pods" else str(value), place, reader)
+        if key in _HARD_LIMITS:
+            _keep_least(
+                body, _HARD_LIMITS[key], int(value) if _HARD_LIMITS[key] == "pods" else str(value), place, reader
+            )
         elif key.startswith("limits."):
             reader.lose(place, "a Quota counts requests", "")
         elif key.removeprefix("requests.") in ("nvidia.com/gpu", "amd.com/gpu"):
@@ -217,7 +219,7 @@ def _resource_quota(reader: Reader, body: Body, models: list[str]) -> None:
                 reader.lose(place, f"Quotas count each model; the spec says {models[0]} of {shown}", "divide it")
 
 
-def _least(body: Body, key: str, value: Any, place: tuple[str, ...], reader: Reader) -> None:
+def _keep_least(body: Body, key: str, value: Any, place: tuple[str, ...], reader: Reader) -> None:
     reader.take(*place)
     if key in body and body[key] != value:
         reader.lose(place, f"a Quota is for all namespaces of a team, and has `{key}: {body[key]}`", "write their sum")

@@ -9,10 +9,10 @@ from avactl.workbench.importer.model import Body, Reader, Spec
 from avactl.workbench.importer.sources.context import Context
 from avactl.workbench.importer.sources.pods import Pod, read_pod
 
-_COMPUTE = ("cpu", "memory", "gpus", "gpu", "pool", "sharedMemory", "rdma")
-_LABELS = {"workers": "worker", "servers": "server"}
+_COMPUTE_KEYS = ("cpu", "memory", "gpus", "gpu", "pool", "sharedMemory", "rdma")
+_ROLE_LABELS = {"workers": "worker", "servers": "server"}
 """Key of a role in the spec → its component in the objects."""
-_RUNNERS = ("torchrun", "torch.distributed", "accelerate", "deepspeed", "horovodrun", "mpirun", "mpiexec")
+_LAUNCHER_WORDS = ("torchrun", "torch.distributed", "accelerate", "deepspeed", "horovodrun", "mpirun", "mpiexec")
 
 
 class Role(NamedTuple):
@@ -31,7 +31,7 @@ def read_role(reader: Reader, key: str, replicas: Any, path: Path, main: tuple[s
     return Role(key, count, read_pod(reader, path, main), path)
 
 
-def job(
+def make_training_job(
     context: Context, reader: Reader, roles: list[Role], *, framework: str, strategy: str, name: str = "", **more: Any
 ) -> Spec:
     """Return the TrainingJob of the given roles; the first one's image, command and settings are the job's."""
@@ -51,18 +51,18 @@ def job(
     for role in roles:
         pod = role.pod
         part: Body = {"replicas": role.replicas} if role.replicas != 1 or role.key != "workers" else {}
-        part |= {key: pod.compute[key] for key in _COMPUTE if pod.compute.get(key)}
+        part |= {key: pod.compute[key] for key in _COMPUTE_KEYS if pod.compute.get(key)}
         if role.key != "workers" and part.pop("rdma", None):
             reader.lose(pod.paths["workers", "rdma"], "only workers have RDMA NICs", "")
         if role is not lead:
-            _differences(reader, role, lead, part, body)
+            _write_role_differences(reader, role, lead, part, body)
         own[role.key] = part
         for to, path in pod.paths.items():
             place = (role.key, *to[1:]) if to[0] == "workers" else to
             if to[0] == "pod" and len(roles) > 1:
                 place = (role.key, *to)
             spec.origins.setdefault(("spec", *place), (given, path))
-        for label, group in _targets(role, strategy, framework):
+        for label, group in _patch_targets(role, strategy, framework):
             for patch, path in pod.patches({"kind": "Job", "role": label}, label, group):
                 spec.origins["patches", len(spec.patches)] = (given, path)
                 spec.patches.append(patch)
@@ -76,24 +76,24 @@ def job(
                 own[role.key]["pod"] = role.pod.settings
     body |= own
     body |= {key: value for key, value in more.items() if value is not None}
-    _notes(reader, lead, framework, strategy, body)
+    _note_differences(reader, lead, framework, strategy, body)
     spec.spec = {key: value for key, value in body.items() if value not in (None, {}, [])}
     return spec
 
 
-def _targets(role: Role, strategy: str, framework: str) -> list[tuple[str, str]]:
+def _patch_targets(role: Role, strategy: str, framework: str) -> list[tuple[str, str]]:
     """Return the components of a role's Jobs, and the list of containers that has the program.
 
     Pods that end with those of another role have it as a sidecar, beside the container that watches them.
     """
-    label = _LABELS.get(role.key, role.key)
+    label = _ROLE_LABELS.get(role.key, role.key)
     if role.key == "workers" and strategy == "parameterServer" and framework == "tensorflow":
         return [("chief", "containers"), *([("worker", "initContainers")] if role.replicas > 1 else [])]
     leads = role.key == "launcher" if strategy == "mpi" else role.key == "workers"
     return [(label, "containers" if leads else "initContainers")]
 
 
-def _differences(reader: Reader, role: Role, lead: Role, part: Body, body: Body) -> None:
+def _write_role_differences(reader: Reader, role: Role, lead: Role, part: Body, body: Body) -> None:
     """Write what a role has for itself, and record what only the job can have."""
     pod = role.pod
     index = next((path for key, path in pod.paths.items() if key == ("image",)), role.path)
@@ -122,7 +122,7 @@ def _differences(reader: Reader, role: Role, lead: Role, part: Body, body: Body)
             reader.lose((*role.path, "spec"), f"all roles of a job have the same `{key}`: {body[key]}", "")
 
 
-def _notes(reader: Reader, lead: Role, framework: str, strategy: str, body: Body) -> None:
+def _note_differences(reader: Reader, lead: Role, framework: str, strategy: str, body: Body) -> None:
     """Record what the spec does in another way, although it has a key for it."""
     image = lead.pod.paths.get(("image",), lead.path)
     if "runAsUser" not in body:
@@ -133,7 +133,12 @@ def _notes(reader: Reader, lead: Role, framework: str, strategy: str, body: Body
         )
     words = " ".join((*lead.pod.command, *lead.pod.args))
     gpus = lead.pod.compute.get("gpus") or 0
-    if framework == "pytorch" and strategy == "allReduce" and gpus > 1 and not any(each in words for each in _RUNNERS):
+    if (
+        framework == "pytorch"
+        and strategy == "allReduce"
+        and gpus > 1
+        and not any(each in words for each in _LAUNCHER_WORDS)
+    ):
         at = lead.pod.paths["command",] if lead.pod.command else image
         reader.lose(at, f"torchrun starts one process per GPU, {gpus} in each pod", "start them by `torchrun` yourself")
 
@@ -146,7 +151,7 @@ def framework_of(pod: Pod) -> str:
     return "tensorflow" if "tensorflow" in words else "mxnet" if "mxnet" in words else "custom"
 
 
-def seconds(value: Any) -> str | None:
+def format_seconds(value: Any) -> str | None:
     """Return seconds as a duration of a spec, or None."""
     if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
         return None

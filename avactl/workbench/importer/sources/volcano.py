@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from avactl.workbench.importer.model import Reader, Spec
 from avactl.workbench.importer.sources.context import Context
-from avactl.workbench.importer.sources.jobs import common
-from avactl.workbench.importer.sources.training import Role, framework_of, job, read_role, seconds
+from avactl.workbench.importer.sources.jobs import take_common
+from avactl.workbench.importer.sources.training import Role, format_seconds, framework_of, make_training_job, read_role
 
-_ROLES = {
+_TASK_ROLES = {
     "ps": "servers",
     "server": "servers",
     "evaluator": "evaluator",
@@ -18,7 +18,7 @@ _ROLES = {
     "worker": "workers",
     "mpiworker": "workers",
 }
-_PLUGINS = {
+_PLUGIN_NOTES = {
     "svc": "the job has a headless Service of its own",
     "ssh": "mpirun needs no ssh",
     "env": "AVACTL_INDEX is the index of a pod",
@@ -28,25 +28,25 @@ _PLUGINS = {
 }
 
 
-def convert(context: Context, reader: Reader) -> Spec | str:
+def convert_volcano_job(context: Context, reader: Reader) -> Spec | str:
     """Return the TrainingJob of a Volcano Job, or the reason why it stays a manifest."""
     given = reader.given
     tasks = given.get("spec", "tasks")
     if not isinstance(tasks, list) or not tasks or not all(isinstance(each, dict) for each in tasks):
         return "it has no tasks"
     names = [str(each.get("name") or "") for each in tasks]
-    if len(tasks) > 1 and any(name not in _ROLES for name in names):
+    if len(tasks) > 1 and any(name not in _TASK_ROLES for name in names):
         return f"the roles of its tasks are not known: {', '.join(names)[:80]}"
-    common(reader)
+    take_common(reader)
     plugins = given.get("spec", "plugins") or {}
     roles: list[Role] = []
     for index, name in enumerate(names):
         path = ("spec", "tasks", index)
-        key = "workers" if len(tasks) == 1 else _ROLES[name]
+        key = "workers" if len(tasks) == 1 else _TASK_ROLES[name]
         roles.append(read_role(reader, key, reader.take(*path, "replicas"), (*path, "template")))
         for each in ("name", "minAvailable", "maxRetry"):
             reader.take(*path, each)
-        _policies(reader, (*path, "policies"))
+        _read_policies(reader, (*path, "policies"))
     workers = [role for role in roles if role.key == "workers"]
     if not workers:
         return "it has no workers"
@@ -69,13 +69,13 @@ def convert(context: Context, reader: Reader) -> Spec | str:
         framework = "custom"
     if keys - ({"launcher"} if strategy == "mpi" else {"servers", "evaluator"}):
         return "its tasks are of several strategies"
-    _scheduling(reader)
+    _read_scheduling(reader)
     for name in plugins:
         reader.take("spec", "plugins", name)
-        if name not in _PLUGINS:
+        if name not in _PLUGIN_NOTES:
             reader.lose(("spec", "plugins", name), "avactl has no such plugin", "")
     retries = reader.take("spec", "maxRetry")
-    spec = job(
+    spec = make_training_job(
         context,
         reader,
         [
@@ -86,18 +86,18 @@ def convert(context: Context, reader: Reader) -> Spec | str:
         framework=framework,
         strategy=strategy,
         retries=retries if isinstance(retries, int) else 3,
-        ttl=seconds(reader.take("spec", "ttlSecondsAfterFinished")),
+        ttl=format_seconds(reader.take("spec", "ttlSecondsAfterFinished")),
     )
     reader.lose_rest("a TrainingJob has no key for it", "")
     return spec
 
 
-def _policies(reader: Reader, path: tuple[str | int, ...]) -> None:
+def _read_policies(reader: Reader, path: tuple[str | int, ...]) -> None:
     if reader.given.get(*path):
         reader.lose(path, "failed pods are restarted one by one, and the job ends with its leader", "set `retries`")
 
 
-def _scheduling(reader: Reader) -> None:
+def _read_scheduling(reader: Reader) -> None:
     given = reader.given
     reader.take("spec", "schedulerName")
     total = sum(each.get("replicas") or 1 for each in given.get("spec", "tasks"))
@@ -119,7 +119,7 @@ def _scheduling(reader: Reader) -> None:
             "avactl has priority classes of its own",
             "set `priority: low`, `normal` or `high`",
         )
-    _policies(reader, ("spec", "policies"))
+    _read_policies(reader, ("spec", "policies"))
     for index, volume in enumerate(given.get("spec", "volumes") or ()):
         reader.lose(("spec", "volumes", index), "volumes of all tasks are not read", "write it as `pod: {volumes: …}`")
         del volume

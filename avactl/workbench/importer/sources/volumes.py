@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from avactl.base.quantity import format_quantity, quantity
+from avactl.base.quantity import format_quantity, parse_quantity
 from avactl.spec.documents.document import Path
 from avactl.workbench.importer.model import Body, Reader
 
-_SOURCES = ("persistentVolumeClaim", "emptyDir", "secret", "configMap", "projected", "csi", "nfs")
+_VOLUME_SOURCES = ("persistentVolumeClaim", "emptyDir", "secret", "configMap", "projected", "csi", "nfs")
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - a mount path in pods
-_WHY = {
+_DROPPED_SOURCES = {
     "hostPath": ("specs of teams mount no directories of machines", "use a claim, an NFS server, or a Dataset"),
     "flexVolume": ("FlexVolume is deprecated", "use the CSI driver of the storage, by a claim"),
 }
 
 
-def convert(
+def convert_volumes(
     reader: Reader,
     path: Path,
     spec: Body,
@@ -43,7 +43,7 @@ def convert(
             reader.take(*place)
             compute["sharedMemory"] = _shared_memory(reader, place, volume, compute)
             continue
-        source = _source(reader, place, volume)
+        source = _read_source(reader, place, volume)
         if source is None:
             continue
         several: list[tuple[int, Body] | None] = list(own) or [None]
@@ -51,7 +51,7 @@ def convert(
             name = str(volume.get("name")) if count == 0 else f"{volume.get('name')}-{count + 1}"
             one: Body = {"name": name}
             if entry is not None:
-                one |= _mount(reader, (*path, "containers", index, "volumeMounts", entry[0]), entry[1])
+                one |= _read_mount(reader, (*path, "containers", index, "volumeMounts", entry[0]), entry[1])
             paths["pod", "volumes", len(made)] = place
             made.append({**one, **source})
     if made:
@@ -68,13 +68,13 @@ def _shared_memory(reader: Reader, place: Path, volume: Body, compute: Body) -> 
     limit = volume["emptyDir"].get("sizeLimit")
     if limit is not None:
         return str(limit)
-    half = format_quantity(int(quantity(compute.get("memory", "2Gi")) / 2))
+    half = format_quantity(int(parse_quantity(compute.get("memory", "2Gi")) / 2))
     why = f"{_SHARED_MEMORY} has no limit; the spec says half of the memory, {half}"
     reader.lose((*place, "emptyDir"), why, "write what the data loaders need: `sharedMemory`")
     return half
 
 
-def _mount(reader: Reader, place: Path, mount: Body) -> Body:
+def _read_mount(reader: Reader, place: Path, mount: Body) -> Body:
     made = {"mountPath": mount.get("mountPath")}
     for key in ("subPath", "readOnly"):
         if mount.get(key):
@@ -85,9 +85,9 @@ def _mount(reader: Reader, place: Path, mount: Body) -> Body:
     return made
 
 
-def _source(reader: Reader, place: Path, volume: Body) -> Body | None:
+def _read_source(reader: Reader, place: Path, volume: Body) -> Body | None:
     """Return the source of a volume with its key, or None if the spec has no such source."""
-    for key in _SOURCES:
+    for key in _VOLUME_SOURCES:
         value: Any = volume.get(key)
         if isinstance(value, dict):
             reader.take(*place)
@@ -111,6 +111,8 @@ def _source(reader: Reader, place: Path, volume: Body) -> Body | None:
     if not kind:  # the default source
         reader.take(*place)
         return {"emptyDir": {}}
-    why, remedy = _WHY.get(kind, ("specs have no volumes of this type", "use a claim, and create it by the platform"))
+    why, remedy = _DROPPED_SOURCES.get(
+        kind, ("specs have no volumes of this type", "use a claim, and create it by the platform")
+    )
     reader.lose(place, why, remedy)
     return None

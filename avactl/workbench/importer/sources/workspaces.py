@@ -6,16 +6,16 @@ import re
 
 from avactl.workbench.importer.model import Body, Given, Reader, Spec
 from avactl.workbench.importer.sources.context import Context
-from avactl.workbench.importer.sources.jobs import common
+from avactl.workbench.importer.sources.jobs import take_common
 from avactl.workbench.importer.sources.pods import Pod, read_pod
 
-_TEMPLATE = ("spec", "template")
-_EDITOR = re.compile(r"jupyter|notebook|code-server|codeserver|openvscode-server|rstudio", re.IGNORECASE).search
-_PORTS = (("code-server", 8080), ("codeserver", 8080), ("openvscode", 3000), ("rstudio", 8787), ("", 8888))
-_HOMES = ("/home", "/root", "/config", "/workspace")
-_OWNERS = ("hub.jupyter.org/username", "notebook-owner", "owner", "user")
+_TEMPLATE_PATH = ("spec", "template")
+_EDITOR_NAME = re.compile(r"jupyter|notebook|code-server|codeserver|openvscode-server|rstudio", re.IGNORECASE).search
+_EDITOR_PORTS = (("code-server", 8080), ("codeserver", 8080), ("openvscode", 3000), ("rstudio", 8787), ("", 8888))
+_HOME_DIRECTORIES = ("/home", "/root", "/config", "/workspace")
+_OWNER_KEYS = ("hub.jupyter.org/username", "notebook-owner", "owner", "user")
 """Annotations and labels that name the user."""
-_DROPPED = (
+_DROPPED_KEYS = (
     "serviceName",
     "podManagementPolicy",
     "updateStrategy",
@@ -31,12 +31,12 @@ _DROPPED = (
 
 def is_editor(given: Given) -> bool:
     """Return True for the image of an editor that a Workspace can run."""
-    containers = given.get(*_TEMPLATE, "spec", "containers")
+    containers = given.get(*_TEMPLATE_PATH, "spec", "containers")
     images = [each.get("image") for each in containers or () if isinstance(each, dict)]
-    return any(_EDITOR(str(image)) for image in images[:1])
+    return any(_EDITOR_NAME(str(image)) for image in images[:1])
 
 
-def convert(context: Context, reader: Reader) -> Spec | str:
+def convert_workspace(context: Context, reader: Reader) -> Spec | str:
     """Return the Workspace of a StatefulSet or Deployment, or the reason why it stays a manifest."""
     given = reader.given
     if not is_editor(given):
@@ -44,17 +44,17 @@ def convert(context: Context, reader: Reader) -> Spec | str:
     replicas = given.get("spec", "replicas")
     if replicas not in (None, 0, 1):
         return f"it has {replicas} pods, and a Workspace has one"
-    home = _home(given)
+    home = _find_home(given)
     if home is None:
         return "it mounts no claim, and a Workspace has a persistent home directory"
-    common(reader)
+    take_common(reader)
     claim, mount, template = home
     more = _take_templates(reader, template)
-    pod = read_pod(reader, _TEMPLATE)
+    pod = read_pod(reader, _TEMPLATE_PATH)
     _drop_home(pod, claim)
     if more:
         pod.settings.setdefault("volumes", []).extend(more)
-    body: Body = {"user": _user(reader, pod), "image": pod.image, "home": mount["mountPath"], "idleTimeout": "0s"}
+    body: Body = {"user": _find_user(reader, pod), "image": pod.image, "home": mount["mountPath"], "idleTimeout": "0s"}
     if mount.get("subPath"):
         why = f"the home directory is the root of its volume, not `{mount['subPath']}` in it"
         reader.lose(pod.paths["image",], why, "move the files")
@@ -62,11 +62,11 @@ def convert(context: Context, reader: Reader) -> Spec | str:
         if pod.compute.pop(key, None):
             reader.lose(pod.paths.get(("workers", key), pod.paths["image",]), f"a Workspace has no key `{key}`", "")
     body |= {"command": pod.command, "args": pod.args, "env": pod.env, **pod.compute, **pod.user}
-    body["port"] = _port(pod)
+    body["port"] = _find_port(pod)
     if reader.take("spec", "replicas") == 0:
         body["running"] = False
     reader.take("spec", "selector")
-    for key in _DROPPED:
+    for key in _DROPPED_KEYS:
         reader.take("spec", key)
     body["pod"] = pod.settings
     spec = context.spec("Workspace", reader, body)
@@ -78,7 +78,7 @@ def convert(context: Context, reader: Reader) -> Spec | str:
         spec.origins["spec", *(to[1:] if to[0] == "workers" else to)] = (given, path)
     if pod.settings.get("serviceAccountName"):
         context.accounts[str(spec.team)].add(pod.settings["serviceAccountName"])
-    _services(context, reader, spec)
+    _absorb_services(context, reader, spec)
     if given.kind == "Deployment":
         reader.lose(("kind",), "a Workspace is a StatefulSet: the pod is made anew", "delete the Deployment first")
     if "runAsUser" not in body:
@@ -92,19 +92,19 @@ def convert(context: Context, reader: Reader) -> Spec | str:
     return spec
 
 
-def _home(given: Given) -> tuple[str, Body, int | None] | None:
+def _find_home(given: Given) -> tuple[str, Body, int | None] | None:
     """Return the claim of the home directory, its mount, and its index among the templates of claims."""
     claims: dict[str, tuple[str, int | None]] = {}
-    for volume in given.get(*_TEMPLATE, "spec", "volumes") or ():
+    for volume in given.get(*_TEMPLATE_PATH, "spec", "volumes") or ():
         source = volume.get("persistentVolumeClaim") if isinstance(volume, dict) else None
         if isinstance(source, dict):
             claims[str(volume.get("name"))] = (str(source.get("claimName")), None)
     for index, each in enumerate(given.get("spec", "volumeClaimTemplates") or ()):
         name = str(each["metadata"]["name"])
         claims[name] = (f"{name}-{given.name}-0", index)
-    mounts = given.get(*_TEMPLATE, "spec", "containers", 0, "volumeMounts") or ()
+    mounts = given.get(*_TEMPLATE_PATH, "spec", "containers", 0, "volumeMounts") or ()
     found = [each for each in mounts if isinstance(each, dict) and str(each.get("name")) in claims]
-    found.sort(key=lambda each: not str(each.get("mountPath")).startswith(_HOMES))
+    found.sort(key=lambda each: not str(each.get("mountPath")).startswith(_HOME_DIRECTORIES))
     if not found:
         return None
     claim, template = claims[str(found[0]["name"])]
@@ -117,11 +117,11 @@ def _take_templates(reader: Reader, home: int | None) -> list[Body]:
     templates = given.get("spec", "volumeClaimTemplates") or ()
     names = {str(each["metadata"]["name"]): index for index, each in enumerate(templates)}
     made: list[Body] = []
-    for index, mount in enumerate(given.get(*_TEMPLATE, "spec", "containers", 0, "volumeMounts") or ()):
+    for index, mount in enumerate(given.get(*_TEMPLATE_PATH, "spec", "containers", 0, "volumeMounts") or ()):
         name = str(mount.get("name"))
         if name not in names:
             continue
-        reader.take(*_TEMPLATE, "spec", "containers", 0, "volumeMounts", index)
+        reader.take(*_TEMPLATE_PATH, "spec", "containers", 0, "volumeMounts", index)
         if names[name] != home:
             claim = f"{name}-{given.name}-0"
             source = {"persistentVolumeClaim": {"claimName": claim}}
@@ -151,11 +151,11 @@ def _drop_home(pod: Pod, claim: str) -> None:
         del pod.settings["volumes"]
 
 
-def _user(reader: Reader, pod: Pod) -> str:
+def _find_user(reader: Reader, pod: Pod) -> str:
     given = reader.given
-    for path in (("metadata",), (*_TEMPLATE, "metadata")):
+    for path in (("metadata",), (*_TEMPLATE_PATH, "metadata")):
         for group in ("annotations", "labels"):
-            for key in _OWNERS:
+            for key in _OWNER_KEYS:
                 found = given.get(*path, group, key)
                 if isinstance(found, str) and re.fullmatch(r"\S{1,253}", found):
                     return found
@@ -164,10 +164,10 @@ def _user(reader: Reader, pod: Pod) -> str:
     return given.name
 
 
-def _port(pod: Pod) -> int:
+def _find_port(pod: Pod) -> int:
     declared = pod.container_patch.pop("ports", None) or ()
     given = next((each.get("containerPort") for each in declared if isinstance(each, dict)), None)
-    return given if isinstance(given, int) else next(port for part, port in _PORTS if part in pod.image)
+    return given if isinstance(given, int) else next(port for part, port in _EDITOR_PORTS if part in pod.image)
 
 
 def _keep_home(context: Context, reader: Reader, spec: Spec, claim: str, template: int | None) -> None:
@@ -182,7 +182,7 @@ def _keep_home(context: Context, reader: Reader, spec: Spec, claim: str, templat
             spec.given.append(each)
             part = Reader(each)
             part.losses = reader.losses
-            common(part)
+            take_common(part)
             for key in ("accessModes", "volumeMode", "volumeName"):
                 part.take("spec", key)
             part.take("spec", "resources", "requests", "storage")
@@ -201,14 +201,14 @@ def _keep_home(context: Context, reader: Reader, spec: Spec, claim: str, templat
     spec.patches.append(
         {"target": {"kind": "StatefulSet"}, "merge": {"spec": {"template": {"spec": {"volumes": [volume]}}}}}
     )
-    spec.origins["patches", 0] = (given, (*_TEMPLATE, "spec", "volumes"))
+    spec.origins["patches", 0] = (given, (*_TEMPLATE_PATH, "spec", "volumes"))
     why = f"the home directory stays in claim `{claim}`, by a patch; the spec's own claim `{own}` is not mounted"
-    reader.lose((*_TEMPLATE, "spec", "volumes"), why, "copy the files to it, then remove the patch")
+    reader.lose((*_TEMPLATE_PATH, "spec", "volumes"), why, "copy the files to it, then remove the patch")
 
 
-def _services(context: Context, reader: Reader, spec: Spec) -> None:
+def _absorb_services(context: Context, reader: Reader, spec: Spec) -> None:
     """Make the Services of the editor part of the spec, which has one of its own."""
-    labels = reader.given.get(*_TEMPLATE, "metadata", "labels") or {}
+    labels = reader.given.get(*_TEMPLATE_PATH, "metadata", "labels") or {}
 
     def selects(each: Given) -> bool:
         found = each.get("spec", "selector")
@@ -219,7 +219,7 @@ def _services(context: Context, reader: Reader, spec: Spec) -> None:
         spec.given.append(service)
         own = Reader(service)
         own.losses = reader.losses
-        common(own)
+        take_common(own)
         port = spec.spec["port"]
         if service.name != spec.name:
             own.lose(("metadata", "name"), f"the Service of the spec is `{spec.name}`", "let clients use that name")

@@ -7,155 +7,164 @@ from collections.abc import Iterable
 from datetime import datetime
 from urllib.parse import quote
 
-from avactl.base.terminal import duration
+from avactl.base.terminal import duration_text
 from avactl.kube.timestamps import seconds_since
 from avactl.scheduler.inspection.usage import Team
-from avactl.workbench.jobs.dashboard.markup import Markup, element, joined
-from avactl.workbench.jobs.dashboard.plots import plot, sparkline
+from avactl.workbench.jobs.dashboard.markup import Markup, join_elements, make_element
+from avactl.workbench.jobs.dashboard.plots import draw_plot, draw_sparkline
 from avactl.workbench.jobs.dashboard.source import Cluster
 from avactl.workbench.jobs.members import Member
 from avactl.workbench.jobs.progress import Data, Progress
-from avactl.workbench.jobs.state import TrainingJob, unusual
+from avactl.workbench.jobs.state import TrainingJob, unusual_conditions
 
 _JOBS, _QUEUE, _PODS, _DOTS = 300, 20, 1000, 64
 """Most jobs of the table, entries of the queue, pods of a page, and dots of a row."""
 
 
-def document(title: str, main: Markup) -> str:
+def page_document(title: str, main: Markup) -> str:
     """Return a whole page."""
-    head = element(
+    head = make_element(
         "head",
-        element("meta", charset="utf-8"),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("title", title),
-        element("link", rel="stylesheet", href="/style.css"),
-        element("script", src="/live.js", defer=""),
+        make_element("meta", charset="utf-8"),
+        make_element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        make_element("title", title),
+        make_element("link", rel="stylesheet", href="/style.css"),
+        make_element("script", src="/live.js", defer=""),
     )
-    header = element("header", element("a", "avactl", href="/"), element("span", "training jobs"), element("output"))
-    return f"<!doctype html>{element('html', head, element('body', header, main), lang='en')}"
+    header = make_element(
+        "header", make_element("a", "avactl", href="/"), make_element("span", "training jobs"), make_element("output")
+    )
+    return f"<!doctype html>{make_element('html', head, make_element('body', header, main), lang='en')}"
 
 
-def overview(jobs: list[TrainingJob], cluster: Cluster | None, notes: Iterable[str], now: datetime) -> Markup:
+def overview_page(jobs: list[TrainingJob], cluster: Cluster | None, notes: Iterable[str], now: datetime) -> Markup:
     """Return the page of all jobs."""
-    return element(
+    return make_element(
         "main",
-        *(element("p", note, cls="note") for note in notes),
-        _counts(jobs, cluster),
-        _queue(jobs, now),
-        _table(jobs, now),
-        _teams(cluster.teams) if cluster is not None else "",
-        _section("GPUs by job", element("div", cluster.gpus, cls="map")) if cluster is not None else "",
+        *(make_element("p", note, cls="note") for note in notes),
+        _counts_table(jobs, cluster),
+        _queue_table(jobs, now),
+        _jobs_table(jobs, now),
+        _teams_table(cluster.teams) if cluster is not None else "",
+        _make_section("GPUs by job", make_element("div", cluster.gpus, cls="map")) if cluster is not None else "",
     )
 
 
-def _section(title: str, *children: object) -> Markup:
-    return element("section", element("h2", title), *children)
+def _make_section(title: str, *children: object) -> Markup:
+    return make_element("section", make_element("h2", title), *children)
 
 
-def _counts(jobs: list[TrainingJob], cluster: Cluster | None) -> Markup:
+def _counts_table(jobs: list[TrainingJob], cluster: Cluster | None) -> Markup:
     states = Counter(job.state for job in jobs)
     cards = [(states[state], state) for state in ("running", "starting", "queued", "failed", "succeeded")]
-    made = [element("div", element("b", count), element("span", name), cls=f"card {name}") for count, name in cards]
+    made = [
+        make_element("div", make_element("b", count), make_element("span", name), cls=f"card {name}")
+        for count, name in cards
+    ]
     if cluster is not None:
         used, total = sum(pool.used for pool in cluster.pools), sum(pool.gpus for pool in cluster.pools)
         made.append(
-            element("div", element("b", f"{used:g}"), element("span", f"of {total} GPUs in use"), cls="card gpus")
+            make_element(
+                "div", make_element("b", f"{used:g}"), make_element("span", f"of {total} GPUs in use"), cls="card gpus"
+            )
         )
-    return element("div", *made, cls="cards")
+    return make_element("div", *made, cls="cards")
 
 
-def _queue(jobs: list[TrainingJob], now: datetime) -> Markup:
+def _queue_table(jobs: list[TrainingJob], now: datetime) -> Markup:
     queued = sorted((job for job in jobs if job.state == "queued"), key=lambda job: job.created)
     if not queued:
         return Markup("")
     rows = [
-        element(
+        make_element(
             "li",
-            _link(job),
-            element("span", f"{job.gpus:g} GPUs", cls="soft") if job.gpus else "",
-            element("span", f"for {duration(seconds_since(job.created, now))}", cls="soft"),
-            element("p", job.why),
+            _job_link(job),
+            make_element("span", f"{job.gpus:g} GPUs", cls="soft") if job.gpus else "",
+            make_element("span", f"for {duration_text(seconds_since(job.created, now))}", cls="soft"),
+            make_element("p", job.why),
         )
         for job in queued[:_QUEUE]
     ]
     if len(queued) > _QUEUE:
-        rows.append(element("li", f"… and {len(queued) - _QUEUE} more"))
-    return _section("Queue", element("ul", *rows, cls="queue"))
+        rows.append(make_element("li", f"… and {len(queued) - _QUEUE} more"))
+    return _make_section("Queue", make_element("ul", *rows, cls="queue"))
 
 
-def _table(jobs: list[TrainingJob], now: datetime) -> Markup:
+def _jobs_table(jobs: list[TrainingJob], now: datetime) -> Markup:
     if not jobs:
-        return element("p", "There are no training jobs that you may see.", cls="note")
+        return make_element("p", "There are no training jobs that you may see.", cls="note")
     names = ("job", "state", "workers", "progress", "loss", "records/s", "time left", "age")
-    head = element("tr", *(element("th", name, scope="col") for name in names))
-    rows = [_row(job, now) for job in jobs[:_JOBS]]
+    head = make_element("tr", *(make_element("th", name, scope="col") for name in names))
+    rows = [_job_row(job, now) for job in jobs[:_JOBS]]
     more = f"… and {len(jobs) - _JOBS} more" if len(jobs) > _JOBS else ""
-    table = element("table", element("thead", head), element("tbody", *rows))
-    return _section("Jobs", element("div", table, cls="wide"), element("p", more, cls="soft") if more else "")
-
-
-def _row(job: TrainingJob, now: datetime) -> Markup:
-    progress = job.progress
-    live = progress if job.state == "running" else None
-    told = "; ".join(filter(None, ("" if job.state == "queued" else job.why, *unusual(job, now))))
-    return element(
-        "tr",
-        element("td", _link(job), element("p", told, cls="why") if told else ""),
-        element("td", _badge(job.state)),
-        element("td", _workers(job)),
-        element("td", _bar(progress) if progress is not None else ""),
-        element("td", _loss(progress) if progress is not None else "", cls="loss"),
-        element("td", live.rate if live is not None else "", cls="number"),
-        element("td", _left(live), cls="number"),
-        element("td", duration(seconds_since(job.created, now)), cls="number"),
+    table = make_element("table", make_element("thead", head), make_element("tbody", *rows))
+    return _make_section(
+        "Jobs", make_element("div", table, cls="wide"), make_element("p", more, cls="soft") if more else ""
     )
 
 
-def _link(job: TrainingJob) -> Markup:
-    return element("a", f"{job.namespace}/{job.name}", href=f"/job/{quote(job.namespace)}/{quote(job.name)}")
+def _job_row(job: TrainingJob, now: datetime) -> Markup:
+    progress = job.progress
+    live = progress if job.state == "running" else None
+    told = "; ".join(filter(None, ("" if job.state == "queued" else job.why, *unusual_conditions(job, now))))
+    return make_element(
+        "tr",
+        make_element("td", _job_link(job), make_element("p", told, cls="why") if told else ""),
+        make_element("td", _state_badge(job.state)),
+        make_element("td", _worker_dots(job)),
+        make_element("td", _progress_bar(progress) if progress is not None else ""),
+        make_element("td", _loss_text(progress) if progress is not None else "", cls="loss"),
+        make_element("td", live.rate if live is not None else "", cls="number"),
+        make_element("td", _time_left(live), cls="number"),
+        make_element("td", duration_text(seconds_since(job.created, now)), cls="number"),
+    )
 
 
-def _badge(state: str) -> Markup:
-    return element("span", state, cls=f"badge {state}")
+def _job_link(job: TrainingJob) -> Markup:
+    return make_element("a", f"{job.namespace}/{job.name}", href=f"/job/{quote(job.namespace)}/{quote(job.name)}")
 
 
-def _workers(job: TrainingJob) -> Markup:
+def _state_badge(state: str) -> Markup:
+    return make_element("span", state, cls=f"badge {state}")
+
+
+def _worker_dots(job: TrainingJob) -> Markup:
     most = f"{job.least}–{job.most}" if job.least < job.most else str(job.most)
     if job.over:
-        return element("span", most, cls="soft")
-    dots = [_dot(pod, job.straggles(pod)) for pod in [pod for pod in job.members if pod.alive][:_DOTS]]
-    return joined(element("span", f"{job.workers} of {most}"), element("span", *dots, cls="dots"))
+        return make_element("span", most, cls="soft")
+    dots = [_pod_dot(pod, job.straggles(pod)) for pod in [pod for pod in job.members if pod.alive][:_DOTS]]
+    return join_elements(make_element("span", f"{job.workers} of {most}"), make_element("span", *dots, cls="dots"))
 
 
-def _dot(pod: Member, straggles: bool) -> Markup:
+def _pod_dot(pod: Member, straggles: bool) -> Markup:
     about = f"{pod.label}: {pod.state.value}" + (f" on {pod.node}" if pod.node else "")
     about += (", straggles" if straggles else "") + (f" ({pod.why})" if pod.why else "")
-    return element("i", cls=f"{pod.state.value}{' slow' if straggles else ''}", title=about)
+    return make_element("i", cls=f"{pod.state.value}{' slow' if straggles else ''}", title=about)
 
 
-def _bar(progress: Progress) -> Markup:
+def _progress_bar(progress: Progress) -> Markup:
     part, (epoch, epochs) = progress.fraction, progress.epoch
     words = [] if part is None else [f"{100 * part:.0f}%"]
     if progress.steps is not None:
         words.append(f"step {progress.steps.step:,}")
     if epoch:
         words.append(f"epoch {epoch}" + (f" of {epochs}" if epochs else ""))
-    bar = "" if part is None else element("progress", value=f"{part:.4f}", max="1")
-    return joined(bar, element("span", " · ".join(words), cls="soft")) if words else Markup("")
+    bar = "" if part is None else make_element("progress", value=f"{part:.4f}", max="1")
+    return join_elements(bar, make_element("span", " · ".join(words), cls="soft")) if words else Markup("")
 
 
-def _loss(progress: Progress) -> Markup:
+def _loss_text(progress: Progress) -> Markup:
     if progress.loss is None:
         return Markup("")
     title = f"{progress.metric}: {progress.loss:.4g}"
-    return joined(sparkline(progress.curve, title), element("span", f"{progress.loss:.4g}"))
+    return join_elements(draw_sparkline(progress.curve, title), make_element("span", f"{progress.loss:.4g}"))
 
 
-def _left(progress: Progress | None) -> str:
-    return "" if progress is None or progress.remaining is None else duration(progress.remaining)
+def _time_left(progress: Progress | None) -> str:
+    return "" if progress is None or progress.remaining is None else duration_text(progress.remaining)
 
 
-def _teams(teams: list[Team]) -> Markup:
+def _teams_table(teams: list[Team]) -> Markup:
     shown = [team for team in teams if team.guaranteed is not None]
     if not shown:
         return Markup("")
@@ -163,20 +172,20 @@ def _teams(teams: list[Team]) -> Markup:
     rows = []
     for team in shown:
         most = (team.guaranteed or 0) + (team.borrow or 0)
-        meter = element("progress", value=f"{team.used:g}", max=f"{max(most, team.used, 1):g}")
+        meter = make_element("progress", value=f"{team.used:g}", max=f"{max(most, team.used, 1):g}")
         numbers = f"{team.guaranteed:g}", f"{team.borrowed:g}", f"{team.waiting:g}" if team.waiting else ""
         rows.append(
-            element(
+            make_element(
                 "tr",
-                element("td", team.name),
-                element("td", team.model or "any"),
-                element("td", f"{team.used:g}", cls="number"),
-                element("td", meter),
-                *(element("td", number, cls="number") for number in numbers),
+                make_element("td", team.name),
+                make_element("td", team.model or "any"),
+                make_element("td", f"{team.used:g}", cls="number"),
+                make_element("td", meter),
+                *(make_element("td", number, cls="number") for number in numbers),
             )
         )
-    head = element("tr", *(element("th", name, scope="col") for name in names))
-    return _section("Quotas", element("div", element("table", head, *rows), cls="wide"))
+    head = make_element("tr", *(make_element("th", name, scope="col") for name in names))
+    return _make_section("Quotas", make_element("div", make_element("table", head, *rows), cls="wide"))
 
 
 def job_page(job: TrainingJob, now: datetime) -> Markup:
@@ -189,32 +198,34 @@ def job_page(job: TrainingJob, now: datetime) -> Markup:
             f"{job.workers} of {job.least}–{job.most}" if job.least < job.most else f"{job.workers} of {job.most}",
         ),
         ("GPUs", f"{job.gpus:g}" if job.gpus else ""),
-        ("age", duration(seconds_since(job.created, now))),
+        ("age", duration_text(seconds_since(job.created, now))),
         ("failures", str(job.failures) if job.failures else ""),
     ]
     if progress is not None:
         facts += [
             ("records/s" if progress.speed is not None else "speed", "" if job.over else progress.rate),
-            ("time left", _left(progress) if job.state == "running" else ""),
+            ("time left", _time_left(progress) if job.state == "running" else ""),
             (progress.metric or "loss", "" if progress.loss is None else f"{progress.loss:.4g}"),
         ]
-    told = "; ".join(filter(None, (job.why, *unusual(job, now))))
-    shown = [element("div", element("dt", name), element("dd", value)) for name, value in facts if value]
+    told = "; ".join(filter(None, (job.why, *unusual_conditions(job, now))))
+    shown = [make_element("div", make_element("dt", name), make_element("dd", value)) for name, value in facts if value]
     parts: list[object] = [
-        element("h1", f"{job.namespace}/{job.name} ", _badge(job.state)),
-        element("p", told, cls="why") if told else "",
-        element("dl", *shown, cls="facts"),
+        make_element("h1", f"{job.namespace}/{job.name} ", _state_badge(job.state)),
+        make_element("p", told, cls="why") if told else "",
+        make_element("dl", *shown, cls="facts"),
     ]
     if progress is not None:
-        parts.append(_section("Data", _data(progress.datasets)) if progress.datasets else "")
-        curve = plot(progress.curve, progress.metric)
-        parts.append(_section(progress.metric or "loss", curve) if curve else "")
-    parts.append(_section("Pods", _pods(job, now)))
-    parts.append(element("p", "Logs: ", element("code", f"avactl logs {job.namespace}/{job.name} -f"), cls="soft"))
-    return element("main", *parts)
+        parts.append(_make_section("Data", _datasets_table(progress.datasets)) if progress.datasets else "")
+        curve = draw_plot(progress.curve, progress.metric)
+        parts.append(_make_section(progress.metric or "loss", curve) if curve else "")
+    parts.append(_make_section("Pods", _pods_table(job, now)))
+    parts.append(
+        make_element("p", "Logs: ", make_element("code", f"avactl logs {job.namespace}/{job.name} -f"), cls="soft")
+    )
+    return make_element("main", *parts)
 
 
-def _data(datasets: list[Data]) -> Markup:
+def _datasets_table(datasets: list[Data]) -> Markup:
     names = ("dataset", "tasks of this epoch", "", "epoch", "records", "metrics")
     rows = []
     for data in datasets:
@@ -222,42 +233,46 @@ def _data(datasets: list[Data]) -> Markup:
         done = data.tasks if finished else data.done
         metrics = " · ".join(f"{name} {value:.4g}" for name, value in data.metrics.items())
         rows.append(
-            element(
+            make_element(
                 "tr",
-                element("td", data.name, element("p", f"after {data.after}", cls="soft") if data.after else ""),
-                element("td", element("progress", value=str(done), max=str(max(1, data.tasks)))),
-                element("td", f"{done:,} of {data.tasks:,}", cls="number"),
-                element("td", f"{min(data.epoch + 1, data.epochs)} of {data.epochs}", cls="number"),
-                element("td", f"{data.records:,}", cls="number"),
-                element("td", metrics),
+                make_element(
+                    "td", data.name, make_element("p", f"after {data.after}", cls="soft") if data.after else ""
+                ),
+                make_element("td", make_element("progress", value=str(done), max=str(max(1, data.tasks)))),
+                make_element("td", f"{done:,} of {data.tasks:,}", cls="number"),
+                make_element("td", f"{min(data.epoch + 1, data.epochs)} of {data.epochs}", cls="number"),
+                make_element("td", f"{data.records:,}", cls="number"),
+                make_element("td", metrics),
             )
         )
-    head = element("tr", *(element("th", name, scope="col") for name in names))
-    return element("div", element("table", head, *rows), cls="wide")
+    head = make_element("tr", *(make_element("th", name, scope="col") for name in names))
+    return make_element("div", make_element("table", head, *rows), cls="wide")
 
 
-def _pods(job: TrainingJob, now: datetime) -> Markup:
+def _pods_table(job: TrainingJob, now: datetime) -> Markup:
     if not job.members:
-        return element("p", "no pods", cls="soft")
-    head = element("tr", *(element("th", name, scope="col") for name in ("pod", "state", "node", "restarts", "age")))
+        return make_element("p", "no pods", cls="soft")
+    head = make_element(
+        "tr", *(make_element("th", name, scope="col") for name in ("pod", "state", "node", "restarts", "age"))
+    )
     rows = []
     for pod in job.members[:_PODS]:
         told = [pod.why] if pod.why else []
         if job.straggles(pod):
             told.append("straggles: less than half of the median speed")
         rows.append(
-            element(
+            make_element(
                 "tr",
-                element("td", pod.label, element("p", "; ".join(told), cls="why") if told else ""),
-                element("td", _badge(pod.state.value)),
-                element("td", pod.node),
-                element("td", str(pod.restarts or ""), cls="number"),
-                element("td", duration(seconds_since(pod.created, now)), cls="number"),
+                make_element("td", pod.label, make_element("p", "; ".join(told), cls="why") if told else ""),
+                make_element("td", _state_badge(pod.state.value)),
+                make_element("td", pod.node),
+                make_element("td", str(pod.restarts or ""), cls="number"),
+                make_element("td", duration_text(seconds_since(pod.created, now)), cls="number"),
             )
         )
-    return element("div", element("table", head, *rows), cls="wide")
+    return make_element("div", make_element("table", head, *rows), cls="wide")
 
 
-def problem(title: str, text: str) -> Markup:
+def problem_page(title: str, text: str) -> Markup:
     """Return a page that says what is wrong."""
-    return element("main", element("h1", title), element("p", text))
+    return make_element("main", make_element("h1", title), make_element("p", text))

@@ -17,14 +17,14 @@ from time import monotonic
 
 from aiohttp import web
 
-from avactl.base.terminal import duration
+from avactl.base.terminal import duration_text
 from avactl.kube import http_server
 from avactl.kube.listen import split_address
 from avactl.workbench.jobs.dashboard import pages
 from avactl.workbench.jobs.dashboard.markup import Markup
 from avactl.workbench.jobs.dashboard.source import Source
 
-_HEADERS = {
+_SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -34,14 +34,14 @@ _HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-_STATIC = {"style.css": "text/css", "live.js": "text/javascript"}
-_KEPT = 1.0
+_STATIC_FILES = {"style.css": "text/css", "live.js": "text/javascript"}
+_VIEW_LIFETIME_S = 1.0
 """Seconds for which a page is kept: several browsers cost no more than one."""
 _MOST_KEPT = 50
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def loopback(listen: str) -> bool:
+def is_loopback(listen: str) -> bool:
     """Return True if an address is of loopback. Raises ValueError for what is no address."""
     host = split_address(listen)[0]
     return host == "localhost" or ipaddress.ip_address(host).is_loopback
@@ -81,8 +81,10 @@ class Dashboard:
         try:
             response = self._refusal(request) or await handler(request)
         except web.HTTPException as error:
-            response = _page("Not found" if error.status == 404 else "Not possible", error.reason, error.status)
-        response.headers.update(_HEADERS)
+            response = _problem_response(
+                "Not found" if error.status == 404 else "Not possible", error.reason, error.status
+            )
+        response.headers.update(_SECURITY_HEADERS)
         return response
 
     def _refusal(self, request: web.Request) -> web.Response | None:
@@ -94,9 +96,11 @@ class Dashboard:
             answer = web.Response(status=303, headers={"Location": f"/{request.path.lstrip('/')}"})
             answer.set_cookie(self._cookie, self._token, httponly=True, samesite="Strict", path="/")
             return answer
-        if self._is_token(request.cookies.get(self._cookie, "")) or request.path[1:] in _STATIC:
+        if self._is_token(request.cookies.get(self._cookie, "")) or request.path[1:] in _STATIC_FILES:
             return None
-        return _page("Not signed in", "Open the address that `avactl dashboard` printed; it contains a token.", 401)
+        return _problem_response(
+            "Not signed in", "Open the address that `avactl dashboard` printed; it contains a token.", 401
+        )
 
     def _is_token(self, text: str) -> bool:
         return hmac.compare_digest(text.encode(), self._token.encode())
@@ -106,7 +110,7 @@ class Dashboard:
     async def _overview(self, request: web.Request) -> web.Response:
         def build() -> tuple[str, Markup, int]:
             found = self._source.jobs()
-            return "Training jobs", pages.overview(found, self._source.cluster(), self._notes(), _now()), 200
+            return "Training jobs", pages.overview_page(found, self._source.cluster(), self._notes(), _utc_now()), 200
 
         return self._answer("", build)
 
@@ -117,16 +121,16 @@ class Dashboard:
             found = [job for job in self._source.jobs() if (job.namespace, job.name) == place]
             if not found:
                 why = "It was deleted, or you may not see it."
-                return "No such job", pages.problem("There is no such job", why), 404
-            return "/".join(place), pages.job_page(found[0], _now()), 200
+                return "No such job", pages.problem_page("There is no such job", why), 404
+            return "/".join(place), pages.job_page(found[0], _utc_now()), 200
 
         return self._answer("/".join(place), build)
 
     def _answer(self, key: str, build: Callable[[], tuple[str, Markup, int]]) -> web.Response:
         kept = self._kept.get(key)
-        if kept is None or monotonic() - kept[0] > _KEPT:
+        if kept is None or monotonic() - kept[0] > _VIEW_LIFETIME_S:
             title, main, status = build()
-            kept = monotonic(), pages.document(title, main), status
+            kept = monotonic(), pages.page_document(title, main), status
             if len(self._kept) >= _MOST_KEPT:
                 self._kept.clear()
             self._kept[key] = kept
@@ -140,21 +144,23 @@ class Dashboard:
         if view.hidden:
             found.append("Progress is not shown: this account is not permitted to read ConfigMaps.")
         if view.silent is not None:
-            silent = duration(monotonic() - view.silent)
+            silent = duration_text(monotonic() - view.silent)
             found.append(f"No answer from the API server for {silent}; this is the last known state.")
         return found
 
     async def _static(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
         text = files("avactl.workbench.jobs.dashboard").joinpath("static", name).read_text(encoding="utf-8")
-        return web.Response(text=text, content_type=_STATIC[name])
+        return web.Response(text=text, content_type=_STATIC_FILES[name])
 
 
-def _page(title: str, text: str, status: int) -> web.Response:
-    return web.Response(text=pages.document(title, pages.problem(title, text)), status=status, content_type="text/html")
+def _problem_response(title: str, text: str, status: int) -> web.Response:
+    return web.Response(
+        text=pages.page_document(title, pages.problem_page(title, text)), status=status, content_type="text/html"
+    )
 
 
-def _now() -> datetime:
+def _utc_now() -> datetime:
     return datetime.now(UTC)
 
 

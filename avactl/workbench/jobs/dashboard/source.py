@@ -13,11 +13,11 @@ from avactl.workbench.jobs.dashboard.markup import Markup
 from avactl.workbench.jobs.state import TrainingJob
 from avactl.workbench.jobs.view import JobsView
 
-_EXPLAIN = 5.0
+_EXPLAIN_INTERVAL_S = 5.0
 """Seconds between two questions why jobs have no pods."""
-_DRAWN = 2.0
+_DRAW_INTERVAL_S = 2.0
 """Seconds for which a drawing of the GPUs is kept."""
-_STYLE = re.compile(r"<style>.*?</style>", re.DOTALL)
+_STYLE_ELEMENT = re.compile(r"<style>.*?</style>", re.DOTALL)
 
 
 class Cluster(NamedTuple):
@@ -49,7 +49,7 @@ class Source:
 
     async def _explain(self) -> None:
         while True:
-            await asyncio.sleep(_EXPLAIN)
+            await asyncio.sleep(_EXPLAIN_INTERVAL_S)
             await self.view.explain_quietly()
 
     def jobs(self) -> list[TrainingJob]:
@@ -62,10 +62,10 @@ class Source:
         if view is None:
             return None
         now = asyncio.get_running_loop().time()
-        if self._drawing is None or now - self._drawn > _DRAWN:
+        if self._drawing is None or now - self._drawn > _DRAW_INTERVAL_S:
             view.fresh()
             # The style is in the page's own style sheet: the content security policy forbids inline ones.
-            svg = Markup(_STYLE.sub("", draw(view.cache)))
+            svg = Markup(_STYLE_ELEMENT.sub("", draw(view.cache)))
             found = usage.teams(view.cache, view.pods()), usage.pools(view.cache)
             self._drawing, self._drawn = Cluster(view.cluster, *found, svg), now
         return self._drawing

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 from avactl.diagnostics import Diagnostic
 from avactl.diagnostics.secrets import looks_secret
-from avactl.kinds.cache_tier.alluxio.known_properties import known, similar
+from avactl.kinds.cache_tier.alluxio.known_properties import is_known_property, similar_property
 from avactl.program.program import Item
 from avactl.spec.platform.cache_tier import CacheTierSpec
 
-_NAME = re.compile(r"[A-Za-z0-9_.@-]+").fullmatch
+_IS_PROPERTY_NAME = re.compile(r"[A-Za-z0-9_.@-]+").fullmatch
 _WATERMARK = re.compile(r"alluxio\.worker\.tieredstore\.level[0-9]+\.watermark\.(high|low)\.ratio").fullmatch
 _CREDENTIAL = re.compile(r"(?i)(access|secret)\.?key|key\.?secret|password|passwd|(?<!\.)token$|credentials?$").search
 
@@ -33,19 +33,21 @@ _OWN: tuple[tuple[str, str], ...] = (
 """Properties set by avactl, and the field to use instead. Other properties are defaults that may be overridden."""
 
 
-def properties(item: Item[CacheTierSpec]) -> Iterator[Diagnostic]:
+def check_properties(item: Item[CacheTierSpec]) -> Iterator[Diagnostic]:
     """Yield the problems of `spec.properties`."""
     path = ("spec", "properties")
     covered = set()
-    for problem in credentials(item, path, item.spec.properties):
+    for problem in check_property_credentials(item, path, item.spec.properties):
         covered.add(problem.span)
         yield problem
     for name, value in item.spec.properties.items():
         if item.span(*path, name) not in covered:
-            yield from _property(item, path, name, value)
+            yield from _check_property(item, path, name, value)
 
 
-def credentials(item: Item[CacheTierSpec], path: tuple[str | int, ...], values: dict[str, str]) -> Iterator[Diagnostic]:
+def check_property_credentials(
+    item: Item[CacheTierSpec], path: tuple[str | int, ...], values: dict[str, str]
+) -> Iterator[Diagnostic]:
     """Yield the credentials in a mapping of Alluxio properties, detected by name or by value."""
     for name, value in values.items():
         if looks_secret(value, name) or (_CREDENTIAL(name) and not value.startswith("/")):
@@ -60,11 +62,13 @@ def credentials(item: Item[CacheTierSpec], path: tuple[str | int, ...], values: 
             )
 
 
-def options(item: Item[CacheTierSpec], path: tuple[str | int, ...], values: dict[str, str]) -> Iterator[Diagnostic]:
+def check_mount_options(
+    item: Item[CacheTierSpec], path: tuple[str | int, ...], values: dict[str, str]
+) -> Iterator[Diagnostic]:
     """Yield the mount options of a store that Alluxio does not know."""
     for name in values:
-        if not known(name):
-            near = similar(name)
+        if not is_known_property(name):
+            near = similar_property(name)
             yield Diagnostic(
                 "unknown-property",
                 f"Alluxio 2.9.4 has no mount option `{name}`, and would ignore it",
@@ -73,9 +77,9 @@ def options(item: Item[CacheTierSpec], path: tuple[str | int, ...], values: dict
             )
 
 
-def _property(item: Item[CacheTierSpec], path: tuple[str, str], name: str, value: str) -> Iterator[Diagnostic]:
+def _check_property(item: Item[CacheTierSpec], path: tuple[str, str], name: str, value: str) -> Iterator[Diagnostic]:
     key = item.span(*path, name, key=True)
-    if not name.startswith("alluxio.") or not _NAME(name):
+    if not name.startswith("alluxio.") or not _IS_PROPERTY_NAME(name):
         store = name.startswith(("fs.", "s3a.", "aws."))
         yield Diagnostic(
             "unknown-property",
@@ -100,8 +104,8 @@ def _property(item: Item[CacheTierSpec], path: tuple[str, str], name: str, value
         )
     elif (instead := next((hint for pattern, hint in _OWN if re.fullmatch(pattern, name)), None)) is not None:
         yield Diagnostic("refused-property", f"avactl sets `{name}` itself", key, hint=instead)
-    elif not known(name):
-        near = similar(name)
+    elif not is_known_property(name):
+        near = similar_property(name)
         yield Diagnostic(
             "unknown-property",
             f"Alluxio 2.9.4 has no property `{name}`, and would ignore it",

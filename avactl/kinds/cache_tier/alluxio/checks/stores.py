@@ -6,22 +6,22 @@ from collections.abc import Iterator
 
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import one_of
-from avactl.kinds.cache_tier.alluxio.checks.properties import credentials, options
-from avactl.kinds.cache_tier.alluxio.stores import scheme
+from avactl.kinds.cache_tier.alluxio.checks.properties import check_mount_options, check_property_credentials
+from avactl.kinds.cache_tier.alluxio.stores import store_scheme
 from avactl.program.dataset_access import PUSHED, durable_store
 from avactl.program.ineffective_keys import without_effect
 from avactl.program.program import Item
 from avactl.spec.platform.cache_tier import CacheTierSpec, Durable, UnderStore
 
 
-def stores(item: Item[CacheTierSpec]) -> Iterator[Diagnostic]:
+def check_stores(item: Item[CacheTierSpec]) -> Iterator[Diagnostic]:
     """Yield the problems of the under-stores and of where they are mounted."""
     mounts: dict[str, int] = {}
     urls: list[tuple[str, int]] = []
     for index, store in enumerate(item.spec.under_stores):
         path = ("spec", "underStores", index)
         place = store.mount.rstrip("/")
-        yield from _mount(item, path, store, place)
+        yield from _check_mount(item, path, store, place)
         before = mounts.setdefault(place, index)
         if before != index:
             yield Diagnostic(
@@ -59,7 +59,7 @@ def stores(item: Item[CacheTierSpec]) -> Iterator[Diagnostic]:
         yield from store_problems(item, ("spec", "writeBack", "durable"), durable, durable.url)
 
 
-def _mount(
+def _check_mount(
     item: Item[CacheTierSpec], path: tuple[str | int, ...], store: UnderStore, place: str
 ) -> Iterator[Diagnostic]:
     parts = place.count("/")
@@ -83,7 +83,7 @@ def store_problems(
     item: Item[CacheTierSpec], path: tuple[str | int, ...], store: UnderStore | Durable, url: str
 ) -> Iterator[Diagnostic]:
     """Yield the problems of one store: of its `url`, `endpoint`, `secret` and `options`."""
-    kind = scheme(url)
+    kind = store_scheme(url)
     name = url.partition("://")[0]
     if kind.needs_endpoint and store.endpoint is None:
         yield Diagnostic(
@@ -104,6 +104,6 @@ def store_problems(
         )
     if store.secret is not None and kind.access_key is None:
         yield without_effect(item, (*path, "secret"), f"stores at `{name}://` do not use access keys")
-    yield from credentials(item, (*path, "options"), store.options)
+    yield from check_property_credentials(item, (*path, "options"), store.options)
     if not url.startswith("hdfs://"):  # its options are Hadoop's own, too
-        yield from options(item, (*path, "options"), store.options)
+        yield from check_mount_options(item, (*path, "options"), store.options)

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from avactl.diagnostics import Diagnostic, Note
-from avactl.kinds.cache_tier.alluxio.stores import foreign
+from avactl.kinds.cache_tier.alluxio.stores import is_foreign_s3
 from avactl.kinds.cache_tier.machines import worker_count
 from avactl.program.dataset_access import PUSHED
 from avactl.program.ineffective_keys import without_effect
 from avactl.program.program import Item, Program
 from avactl.spec.platform.cache_tier import CacheTierSpec
-from avactl.spec.schema.values import percent
+from avactl.spec.schema.values import percent_number
 
 Path = tuple[str | int, ...]
-_MODE = {"replicas": "async", "delay": "async", "durable": "push", "push": "push", "evict": "push"}
+_MODE_OF_KEY = {"replicas": "async", "delay": "async", "durable": "push", "push": "push", "evict": "push"}
 """Keys of `writeBack` → the mode that uses them."""
-_EXAMPLE = 'durable: {url: "s3://…", endpoint: "https://…", secret: …, capacity: 10Ti}'
+_DURABLE_EXAMPLE = 'durable: {url: "s3://…", endpoint: "https://…", secret: …, capacity: 10Ti}'
 
 
 def write_back(item: Item[CacheTierSpec], program: Program) -> Iterator[Diagnostic]:
@@ -28,16 +28,16 @@ def write_back(item: Item[CacheTierSpec], program: Program) -> Iterator[Diagnost
         if "write_back" in spec.model_fields_set:
             yield without_effect(item, path, "a read tier never writes")
         return
-    for key, mode in _MODE.items():
+    for key, mode in _MODE_OF_KEY.items():
         if key in back.model_fields_set and back.mode != mode:
             yield without_effect(item, (*path, key), f"mode is `{back.mode}`, and only mode `{mode}` uses it")
     if back.mode == "push":
-        yield from _push(item, program)
+        yield from _check_push(item, program)
     elif back.mode == "async":
-        yield from _async(item, program)
+        yield from _check_async(item, program)
 
 
-def _async(item: Item[CacheTierSpec], program: Program) -> Iterator[Diagnostic]:
+def _check_async(item: Item[CacheTierSpec], program: Program) -> Iterator[Diagnostic]:
     spec, back, path = item.spec, item.spec.write_back, ("spec", "writeBack")
     if back.replicas == 1:
         yield Diagnostic(
@@ -65,7 +65,7 @@ def _async(item: Item[CacheTierSpec], program: Program) -> Iterator[Diagnostic]:
             hint="add an SSD tier, or write `mode: through`",
         )
     for index, store in enumerate(spec.under_stores):
-        if foreign(store):
+        if is_foreign_s3(store):
             yield Diagnostic(
                 "async-persist-risk",
                 f"`{store.url}` is not Amazon S3: on Ceph, files can stay unpersisted after a worker is lost",
@@ -78,7 +78,7 @@ def _async(item: Item[CacheTierSpec], program: Program) -> Iterator[Diagnostic]:
             break
 
 
-def _push(item: Item[CacheTierSpec], program: Program) -> Iterator[Diagnostic]:
+def _check_push(item: Item[CacheTierSpec], program: Program) -> Iterator[Diagnostic]:
     back = item.spec.write_back
     path: Path = ("spec", "writeBack")
     cluster = program.find_cluster(item.spec.cluster)
@@ -91,7 +91,7 @@ def _push(item: Item[CacheTierSpec], program: Program) -> Iterator[Diagnostic]:
             notes=(Note(cluster.span("spec", "daemons", key=True), f"Cluster {cluster.name}"),),
         )
     if back.evict:
-        yield from _evicts(item, program)
+        yield from _check_eviction(item, program)
     writable = [index for index, store in enumerate(item.spec.under_stores) if not store.read_only]
     if len(writable) != 1:
         at: Path = ("spec", "underStores", writable[1]) if writable else (*path, "mode")
@@ -101,17 +101,17 @@ def _push(item: Item[CacheTierSpec], program: Program) -> Iterator[Diagnostic]:
             item.span(*at),
             hint="make the others `readOnly`, or declare a tier for each" if writable else "remove its `readOnly`",
         )
-    if percent(back.push.low) >= percent(back.push.high):
+    if percent_number(back.push.low) >= percent_number(back.push.high):
         yield Diagnostic(
             "watermark-order",
             f"`low` is {back.push.low} and `high` is {back.push.high}: every push would end at once",
             item.span(*path, "push", "low" if "low" in back.push.model_fields_set else "high"),
             hint=f"write a `low` below {back.push.high}",
         )
-    yield from _durable(item)
+    yield from _check_durable_store(item)
 
 
-def _evicts(item: Item[CacheTierSpec], program: Program) -> Iterator[Diagnostic]:
+def _check_eviction(item: Item[CacheTierSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield a problem if pods read files at the paths that `evict` takes them from."""
     for team in program.teams():
         for index, bucket in enumerate(team.spec.buckets):
@@ -128,7 +128,7 @@ def _evicts(item: Item[CacheTierSpec], program: Program) -> Iterator[Diagnostic]
                 return
 
 
-def _durable(item: Item[CacheTierSpec]) -> Iterator[Diagnostic]:
+def _check_durable_store(item: Item[CacheTierSpec]) -> Iterator[Diagnostic]:
     durable = item.spec.write_back.durable
     path: Path = ("spec", "writeBack", "durable")
     if durable is None:
@@ -136,7 +136,7 @@ def _durable(item: Item[CacheTierSpec]) -> Iterator[Diagnostic]:
             "missing-key",
             "mode `push` requires `durable`: without it a write would return before any store has the data",
             item.span("spec", "writeBack", key=True),
-            hint=f"add `{_EXAMPLE}`, or write `mode: through`",
+            hint=f"add `{_DURABLE_EXAMPLE}`, or write `mode: through`",
         )
         return
     if durable.url and durable.claim:
@@ -149,7 +149,10 @@ def _durable(item: Item[CacheTierSpec]) -> Iterator[Diagnostic]:
         )
     elif not durable.url and not durable.claim:
         yield Diagnostic(
-            "missing-key", "`durable` needs `url` or `claim`", item.span(*path, key=True), hint=f"write `{_EXAMPLE}`"
+            "missing-key",
+            "`durable` needs `url` or `claim`",
+            item.span(*path, key=True),
+            hint=f"write `{_DURABLE_EXAMPLE}`",
         )
     if durable.capacity is None:
         yield Diagnostic(
