@@ -11,7 +11,7 @@ from tests.cluster_fixtures import building
 from tests.test_layout import ROOT
 from tools.actionlint import lint
 
-TEMPLATE = ROOT / "avactl" / "workbench" / "scaffold" / "template" / "dot-github"
+TEMPLATE = ROOT / "avactl" / "forges" / "github" / "template" / "dot-github"
 
 
 def copy(source: Path, root: Path) -> Path:

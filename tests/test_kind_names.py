@@ -141,7 +141,7 @@ def test_the_allow_list_has_nothing_that_is_not_needed() -> None:
         ("avactl/emit/x.py", 'text = f"no ServingDeployment {name}"', "ServingDeployment"),
         ("avactl/change/plan/x.py", 'KINDS = {"trainingjob": 1}', "TrainingJob"),
         ("avactl/change/plan/x.py", "from avactl.kinds import Workspace", "Workspace"),
-        ("avactl/change/plan/x.py", "def f():\n    from avactl.kinds.team.names import namespaces", "Team"),
+        ("avactl/change/plan/x.py", "def f():\n    from avactl.kinds.team.names import team_namespaces", "Team"),
         ("avactl/change/plan/x.py", "import avactl.kinds.serving.lower", "ServingDeployment"),
         ("avactl/kinds/dataset/x.py", 'program.of("Workspace")', "Workspace"),
     ],

@@ -102,8 +102,8 @@ policies = {each.name: json.dumps(each.body) for each in result.manifests if eac
 read = [read_pod(pod(value), 0.0) for value in ("red", "green", "red", "x" * 9)]
 print(json.dumps({
     "refused": [each.shape.refused for each in read],
-    "snapshot": loader.strip({"pods": [pod("red")]})["pods"][0]["metadata"]["annotations"],
-    "digest": SPEC.name in objects._DIGESTS,
+    "snapshot": loader.strip_objects({"pods": [pod("red")]})["pods"][0]["metadata"]["annotations"],
+    "digest": SPEC.name in objects._DIGEST_KEYS,
     "problems": [[each.message for each in compiled(one.name).diagnostics] for one in (MEMBER, SPEC, BINDING)],
     "policies": {
         name: [one.name in text for one in (MEMBER, SPEC, BINDING, STATUS)] for name, text in policies.items()

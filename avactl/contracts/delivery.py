@@ -1,4 +1,4 @@
-"""What the compiler tells the delivery daemon of pipelines and services, and the state that the daemon keeps."""
+"""Configuration of the delivery daemon for pipelines and services, and the state that the daemon keeps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the compiler tells the scheduler and the topology daemon: policy, pools of machines, and quotas."""
+"""Configuration of the scheduler and the topology daemon: policy, pools of machines, and quotas."""
 
 from __future__ import annotations
 

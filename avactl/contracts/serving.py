@@ -1,4 +1,4 @@
-"""What the compiler tells the serving daemon of rollouts and pools, and what the daemon writes down."""
+"""Configuration of the serving daemon for rollouts and pools, and the state that the daemon keeps."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def _named(source: str) -> set[str]:
 @pytest.mark.parametrize(
     ("source", "found"),
     [
-        ("from avactl.kinds.cache_tier.alluxio.pods import java", {"alluxio"}),
+        ("from avactl.kinds.cache_tier.alluxio.pods import java_options", {"alluxio"}),
         ("if tier.spec.engine == 'alluxio': pass", {"alluxio"}),
         ("'''alluxio'''", set()),
     ],

@@ -66,7 +66,7 @@ FORGE = Forge(
 '''
 ASK = """
 import io, json, os, pathlib, sys
-from avactl.apply.publish.target import _remedy
+from avactl.apply.publish.target import _push_remedy
 from avactl.apply.reconcile.reporting.commit_status import _find_destination
 from avactl.change.review.publish import connect, publish
 from avactl.cli.common import render_machine
@@ -96,7 +96,7 @@ print(json.dumps({
     "status": destination[1:],
     "ci": is_ci(),
     "deciding": ".anvil/ci.yml".startswith(deciding_files._PIPELINES),
-    "hints": [text for text in ("history: all", "a hammer") if text in _unshallow_hint() + _remedy("403")],
+    "hints": [text for text in ("history: all", "a hammer") if text in _unshallow_hint() + _push_remedy("403")],
     "report": render_machine([], "anvil"),
     "daemon": arguments[arguments.index("--forge"):][:4],
 }))

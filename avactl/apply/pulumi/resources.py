@@ -35,7 +35,7 @@ class KubernetesObject(pulumi.CustomResource):
         super().__init__(pulumi_plan.type_token(manifest), pulumi_plan.object_name(manifest), manifest.body, opts)
 
 
-def make_provider(
+def provider(
     cluster: str, *, context: str | None = None, kubeconfig: str | None = None, adopt: bool = False
 ) -> pulumi.ProviderResource:
     """Return the Kubernetes provider of a cluster, with server-side apply and forced ownership of avactl's fields.
@@ -73,7 +73,7 @@ def register_stack(
     # The operator runs unattended, so nobody could exclude protected objects: forget them. They stay in the cluster and
     # are adopted again if their spec returns.
     forgets = compilation.program.cluster_spec(cluster).reconcile.mode == "pulumiOperator"
-    connection = make_provider(cluster, context=context, kubeconfig=kubeconfig, adopt=adopt or forgets)
+    connection = provider(cluster, context=context, kubeconfig=kubeconfig, adopt=adopt or forgets)
     components: dict[str, Spec] = {}
     parents: dict[tuple[str, str, str], pulumi.Resource] = {}
     for item in {manifest.item.key: manifest.item for manifest in manifests}.values():

@@ -67,9 +67,9 @@ def plan(
         plans = _at_once(path, base, head, merge_base, everything, snapshot, text)
     if plans is None:
         before, after = _compile_sides(path, base, head, merge_base)
-        planner = _snapshot_maker()
+        planner = _import_planner()
         live = None if snapshot is None or text is None else _parse_snapshot(snapshot, text)
-        asked = _planned_clusters(planner.clusters(before, after), cluster, live)
+        asked = _planned_clusters(planner.declared_clusters(before, after), cluster, live)
         plans = [planner.make_plan(before, after, name, live, everything=everything) for name in asked]
     sys.stdout.write(_render(plans, format))
     gc.freeze()  # nor traverse them once more at exit
@@ -97,7 +97,7 @@ def _parse_snapshot(path: Path, text: bytes) -> ClusterState:
     return read(text, "standard input" if str(path) == "-" else str(path))
 
 
-def _snapshot_maker() -> ModuleType:
+def _import_planner() -> ModuleType:
     from avactl.change.plan import planner
 
     return planner
@@ -135,7 +135,7 @@ def _at_once(
     sides = begin(before, after, tip, text)
     if sides is None:
         return None
-    planner = _snapshot_maker()
+    planner = _import_planner()
     try:
         return [planner.plan_live(_parse_snapshot(snapshot, text), sides, everything=everything)]
     except GoneWrongError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import NamedTuple
 
+from avactl.contracts.pod_annotations import JOB_INDEX
 from avactl.hardware.placement.allocation import Booking
 from avactl.hardware.placement.gang import Gang, Member, contiguous, place_gang
 from avactl.hardware.placement.masks import Mask, intersect_masks, preferred_masks_first
@@ -20,7 +21,7 @@ from avactl.scheduler.queue.gang_domains import gang_domains
 from avactl.scheduler.queue.gang_request import gang_of
 from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup
 
-_RANK_LABELS = ("batch.kubernetes.io/job-completion-index", "apps.kubernetes.io/pod-index")
+_RANK_LABELS = (JOB_INDEX.name, "apps.kubernetes.io/pod-index")
 """Labels that differ between equal pods of a gang."""
 
 

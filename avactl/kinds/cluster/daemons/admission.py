@@ -10,7 +10,9 @@ from typing import NamedTuple
 
 from avactl.contracts import names
 from avactl.contracts.pod_annotations import written_only_by_scheduler
-from avactl.kinds.cluster.daemons import delivery, serving, topology
+from avactl.kinds.cluster.daemons import topology
+from avactl.kinds.cluster.daemons.delivery import delivery_account
+from avactl.kinds.cluster.daemons.serving import serving_account
 from avactl.kinds.cluster.priorities import PRIORITIES
 from avactl.kinds.team.allowances import DEFAULT_PRIORITIES, DEFAULT_SERVICE_TYPES
 from avactl.kinds.team.names import RUN_ACCOUNT
@@ -98,12 +100,12 @@ def _rule_variables(item: Item[ClusterSpec]) -> dict[str, str]:
 
 def _template_copiers(item: Item[ClusterSpec]) -> list[str]:
     """Return the users that copy pod templates in the namespaces of teams."""
-    return [account for daemon in (serving, delivery) if (account := daemon.account(item))]
+    return [account for account in (serving_account(item), delivery_account(item)) if account]
 
 
 def _build_rollouts(item: Item[ClusterSpec]) -> list[Manifest]:
     """Return the policy on annotations that the serving daemon obeys; none without the daemon."""
-    account = serving.serving_account(item)
+    account = serving_account(item)
     if not account:
         return []
     # Writes to the status subresource can change annotations, too. The delivery daemon commits roll-backs by the
