@@ -135,6 +135,7 @@ class Api:
                 following = {**params, "page": page}
             else:
                 return
+        raise ForgeError(f"{action}: the list has more than {_MAX_PAGES} pages", "nothing was written")
 
 
 def _rate_limit(response: httpx.Response) -> float | None:
