@@ -5,6 +5,7 @@ Each pass returns actions, or, once the objects are as they should be, the next 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import floor
 
 from avactl.contracts.serving import RolloutState
@@ -165,7 +166,13 @@ class _Rollout:
                 return self._decide_asleep()
             if not self.state.since:
                 return Plan(self.state.replace(since=self.now))
-        return getattr(self, f"_{self.state.phase}")()  # type: ignore[no-any-return]
+        phases: dict[str, Callable[[], Plan]] = {
+            "starting": self._decide_starting,
+            "stepping": self._decide_stepping,
+            "promoting": self._decide_promoting,
+            "aborting": self._decide_aborting,
+        }
+        return phases[self.state.phase]()
 
     # -- phases
 
