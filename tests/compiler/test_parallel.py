@@ -21,7 +21,7 @@ from avactl.apply.files import output
 from avactl.apply.files.render import write_objects
 from avactl.spec.repository.tree import DirTree
 parallel._workers = 3
-loading._SLICE = incremental._SLICE = output._SLICE = 4
+loading._SLICE = incremental._SLICE = output._FILES_PER_SLICE = 4
 """
 
 

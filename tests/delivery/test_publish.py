@@ -322,8 +322,8 @@ def hook(event, arguments):
             os.kill(os.getpid(), signal.SIGKILL)
 
 sys.addaudithook(hook)
-publish.stage(open_store(source), open_store(target))
-publish.seal(open_store(target), {})
+publish.stage_version(open_store(source), open_store(target))
+publish.seal_version(open_store(target), {})
 """
 
 

@@ -279,7 +279,7 @@ from pathlib import Path
 from avactl.apply.files import atomic_swap
 from tests.emit.test_output import VERSIONS, write
 if sys.argv[2] == "rename":
-    atomic_swap.exchange = lambda one, other: False
+    atomic_swap.exchange_names = lambda one, other: False
 print(flush=True)
 for version in range(10**9):
     write(Path(sys.argv[1]), VERSIONS[version % 3])

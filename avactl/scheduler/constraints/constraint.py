@@ -8,14 +8,16 @@ KAI-Scheduler, and the filters, scores and queueing hints of kube-scheduler's sc
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from avactl.contracts.scheduling import PlacementPolicy
 from avactl.hardware.placement.fragmentation import Floats
 from avactl.hardware.placement.masks import Mask
-from avactl.kube.reflector import Store
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.objects.pod_info import PodInfo
+
+if TYPE_CHECKING:
+    from avactl.kube.reflector import Store  # a plan has no Kubernetes client
 
 
 class NodeFilter(NamedTuple):

@@ -23,8 +23,10 @@ _CONVERT: dict[tuple[str, str], Callable[[Context, Reader], Spec | str]] = {
     ("trainer.kubeflow.org", "TrainJob"): kubeflow.train_job,
     ("batch.volcano.sh", "Job"): volcano.convert_volcano_job,
     ("apps", "Deployment"): lambda context, reader: (
-        workspaces if workspaces.is_editor(reader.given) else services
-    ).convert(context, reader),
+        workspaces.convert_workspace(context, reader)
+        if workspaces.is_editor(reader.given)
+        else services.convert_deployment(context, reader)
+    ),
     ("apps", "StatefulSet"): workspaces.convert_workspace,
     (script.GROUP, script.KIND): slurm.convert_script,
 }
