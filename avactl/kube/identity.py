@@ -109,7 +109,8 @@ async def read_cluster(client: Requests, namespace: str) -> tuple[str, str]:
     where = f"ConfigMap {namespace}/{names.POLICY}"
     try:
         found = await client.request("GET", f"/api/v1/namespaces/{namespace}/configmaps/{names.POLICY}")
-        return load(ClusterName, (found.get("data") or {}).get(names.POLICY_KEY)).cluster, ""
+        data = found.get("data") if isinstance(found, dict) else None
+        return load(ClusterName, data.get(names.POLICY_KEY) if isinstance(data, dict) else None).cluster, ""
     except ApiError as error:
         if error.forbidden:
             return "", f"this account may not read {where}"

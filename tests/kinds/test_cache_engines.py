@@ -18,7 +18,7 @@ from tests.test_layout import ROOT, tracked
 ALLOWED = {
     "avactl/spec/platform/engine_names.py",  # the default
     "avactl/program/images.py",  # images of clusters have an engine's by its name
-    "avactl/daemons/cache/config.py",
+    "avactl/contracts/cache.py",
     "avactl/daemons/cache/runner.py",  # the daemon's clients of engines
 }
 """Modules that name engines."""

@@ -275,7 +275,7 @@ def test_what_plan_could_not_read_is_refused(what: str) -> None:
 
 def test_problems_of_one_manifest_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(kubernetes_schema, "closest", lambda word, _: asked.append(word))
+    monkeypatch.setattr(kubernetes_schema, "closest_word", lambda word, _: asked.append(word))
     body = {**CONFIG, **{f"x{index}": 1 for index in range(1000)}}
     assert codes(compile_tree(tree({"objects": [body]}))) == ["manifest-invalid"] * 50
     assert len(asked) == 50
