@@ -71,8 +71,12 @@ class Machine:
         self.world.kube.patch({**POD, "metadata": metadata, "status": status}, subresource="/status")
 
     def told(self, reason: str) -> list[str]:
-        """The pods that have an event."""
-        return [event["regarding"]["name"] for event in self.world.events(reason)]
+        """The pods that have an event, as often as they have it: a repetition counts up the series of the first."""
+        return [
+            event["regarding"]["name"]
+            for event in self.world.events(reason)
+            for _ in range((event.get("series") or {}).get("count", 1))
+        ]
 
     def close(self) -> None:
         with suppress(ApiError):  # a test removed it

@@ -15,12 +15,12 @@ from avactl.spec.python_files import sandbox_runner
 from avactl.spec.python_files.sandbox_runner import Answer
 
 NO_HOOK = "sandbox._forget_ctypes = lambda: None; audit.apply = lambda *_: None; import ctypes"
-NO_NAMESPACES = "process.namespaces = lambda libc: False"
+NO_NAMESPACES = "process.enter_namespaces = lambda libc: False"
 NO_LANDLOCK = "landlock.apply = lambda *_: True"
 NO_SECCOMP = "seccomp.apply = lambda *_: True"
 NO_LIMITS = "limits.apply = lambda *_: True"
 NO_DROP = "process.drop_privileges = lambda *_: True"
-OLD_LANDLOCK = "landlock.abi = lambda libc: 1"
+OLD_LANDLOCK = "landlock.landlock_abi = lambda libc: 1"
 DARWIN = "import types; sandbox.sys = types.SimpleNamespace(platform='darwin')"
 NOTHING = (NO_HOOK, NO_NAMESPACES, NO_LANDLOCK, NO_SECCOMP, NO_LIMITS, NO_DROP)
 
