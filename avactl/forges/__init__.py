@@ -60,6 +60,15 @@ def locate_repository(url: str) -> tuple[str, str]:
     return host if scheme in ("http", "https") else host.partition(":")[0], path.strip("/").removesuffix(".git")
 
 
+def api_of(forge: Forge, env: Environ, host: str) -> str:
+    """Return the root of a forge's API for a host; "" if it is unknown.
+
+    In another forge's pipeline the variables do not count: its runner may set the same ones, for its own API.
+    """
+    current = current_forge(env)
+    return forge.api(env if current in (None, forge) else {}, host)
+
+
 def forge_of_host(host: str) -> Forge | None:
     """Return the forge that the name of a host tells; None if it tells none."""
     return next((forge for forge in FORGES if any(word in host for word in forge.hosts)), None)

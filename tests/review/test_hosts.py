@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from avactl.forges import FORGES, current_forge, forge_of_host, locate_repository
+from avactl.forges import FORGES, api_of, current_forge, find_forge, forge_of_host, locate_repository
 
 
 @pytest.mark.parametrize(
@@ -60,3 +60,11 @@ def test_no_token_goes_to_the_api_of_another_forge(name: str) -> None:
     assert forge.api(env, f"{name}.example.com") == f"https://{name}.example.com/api/v1"
     assert forge.api(env, "") == ""
     assert forge.api(env | {forge.marker: "true"}, "") == "https://github.example.com/api/v3"
+
+
+@pytest.mark.parametrize("marker", ["GITEA_ACTIONS", "FORGEJO_ACTIONS"])
+def test_a_token_of_github_does_not_go_to_the_forge_whose_pipeline_runs(marker: str) -> None:
+    env = {"GITHUB_ACTIONS": "true", marker: "true", "GITHUB_API_URL": "https://git.example.com/api/v1"}
+    assert api_of(find_forge("github"), env, "github.com") == "https://api.github.com"
+    del env[marker]
+    assert api_of(find_forge("github"), env, "github.com") == "https://git.example.com/api/v1"

@@ -119,7 +119,7 @@ def change_model(
 
 
 def _make_proposals(place: Repository) -> Proposals:
-    from avactl.forges import forge_of_host, locate_repository
+    from avactl.forges import api_of, forge_of_host, locate_repository
     from avactl.forges.forge import find_token
 
     host, project = locate_repository(place.url)
@@ -131,4 +131,4 @@ def _make_proposals(place: Repository) -> Proposals:
     token = find_token(os.environ, forge.tokens)
     if not token:
         exit_with(f"{forge.tokens[0]} is not set", MISSING, "a pull request needs a token of the forge")
-    return forge.proposals(forge.api(os.environ, host), project, token, time.sleep)
+    return forge.proposals(api_of(forge, os.environ, host), project, token, time.sleep)

@@ -13,7 +13,7 @@ from avactl.apply.reconcile.reporting.report import Result
 from avactl.apply.reconcile.source import Revision
 from avactl.base.terminal import shorten_middle, visible_text
 from avactl.diagnostics.redaction import redact_text
-from avactl.forges import FORGES, current_forge, forge_of_host, locate_repository
+from avactl.forges import FORGES, api_of, current_forge, forge_of_host, locate_repository
 from avactl.forges.forge import CommitStatus, Environ, EnvironmentProblem, Forge, find_token
 
 State = Literal["success", "failure", "pending"]
@@ -76,6 +76,6 @@ def _find_destination(env: Environ, url: str) -> tuple[Forge, str, str, str] | N
     for forge in [named] if named else [current_forge(env), *FORGES]:
         token = find_token(env, forge.tokens) if forge else ""
         if forge and token:
-            api, project = forge.api(env, host if named else ""), env.get(forge.project_variable) or path
+            api, project = api_of(forge, env, host if named else ""), env.get(forge.project_variable) or path
             return (forge, api, project, token) if api and project else None
     return None
