@@ -17,8 +17,14 @@ from avactl.program.refused import RefusedError
 
 
 def objects_of(item: Item, program: Program) -> list[Manifest]:
-    """Return the objects of one spec with its patches. Raises RefusedError for objects that are not allowed."""
-    return apply_patches(item, program, registry.get_kind(item.kind).lower(item, program))
+    """Return the objects of one spec with its patches.
+
+    Raises RefusedError for objects that are not allowed, and for a document that no daemon would read.
+    """
+    try:
+        return apply_patches(item, program, registry.get_kind(item.kind).lower(item, program))
+    except (DocumentError, ValidationError) as error:
+        raise RefusedError([_beyond_limits(item, error)]) from error
 
 
 def apply_patches(item: Item, program: Program, found: list[Manifest]) -> list[Manifest]:
@@ -50,8 +56,6 @@ def lower(state: State) -> State:
             for item in items:
                 try:
                     manifests += objects_of(item, program)
-                except (DocumentError, ValidationError) as error:
-                    problems.append(_beyond_limits(item, error))
                 except RefusedError as refused:
                     problems += refused.problems
                 except Exception as error:

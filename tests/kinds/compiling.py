@@ -23,8 +23,12 @@ def compiled(text: str) -> Compilation:
 
 def unchecked(text: str) -> Compilation:
     """As `compiled`, with problems and all."""
-    documents = [f"apiVersion: avactl.dev/v1\n{part.strip()}\n" for part in text.split("\n---\n")]
-    return compile_tree(MemoryTree({"platform.yaml": "---\n".join(documents).encode()}))
+    return compile_tree(MemoryTree({"platform.yaml": complete(text).encode()}))
+
+
+def complete(text: str) -> str:
+    """Documents with the `apiVersion` that was left out."""
+    return "---\n".join(f"apiVersion: avactl.dev/v1\n{part.strip()}\n" for part in text.split("\n---\n"))
 
 
 def body(result: Compilation, kind: str, name: str, namespace: str = "", cluster: str = "main") -> dict[str, Any]:
