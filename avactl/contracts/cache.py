@@ -28,7 +28,7 @@ MAX_CLAIMS = 500
 MAX_HOLDERS = 500
 """Nodes in the status of one version."""
 _MAX_VERSIONS, _MAX_STORES = 1_000, 200
-_MAX_STATUS_ENTRIES = 100_000
+MAX_STATUS_ENTRIES = 100_000
 _PATH = r"(/(?!\.{1,2}(/|\Z))[^/\x00-\x1f\x7f]{1,255}){1,32}"
 _TIER = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
 _CRON = re.compile(r"[\d*,/ -]{9,100}").fullmatch
@@ -256,9 +256,9 @@ class CacheStatus(Contract):
     """`status.json`: tiers and datasets, for the scheduler, `avactl cache` and the next leader."""
 
     MAX_BYTES = 900_000
-    datasets: Annotated[Mapping[_Key, DatasetStatus], Field(max_length=_MAX_STATUS_ENTRIES)] = {}
+    datasets: Annotated[Mapping[_Key, DatasetStatus], Field(max_length=MAX_STATUS_ENTRIES)] = {}
     """By `NAMESPACE/NAME/VERSION`."""
-    tiers: Annotated[Mapping[_Key, TierStatus], Field(max_length=_MAX_STATUS_ENTRIES)] = {}
-    flushes: Annotated[Mapping[_Key, FlushStatus], Field(max_length=_MAX_STATUS_ENTRIES)] = {}
-    errors: Annotated[Mapping[_Key, _Message], Field(max_length=_MAX_STATUS_ENTRIES)] = {}
+    tiers: Annotated[Mapping[_Key, TierStatus], Field(max_length=MAX_STATUS_ENTRIES)] = {}
+    flushes: Annotated[Mapping[_Key, FlushStatus], Field(max_length=MAX_STATUS_ENTRIES)] = {}
+    errors: Annotated[Mapping[_Key, _Message], Field(max_length=MAX_STATUS_ENTRIES)] = {}
     """Why a ConfigMap is not used, by its `NAMESPACE/NAME`."""

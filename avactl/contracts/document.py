@@ -71,6 +71,10 @@ class DocumentError(ValueError):
     """A document is not what its contract says; the message names the field."""
 
 
+class DocumentTooLargeError(DocumentError):
+    """A document has more bytes than its contract allows."""
+
+
 def absent(default: T) -> T:
     """Declare the default of a field whose key is omitted while it has this value."""
     field: T = Field(default=default, exclude_if=lambda value: bool(value == default))
@@ -122,12 +126,11 @@ def dump(document: Contract, indent: bool = False) -> str:
     """Return the text of a document, with sorted keys: on one line for annotations, or indented for ConfigMaps.
 
     Fields that were not set are omitted: their default is what a document without the key means. Raises DocumentError
-    for a text that no reader would parse.
+    for a text that `load` refuses: changed copies and the parts that a daemon counts in were not validated.
     """
     options = orjson.OPT_SORT_KEYS | (orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE if indent else 0)
     text = orjson.dumps(document.model_dump(by_alias=True, exclude_unset=True), option=options)
-    if len(text) > document.MAX_BYTES:
-        raise DocumentError(f"it has more than {document.MAX_BYTES:,} bytes")
+    load(type(document), text)
     return text.decode()
 
 
@@ -136,7 +139,7 @@ def load(model: type[D], text: object) -> D:
     if not isinstance(text, str | bytes) or not text:
         raise DocumentError("it is missing")
     if len(text) > model.MAX_BYTES:
-        raise DocumentError(f"it has more than {model.MAX_BYTES:,} bytes")
+        raise DocumentTooLargeError(f"it has more than {model.MAX_BYTES:,} bytes")
     data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     try:
         return model.model_validate_json(data, by_alias=True, by_name=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import ConfigDict, Field, StringConstraints, model_validator
 
@@ -25,6 +25,8 @@ from avactl.contracts.document import (
 MAX_ADDRESSES = 10_000
 """Addresses in one ConfigMap of weights, which may have 1 MiB. Clients give those beyond it the average weight."""
 MAX_MESSAGE = 1000
+_WRITTEN_MESSAGE = 900
+"""Characters of a message that is written."""
 """Characters of the texts in the state of a rollout."""
 _MAX_BYTES = 64 * 1024
 Traffic = Literal["gateway", "replicas", "service"]
@@ -160,6 +162,12 @@ class RolloutState(Contract):
     version: _Message = absent("")
     """Hash of the version of the last rollout."""
     ended: UnixTime = absent(0.0)
+
+    def replace(self, **changes: object) -> Self:
+        """Return a changed copy; a message that is too long is cut."""
+        if isinstance(message := changes.get("message"), str):
+            changes["message"] = message[:_WRITTEN_MESSAGE]
+        return super().replace(**changes)
 
     @classmethod
     def read(cls, text: object) -> RolloutState:

@@ -9,7 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from time import monotonic
 
-from avactl.contracts.cache import CacheStatus, DatasetConfig, DatasetStatus, FlushStatus, TierConfig, TierStatus
+from avactl.contracts.cache import (
+    MAX_STATUS_ENTRIES,
+    CacheStatus,
+    DatasetConfig,
+    DatasetStatus,
+    FlushStatus,
+    TierConfig,
+    TierStatus,
+)
 from avactl.contracts.document import DocumentError
 from avactl.contracts.names import (
     CACHE_DATASET_CONFIG,
@@ -26,7 +34,7 @@ from avactl.daemons.cache.drain import DrainGuard
 from avactl.daemons.cache.fuse_mounts import FuseMounts
 from avactl.daemons.cache.pods import Nodes, PendingPods, TierPods, TierVolumes
 from avactl.daemons.cache.runner import STUCK, TierRunner
-from avactl.daemons.cache.status import StatusWriter
+from avactl.daemons.cache.status import StatusWriter, keep_least_cached
 from avactl.daemons.cache.writeback.push import Flush, WriteBackTask
 from avactl.kube import logs
 from avactl.kube.access import Access
@@ -196,7 +204,7 @@ class Daemon(ElectedDaemon):
             if runner.write_back is not None:
                 flushes |= runner.write_back.flushed
         return CacheStatus(
-            datasets=datasets,
+            datasets=keep_least_cached(datasets, MAX_STATUS_ENTRIES),
             tiers={name: runner.status() for name, runner in sorted(self.runners.items())},
             flushes=flushes,
             errors=dict(sorted(self.configs.errors.items())[:100]),

@@ -216,7 +216,9 @@ class Prewarmer:
         largest = sorted(held.items(), key=lambda each: -each[1])[:MAX_HOLDERS]
         entry.bytes, entry.total_bytes, entry.files, entry.total_files = size, total_size, files, total_files
         entry.percent = 100.0 if total_files and files == total_files else _format_percent(size, total_size)
-        entry.holders = {self._node_of(address): round(part / total_size, 4) for address, part in largest if total_size}
+        # Blocks of a file that is being written count already, and its length does not.
+        shares = ((address, min(1.0, round(part / total_size, 4))) for address, part in largest if total_size)
+        entry.holders = {self._node_of(address): share for address, share in shares}
         entry.updated = int(time.time())
         if not entry.loading:
             entry.error = ""

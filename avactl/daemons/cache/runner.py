@@ -150,4 +150,4 @@ class TierRunner:
     def status(self) -> TierStatus:
         """Return the tier's part of the status."""
         error = "; ".join(f"{name}: {text}" for name, text in sorted(self.errors.items()))
-        return self.facts.model_copy(update={"error": error[: 3 * MAX_TEXT]})
+        return self.facts.replace(error=error[: 3 * MAX_TEXT])

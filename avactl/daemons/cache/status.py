@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
-from avactl.contracts.cache import STATUS_KEY, CacheStatus
-from avactl.contracts.document import DocumentError, dump, load
+from avactl.contracts.cache import STATUS_KEY, CacheStatus, DatasetStatus
+from avactl.contracts.document import DocumentError, DocumentTooLargeError, dump, load
 from avactl.contracts.names import CACHE_STATUS, CACHE_STATUS_CONFIG, CONFIG_LABEL, MANAGED_BY, MANAGER
 from avactl.kube import logs
 from avactl.kube.client import MERGE, ApiError, Client
@@ -67,7 +68,7 @@ def _bound_status(status: CacheStatus) -> str:
     while True:
         try:
             return dump(status)
-        except DocumentError:
+        except DocumentTooLargeError:
             if not status.datasets:
                 raise
             status = _reduced(status)
@@ -76,7 +77,13 @@ def _bound_status(status: CacheStatus) -> str:
 def _reduced(status: CacheStatus) -> CacheStatus:
     # Which node holds what only makes a placement better: it is the first to go.
     if any(value.holders for value in status.datasets.values()):
-        bare = {key: value.model_copy(update={"holders": {}}) for key, value in status.datasets.items()}
+        bare = {key: value.replace(holders={}) for key, value in status.datasets.items()}
         return status.replace(datasets=bare)
-    least_cached = sorted(status.datasets.items(), key=lambda each: each[1].percent)
-    return status.replace(datasets=dict(least_cached[: len(least_cached) // 2]))
+    return status.replace(datasets=keep_least_cached(status.datasets, len(status.datasets) // 2))
+
+
+def keep_least_cached(datasets: Mapping[str, DatasetStatus], count: int) -> Mapping[str, DatasetStatus]:
+    """Return the `count` datasets of which the smallest part is cached: they matter most to those who wait."""
+    if len(datasets) <= count:
+        return datasets
+    return dict(sorted(datasets.items(), key=lambda each: each[1].percent)[:count])

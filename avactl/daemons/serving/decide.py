@@ -300,7 +300,7 @@ class _Rollout:
             version=state.canary,
             ended=self.now,
             reason="RolledBack" if rejected else "Stable",
-            message=f"version {state.canary}: {state.message}"[:900],
+            message=f"version {state.canary}: {state.message}",
         )
         return Plan(done, events=[Event("RolloutRolledBack", done.message, rejected)])
 
@@ -329,7 +329,7 @@ class _Rollout:
         lacks, why = self.answers.why
         if lacks:
             if self.config.in_place and not self.state.in_place:
-                return Plan(self.state.replace(in_place=True, message=f"in place: {why}"[:900]))
+                return Plan(self.state.replace(in_place=True, message=f"in place: {why}"))
             return self._hold("NoRoom", why, warning=True)
         if waited > self.view.deadline:
             return self._abort(
@@ -486,10 +486,10 @@ class _Rollout:
         return list(found)
 
     def _hold(self, reason: str, message: str, warning: bool = False) -> Plan:
-        state = self.state.replace(reason=reason, message=message[:900])
+        state = self.state.replace(reason=reason, message=message)
         told = [Event(f"Rollout{reason}", message, warning)] if state.reason != self.state.reason else []
         return Plan(state, events=told)
 
     def _abort(self, reason: str, message: str) -> Plan:
-        state = self.state.replace(phase="aborting", since=self.now, reason=reason, message=message[:900])
+        state = self.state.replace(phase="aborting", since=self.now, reason=reason, message=message)
         return Plan(state, events=[Event("RolloutAborting", f"version {state.canary}: {message}", reason in REJECTING)])
