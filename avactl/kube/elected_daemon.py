@@ -109,9 +109,11 @@ class ElectedDaemon:
                 for task in tasks:
                     task.cancel()
         finally:
-            await self._clean_up()
-            if self._leader is not None:
-                await asyncio.shield(self._leader.release())
+            try:
+                await self._clean_up()
+            finally:
+                if self._leader is not None:
+                    await asyncio.shield(self._leader.release())
 
     async def _follow(self, reflector: Reflector) -> None:
         if self._leader is not None:

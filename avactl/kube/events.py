@@ -46,11 +46,12 @@ class EventRecorder:
         """Post an Event made by `new_event`, for callers that retry. Raises ApiError and UnreachableError."""
         regarding, now = event["regarding"], monotonic()
         key = (*map(str, regarding.values()), event["action"], event["reason"], event["type"], event["note"])
-        path, count, last = self._series.pop(key, ("", 0, 0.0))
+        path, count, last = self._series.get(key, ("", 0, 0.0))
         if not path or now - last > _SERIES_TIMEOUT_S or not await self._count(path, count + 1):
             await self._client.send("POST", events_path(event), event)
             path, count = f"{events_path(event)}/{event['metadata']['name']}", 0
         self._series[key] = path, count + 1, now
+        self._series.move_to_end(key)
         if len(self._series) > _MAX_SERIES:
             self._series.popitem(last=False)
 
@@ -100,5 +101,5 @@ def events_path(event: Mapping[str, Any]) -> str:
 
 
 def _bounded(note: str) -> str:
-    data = note.encode(errors="replace")
-    return note if len(data) <= MAX_NOTE_BYTES else data[: MAX_NOTE_BYTES - 3].decode(errors="ignore") + "…"
+    data = note.encode(errors="replace")  # a lone surrogate, of a file's name, could not be sent
+    return data.decode() if len(data) <= MAX_NOTE_BYTES else data[: MAX_NOTE_BYTES - 3].decode(errors="ignore") + "…"

@@ -99,12 +99,12 @@ class Leader:
         running = asyncio.create_task(self.run())
         won = asyncio.create_task(self.won.wait())
         try:
-            ends, forbidden, asked = monotonic() + patience, monotonic() + _FORBIDDEN_S, False
+            ends, forbidden, asked = monotonic() + patience, monotonic() + _FORBIDDEN_S, ""
             while not (await asyncio.wait([running, won], timeout=_POLL_S, return_when=asyncio.FIRST_COMPLETED))[0]:
-                if self.tried.is_set() and not asked:
-                    waiting(self._holder)
+                if self._holder not in ("", asked):  # known only once a try was answered; another replica may take over
+                    asked = self._holder
+                    waiting(asked)
                     await self._request()
-                    asked = True
                 if self.refused is not None and monotonic() > forbidden:
                     raise self.refused
                 if monotonic() > ends:

@@ -136,7 +136,7 @@ class Daemon(ElectedDaemon):
                 new = False
                 # Failures are retried soon; a full pass runs from time to time.
                 all_again = monotonic() + (self._request.resync if done else self._request.interval)
-                await self._sleep(self._pause)
+                await self._sleep(self._pause, requested)
             await self._sleep(max(0.0, min(look_again, all_again) - monotonic()), watcher.differs, requested)
 
     async def _look(self) -> bool:
