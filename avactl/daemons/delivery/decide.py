@@ -73,7 +73,7 @@ class Seen(NamedTuple):
     served: str = ""
     """URL of the service's model in the specs at the head of the branch."""
     rollout: Rollout | None = None
-    """PipelineState of the rollout to `served`; None if the service has not taken it up."""
+    """State of the rollout to `served`; None if the service has not taken it up."""
     proposal: Literal["", "open", "closed"] = ""
     """Pull request of the active run: none (yet), open, or closed without a merge."""
     version: str = ""

@@ -171,17 +171,6 @@ def _make_job(template: Body, name: str, start: Start, keep: str) -> Body:
     }
 
 
-def _text_of(pod: Body, phase: str) -> tuple[str, str]:
-    """Return when a pod was created, and what a container of it has written; "" if none has."""
-    status = pod.get("status") or {}
-    for each in [*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ())]:
-        ended = (each.get("state") or {}).get("terminated") or {}
-        if ended.get("message") and (phase == "Succeeded" or ended.get("exitCode")):
-            # Beyond the limit of Kubernetes, a text is not from the kubelet.
-            return str(pod["metadata"].get("creationTimestamp")), str(ended["message"])[: MAX_TEXT + 1]
-    return "", ""
-
-
 def _run(job: Body) -> int:
     text = str((job["metadata"].get("labels") or {}).get(names.RUN, ""))
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0

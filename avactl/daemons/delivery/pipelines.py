@@ -77,8 +77,8 @@ class Pipelines:
     async def advance(self, name: str) -> None:
         """Advance one pipeline as far as possible now.
 
-        Raises ApiError, UnreachableError, PlanError, HintedError and ValueError; nothing is lost, and a later pass goes
-        on.
+        Raises ApiError, UnreachableError, DocumentError, HintedError and ValueError; nothing is lost, and a later pass
+        goes on.
         """
         for _ in range(_MAX_TURNS):
             plan = self._maps.data(name)

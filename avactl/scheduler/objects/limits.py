@@ -10,12 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from avactl.contracts.pod_annotations import MAX_LABEL_KEY_CHARS, MAX_TEXT_CHARS, Reader, read_by
+from avactl.contracts.pod_annotations import MAX_TEXT_CHARS, Reader, read_by
 from avactl.scheduler.objects.gangs import GANG_LABELS
 
-TEXT = MAX_TEXT_CHARS
-"""Maximum characters of a quantity, and of quoted text in messages."""
-LABEL_KEY = MAX_LABEL_KEY_CHARS
 CONSTRAINT_ANNOTATIONS = frozenset(each.name for each in read_by(Reader.CONSTRAINTS))
 """Pod annotations that constraints parse when they are asked about the pod."""
 _MAX_CHARS = {each.name: each.max_chars for each in (*read_by(Reader.SCHEDULER), *read_by(Reader.CONSTRAINTS))}
