@@ -41,7 +41,7 @@ OFTEN = """
 from importlib import import_module
 from avactl.cli.main import main
 
-import_module("avactl.kinds.pipeline.check")._SHORTEST = 1
+import_module("avactl.kinds.pipeline.check")._MIN_INTERVAL_S = 1
 main()
 """
 """avactl with pipelines that may run every few seconds."""
