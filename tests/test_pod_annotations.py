@@ -31,9 +31,7 @@ a pod as unschedulable if a value that it reads is longer than shown.
 def page(annotations: tuple[PodAnnotation, ...]) -> str:
     rows: list[tuple[str, ...]] = [("annotation", "meaning", "values", "written by", "read by"), ("---",) * 5]
     for each in annotations:
-        bound = (
-            f"at most {each.max_chars:,} characters" if {Reader.SCHEDULER, Reader.CONSTRAINTS} & each.readers else ""
-        )
+        bound = f"at most {each.max_chars:,} characters" if Reader.SCHEDULER in each.readers else ""
         values = ", ".join(f"`{value}`" for value in each.values) or bound
         accounts = ("; ".join(sorted(who.value for who in whom)) for whom in (each.writers, each.readers))
         rows.append((f"`{each.name}`", each.meaning, values, *accounts))

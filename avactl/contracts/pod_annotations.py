@@ -70,8 +70,8 @@ class PodAnnotation(NamedTuple):
 
 _MEMBER, _SPEC, _DELIVERY = (frozenset({each}) for each in (Writer.MEMBER, Writer.SPEC, Writer.DELIVERY))
 _JOB_CONTROLLER = frozenset({Writer.JOB_CONTROLLER})
-_SCHEDULER, _CONSTRAINTS = (frozenset({each}) for each in (Reader.SCHEDULER, Reader.CONSTRAINTS))
-_CONTAINERS = frozenset({Reader.CONTAINERS})
+_SCHEDULER, _CONTAINERS = (frozenset({each}) for each in (Reader.SCHEDULER, Reader.CONTAINERS))
+_CONSTRAINTS = frozenset({Reader.SCHEDULER, Reader.CONSTRAINTS})
 _DIFF, _OTHERS, _COMMANDS = (frozenset({each}) for each in (Reader.DIFF, Reader.OTHERS, Reader.COMMANDS))
 _PLANNED = frozenset({Reader.SCHEDULER, Reader.SNAPSHOT})
 

@@ -115,6 +115,10 @@ class CachedDatasets(Constraint):
         mask = self._locality.required_nodes(pod)
         return ALL_NODES if mask is None else self.only_nodes(mask, "without a part of its datasets in the cache")
 
+    def restricts(self, pod: PodInfo) -> bool:
+        """Return True if the pod must be next to its data. Raises RuleError."""
+        return self._locality.required_nodes(pod) is not None
+
     def score_nodes(self, pod: PodInfo) -> Floats | None:
         """Return the weight of each slot by the datasets that its node holds. Raises RuleError."""
         return self._locality.node_weights(pod)

@@ -43,7 +43,6 @@ class JobOrder(Constraint):
 
     title = "Jobs that it starts after"
     offline = False
-    pins_pods = False
 
     def __init__(self, cache: ClusterCache, policy: PlacementPolicy) -> None:
         super().__init__(cache, policy)

@@ -21,6 +21,10 @@ class VolumeAccess(Constraint):
             return ALL_NODES
         return self.only_nodes(mask, "without access to its volumes, or at the volume limit")
 
+    def restricts(self, pod: PodInfo) -> bool:
+        """Return True if a volume is not reachable everywhere. Raises as `filter_nodes`."""
+        return bool(pod.volumes) and self.cache.volumes.reachable_nodes(pod) is not None
+
     def watches(self) -> Iterable[Watch]:
         """Return the storage objects; their tables retry pods when they change."""
         volumes, attached, storage = self.cache.volumes, self.cache.volumes.attached, "/apis/storage.k8s.io/v1"

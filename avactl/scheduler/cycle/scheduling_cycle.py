@@ -16,7 +16,6 @@ from avactl.scheduler import metrics
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.cache.team_usage import StartRequest
 from avactl.scheduler.constraints.constraint_set import ConstraintSet
-from avactl.scheduler.cycle.failed_demands import FailedDemands
 from avactl.scheduler.cycle.pending_reasons import PendingReasons
 from avactl.scheduler.cycle.placer import Placer, StartAttempt
 from avactl.scheduler.cycle.starter import PodStarter
@@ -28,6 +27,7 @@ from avactl.scheduler.preemption.attempt import PreemptionRequest
 from avactl.scheduler.preemption.candidates import BudgetChecker
 from avactl.scheduler.preemption.disruption_budgets import DisruptionBudgets
 from avactl.scheduler.preemption.preemptor import Preemptor
+from avactl.scheduler.queue.failed_demands import FailedDemands
 from avactl.scheduler.queue.gang_domains import gang_domains
 from avactl.scheduler.queue.gang_request import Demand, QuotaOwner, WaitCause, WaitGroup, gang_of, roles_of
 from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup, SchedulingQueue

@@ -15,7 +15,7 @@ from avactl.scheduler.objects.gangs import GANG_LABELS
 
 CONSTRAINT_ANNOTATIONS = frozenset(each.name for each in read_by(Reader.CONSTRAINTS))
 """Pod annotations that constraints parse when they are asked about the pod."""
-_MAX_CHARS = {each.name: each.max_chars for each in (*read_by(Reader.SCHEDULER), *read_by(Reader.CONSTRAINTS))}
+_MAX_CHARS = {each.name: each.max_chars for each in read_by(Reader.SCHEDULER)}
 """Longest values of the annotations that the scheduler reads."""
 MAX_LABELS, MAX_VOLUMES, MAX_TOLERATIONS, MAX_CLAIMS = 256, 256, 128, 64
 MAX_CONTAINERS = 512

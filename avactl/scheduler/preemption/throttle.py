@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from time import monotonic
 
+from avactl.scheduler.queue.failed_demands import FailedDemands
 from avactl.scheduler.queue.scheduling_queue import SchedulingQueue
 
 TURN_S = 1.0
@@ -12,8 +13,6 @@ TURN_S = 1.0
 MAX_SAVED_S = 0.05
 """Burst budget for failed preemption attempts. With few pending units no attempt is delayed; otherwise units of lower
 priority could take the free resources."""
-MAX_REMEMBERED_GROUPS = 10_000
-"""Maximum number of groups with a remembered failed attempt."""
 
 
 class PreemptionThrottle:
@@ -22,7 +21,7 @@ class PreemptionThrottle:
     def __init__(self, queue: SchedulingQueue, share: float) -> None:
         """`share`: largest share of time that may be spent on failed attempts."""
         self._queue, self._share = queue, share
-        self._failures: dict[Hashable, tuple[int, str]] = {}
+        self._failures = FailedDemands()
         self._skipped: dict[str, dict[Hashable, None]] = {}
         """Groups by team whose attempts were skipped during a pause."""
         self._turn = ""
@@ -47,10 +46,9 @@ class PreemptionThrottle:
         """Reset after a rebuild of the state."""
         self._failures.clear()
 
-    def recall_failure(self, group: Hashable, freed: int) -> str | None:
+    def recall_failure(self, group: Hashable, change_epoch: int) -> str | None:
         """Return the message of groups whose last attempt failed at this change epoch; None if there was none."""
-        then, words = self._failures.get(group, (-1, ""))
-        return words if then == freed else None
+        return self._failures.reason(group, change_epoch)
 
     def may_begin(self, key: str, group: Hashable, team: str = "") -> bool:
         """Return True if a unit may attempt preemption now; otherwise its group gets a turn later."""
@@ -65,11 +63,9 @@ class PreemptionThrottle:
         self._turn, self._began, self._paused_until = "", now, 0.0
         return True
 
-    def record_failure(self, group: Hashable, freed: int, words: str) -> None:
+    def record_failure(self, group: Hashable, change_epoch: int, words: str) -> None:
         """Record a failed attempt; `words` is the message for the unit."""
-        if len(self._failures) > MAX_REMEMBERED_GROUPS:
-            self._failures.clear()
-        self._failures[group] = (freed, words)
+        self._failures.record(group, change_epoch, words)
         now = monotonic()
         saved = min(MAX_SAVED_S, self._budget + (self._began - self._budget_time) * self._share)
         self._budget, self._budget_time = saved - (now - self._began) * (1 - self._share), now
