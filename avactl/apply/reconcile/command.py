@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -31,7 +30,6 @@ from avactl.policy.owners import as_json, from_json, ownership_problem
 from avactl.program.program import Program
 from avactl.spec.repository.git import run_git
 from avactl.spec.repository.tree import find_root
-from avactl.spec.schema.values import DURATION_PATTERN, duration_seconds
 
 AGENT = "avactl-reconcile"
 
@@ -68,13 +66,6 @@ class Declared:
     def ok(self) -> bool:
         """True if it compiles; otherwise nothing is applied."""
         return self.compilation.ok
-
-
-def parse_duration(text: str, name: str) -> float:
-    """Parse `90s` or `5m` into seconds. Raises ValueError."""
-    if re.fullmatch(DURATION_PATTERN, text) is None:
-        raise ValueError(f"{name}: `{text}` is not a duration; write e.g. `90s` or `5m`")
-    return float(duration_seconds(text))
 
 
 def source_of(request: Request) -> WorkingDirectory | Branch:

@@ -9,7 +9,7 @@ from typing import Any
 from avactl.apply.reconcile.desired import INVENTORY, Wanted
 from avactl.apply.reconcile.diffing.field_policy import Hands
 from avactl.apply.reconcile.diffing.object_diff import compare
-from avactl.base.object_identity import Gvk, ObjectKey
+from avactl.base.object_identity import Gvk, ObjectKey, namespaced_name
 from avactl.kube.client import Client
 from avactl.kube.object_client import ObjectClient
 from avactl.kube.reflector import Reflector
@@ -25,9 +25,8 @@ class _Kind:
 
     def put(self, item: dict[str, Any]) -> None:
         item["apiVersion"], item["kind"] = self._gvk
-        key = ObjectKey.of(item)
-        self._seen.add(f"{key.namespace}/{key.name}" if key.namespace else key.name)
-        each = self._wanted.get(key)
+        self._seen.add(namespaced_name(item))
+        each = self._wanted.get(ObjectKey.of(item))
         if each is None:
             return
         found = compare(each.body, item, each.leave, self._hands)

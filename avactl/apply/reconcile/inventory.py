@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from avactl.apply.reconcile.desired import Wanted
-from avactl.base.object_identity import Gvk, ObjectKey
+from avactl.base.object_identity import Gvk, ObjectKey, object_reference
 from avactl.contracts import names
 from avactl.kube.client import ApiError
 from avactl.kube.object_client import ObjectClient
@@ -172,13 +172,7 @@ class Records:
 
     def reference(self, record: Record) -> dict[str, str]:
         """Return the object reference of the ConfigMap for Events."""
-        return {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "namespace": self.namespace,
-            "name": self.name,
-            "uid": record.uid,
-        }
+        return object_reference(*_CONFIG_MAP_KIND, {"name": self.name, "namespace": self.namespace, "uid": record.uid})
 
 
 def kinds_of(wanted: Collection[Wanted]) -> frozenset[Gvk]:

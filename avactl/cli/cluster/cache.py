@@ -19,10 +19,10 @@ from avactl.cli.cluster.cluster_session import (
     Context,
     DaemonKubeconfig,
     Kubeconfig,
+    check_listen,
     connect,
     guard_imports,
     plain_text,
-    serve_metrics,
     tell_target,
     with_client,
 )
@@ -68,7 +68,7 @@ def run(
     options = daemon.Options(
         namespace or os.environ.get("POD_NAMESPACE", "") or CACHE_NAMESPACE, lease, listen, interval
     )
-    with serve_metrics(listen):
+    with check_listen(listen):
         asyncio.run(daemon.run(connect(kubeconfig), options))
 
 

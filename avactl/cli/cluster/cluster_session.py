@@ -98,8 +98,8 @@ def chosen_context(kubeconfig: Path | None, context: str) -> str:
 
 
 @contextmanager
-def serve_metrics(listen: str) -> Iterator[None]:
-    """Serve a daemon's metrics at `--listen`, if that is not empty.
+def check_listen(listen: str) -> Iterator[None]:
+    """Check `--listen` of a daemon, if it is not empty, and run the daemon in the block.
 
     Exits with USAGE if the address is invalid, with MISSING if it cannot listen there.
     """

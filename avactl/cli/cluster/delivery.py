@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from avactl.base.exit_codes import USAGE
-from avactl.base.terminal import count_text, duration_text
+from avactl.base.terminal import count_text, duration_text, join_words
 from avactl.cli.cluster.cluster_session import (
     ClusterName,
     Context,
     DaemonKubeconfig,
     Kubeconfig,
+    check_listen,
     connect,
     guard_imports,
     plain_text,
-    serve_metrics,
 )
 from avactl.cli.cluster.tables import Once, show_status
 from avactl.cli.common import exit_with
 from avactl.cli.environments import EnvironmentOption
 from avactl.cli.options import Output, OutputFormat
-from avactl.forges import find_forge, forge_names, join_names
+from avactl.forges import find_forge, forge_names
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -138,7 +138,7 @@ def run(
     author: Annotated[str, typer.Option(help="Author of the commits.")] = "avactl",
     email: Annotated[str, typer.Option(help="E-mail address of the author.")] = "avactl@localhost",
     forge: Annotated[
-        str, typer.Option(help=f"Forge for pull requests: {join_names(forge_names(), 'or')}; empty: none.")
+        str, typer.Option(help=f"Forge for pull requests: {join_words(forge_names(), 'or')}; empty: none.")
     ] = "",
     api: Annotated[str, typer.Option(metavar="URL", help="Root of the forge's REST API.")] = "",
     project: Annotated[str, typer.Option(help="OWNER/NAME on the forge.")] = "",
@@ -169,7 +169,7 @@ def run(
     proposals = TokenFileProposals(find_forge(forge), api, project, credentials or Path()) if forge else None
     own = namespace or os.environ.get("POD_NAMESPACE", "") or "avactl-system"
     options = daemon.Options(own, lease, listen, interval, git_interval)
-    with serve_metrics(listen):
+    with check_listen(listen):
         asyncio.run(daemon.run(connect(kubeconfig), specs, proposals, options))
 
 

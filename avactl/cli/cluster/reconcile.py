@@ -13,10 +13,10 @@ from avactl.base.exit_codes import INCOMPLETE, USAGE
 from avactl.cli.cluster.cluster_session import (
     Context,
     DaemonKubeconfig,
+    check_listen,
     chosen_context,
     connect,
     guard_imports,
-    serve_metrics,
 )
 from avactl.cli.common import exit_at_once, exit_with
 from avactl.cli.completion import complete_cluster
@@ -97,6 +97,7 @@ def reconcile(
         from avactl.apply.reconcile import command
         from avactl.apply.reconcile.diffing.field_policy import Hands
         from avactl.kube import client  # noqa: F401 - the connection needs it, but is made after a compile
+        from avactl.spec.schema.values import parse_duration
 
         run = command.run
         if watch:  # the daemon's imports take longer than a small run
@@ -113,7 +114,7 @@ def reconcile(
             cluster=cluster,
             inventory=inventory,
             wait=wait,
-            timeout=command.parse_duration(timeout, "--timeout"),
+            timeout=parse_duration(timeout, "--timeout"),
             prune=prune,
             allow_empty=allow_empty,
             take_over=take_over,
@@ -122,11 +123,11 @@ def reconcile(
             dry_run=dry_run,
             hands=Hands(frozenset(leave or ())),
             json=format is Output.json,
-            interval=command.parse_duration(interval, "--interval"),
-            resync=command.parse_duration(resync, "--resync"),
+            interval=parse_duration(interval, "--interval"),
+            resync=parse_duration(resync, "--resync"),
             listen=listen,
         )
-        with serve_metrics(listen):
+        with check_listen(listen):
             code = asyncio.run(run(request))
     except ValueError as error:
         exit_with(str(error), USAGE)

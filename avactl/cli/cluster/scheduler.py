@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from avactl.base.exit_codes import USAGE
-from avactl.cli.cluster.cluster_session import DaemonKubeconfig, connect, guard_imports, serve_metrics
+from avactl.cli.cluster.cluster_session import DaemonKubeconfig, check_listen, connect, guard_imports
 from avactl.cli.common import exit_on_os_error, exit_with
 
 
@@ -52,5 +52,5 @@ def scheduler(
         burst=burst,
         gang_grace=gang_grace,
     )
-    with serve_metrics(listen):
+    with check_listen(listen):
         asyncio.run(daemon.run(connect(kubeconfig, cluster=policy.cluster), options))

@@ -15,10 +15,10 @@ from avactl.cli.cluster.cluster_session import (
     Context,
     DaemonKubeconfig,
     Kubeconfig,
+    check_listen,
     connect,
     guard_imports,
     plain_text,
-    serve_metrics,
 )
 from avactl.cli.cluster.tables import Once, show_status
 from avactl.cli.options import Output, OutputFormat
@@ -54,7 +54,7 @@ def run(
         from avactl.daemons.serving import daemon
     own = namespace or os.environ.get("POD_NAMESPACE", "") or "avactl-system"
     options = daemon.Options(own, lease, listen, prometheus, interval, settle)
-    with serve_metrics(listen):
+    with check_listen(listen):
         asyncio.run(daemon.run(connect(kubeconfig), options))
 
 

@@ -81,7 +81,7 @@ def _want_valid(change: Change) -> None:
 
 
 def _parse_duration(text: str, option: str) -> int:
-    from avactl.apply.reconcile.command import parse_duration
+    from avactl.spec.schema.values import parse_duration
 
     try:
         return max(1, round(parse_duration(text, option)))

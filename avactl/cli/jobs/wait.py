@@ -46,7 +46,7 @@ def wait(
 
     Exit code: 0 the job has succeeded · 5 it has failed · 6 it was deleted · 124 timeout.
     """
-    from avactl.apply.reconcile.command import parse_duration
+    from avactl.spec.schema.values import parse_duration
 
     try:
         seconds = parse_duration(timeout, "--timeout") if timeout else None

@@ -261,6 +261,13 @@ def duration_seconds(value: str) -> Fraction:
     return sum((int(number) * _UNIT_SECONDS[unit] for number, unit in _DURATION_PART(value)), Fraction(0))
 
 
+def parse_duration(text: str, name: str) -> float:
+    """Parse an option: `90s` or `5m` into seconds. Raises ValueError."""
+    if re.fullmatch(DURATION_PATTERN, text) is None:
+        raise ValueError(f"{name}: `{text}` is not a duration; write e.g. `90s` or `5m`")
+    return float(duration_seconds(text))
+
+
 def _check_duration(value: str) -> str:
     if len(value) > MAX_DURATION:
         hint = "write a number and a unit: `1h30m`"

@@ -13,7 +13,7 @@ from avactl.apply.reconcile.reporting.report import Result
 from avactl.apply.reconcile.source import Revision
 from avactl.base.terminal import shorten_middle, visible_text
 from avactl.diagnostics.redaction import redact_text
-from avactl.forges import FORGES, api_of, current_forge, forge_of_host, locate_repository
+from avactl.forges import FORGES, api_of, current_forge, forge_of_host, host_and_path
 from avactl.forges.forge import CommitStatus, Environ, EnvironmentProblem, Forge, find_token
 
 State = Literal["success", "failure", "pending"]
@@ -71,7 +71,7 @@ def _find_destination(env: Environ, url: str) -> tuple[Forge, str, str, str] | N
     A host whose name does not tell the forge has that of the pipeline, or of the first token. Raises
     EnvironmentProblem.
     """
-    host, path = locate_repository(url)
+    host, path = host_and_path(url)
     named = forge_of_host(host)
     for forge in [named] if named else [current_forge(env), *FORGES]:
         token = find_token(env, forge.tokens) if forge else ""
