@@ -10,6 +10,7 @@ import json
 import os
 import re
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 _CI_COMMAND = re.compile(r"(#(?=#(?:vso)?\[)|^[^\S\n]*:(?=:)|section(?=_(?:start|end):))[#:_]", re.MULTILINE)
@@ -75,6 +76,11 @@ def _inert_json(text: str) -> str:
 def count_text(count: int, one: str, many: str = "") -> str:
     """Format a count: `1 pod`, `1,281,167 objects`."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def join_words(words: Sequence[str], word: str = "and") -> str:
+    """Return `A, B and C`; "" if there are none."""
+    return f"{', '.join(words[:-1])} {word} {words[-1]}" if words[1:] else "".join(words)
 
 
 def amount_text(value: float) -> str:

@@ -51,7 +51,7 @@ def _escape_character(char: str) -> str:
 
 
 def _split(text: str) -> str:
-    """Escape a text, and in each command for CI systems the first character that `inert` replaces."""
+    """Escape a text, and in each command for CI systems the first character that `inert_text` replaces."""
     pairs = zip(text, inert_text(text), strict=True)
     return "".join(_escape_character(char) if char == shown else f"\\x{ord(char):02x}" for char, shown in pairs)
 

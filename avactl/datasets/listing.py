@@ -31,7 +31,7 @@ class Sums:
     bytes: int = 0
     without_size: int = 0
     labels: dict[str, Counter[str]] = field(default_factory=dict)
-    """Label → objects by value, of the first MAX_LABELS; `_REST` stands for values after the first MAX_VALUES."""
+    """Label → objects by value, of the first MAX_LABELS; `_REST_KEY` stands for values after the first MAX_VALUES."""
     uncounted: bool = False
     """True if there are more labels."""
 

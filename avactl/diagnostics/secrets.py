@@ -59,7 +59,7 @@ def _shannon_entropy(text: str) -> float:
 
 
 _CLASSES = bytes(1 if c.isdigit() else 2 if c.islower() else 3 if c.isupper() else 0 for c in map(chr, range(256)))
-"""Digit, lower case or upper case, by ASCII character: `_LONG` matches no others."""
+"""Digit, lower case or upper case, by ASCII character: `_IS_LONG_TOKEN` matches no others."""
 
 
 def is_random(value: str) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from avactl.base.terminal import join_words
 from avactl.forges.forge import Environ, Forge, PipelineRun
 from avactl.forges.forgejo import FORGE as FORGEJO
 from avactl.forges.gitea import FORGE as GITEA
@@ -43,7 +44,7 @@ def current_run(env: Environ, name: str | None = None, number: int | None = None
     return run if number is None else run._replace(number=number)
 
 
-def locate_repository(url: str) -> tuple[str, str]:
+def host_and_path(url: str) -> tuple[str, str]:
     """Return the host, with the port of its API, and the path of a repository's URL, as git takes it.
 
     Both are "" for a path without a host.
@@ -79,12 +80,7 @@ def join_hints(hint: Callable[[Forge], str]) -> str:
     titles: dict[str, list[str]] = {}
     for forge in FORGES:
         titles.setdefault(hint(forge), []).append(forge.title)
-    return ", ".join(f"{text} on {join_names(names)}" for text, names in titles.items())
-
-
-def join_names(names: list[str], word: str = "and") -> str:
-    """Return `A, B and C`."""
-    return f"{', '.join(names[:-1])} {word} {names[-1]}" if names[1:] else names[0]
+    return ", ".join(f"{text} on {join_words(names)}" for text, names in titles.items())
 
 
 def pipeline_paths() -> Iterator[str]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
 from avactl.base.terminal import shorten_middle
-from avactl.forges.rest import Api, ForgeError, GoneError, parse_json, raise_for_status
+from avactl.forges.rest import MAX_PAGES, Api, ForgeError, GoneError, parse_json, raise_for_status
 
 _MAX_TITLE = 250
 """Longest title, in characters."""
@@ -76,7 +77,9 @@ class Proposals(ABC):
     def _find_newest(self, branch: str) -> dict[str, Any] | None:
         action = f"reading the pull requests of {branch}"
         try:
-            for page in self._api.pages(self._path, action=action, **self._list_parameters(branch)):
+            pages = self._api.pages(self._path, action=action, **self._list_parameters(branch))
+            # Newest first. Beyond these pages there is none of ours that matters: opening another one is refused.
+            for page in islice(pages, MAX_PAGES):
                 for entry in page:
                     # Anyone may open one from a fork, whose branch has the same name.
                     if self._is_own(entry, branch):

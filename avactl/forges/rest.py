@@ -18,7 +18,7 @@ MAX_ATTEMPTS = 5
 """Attempts per request before it counts as failed."""
 MAX_WAIT_S = 180.0
 """Longest wait for a rate limit, in seconds. GitLab counts by the minute, GitHub by the hour."""
-_MAX_PAGES = 100
+MAX_PAGES = 100
 MAX_RESPONSE_BYTES = 128 * 1024 * 1024
 """Largest response in bytes: a page of 100 of GitLab's longest notes."""
 _MAX_DIGITS = 12
@@ -121,7 +121,7 @@ class Api:
         Of a link, only the parameters are followed: its host is what the forge takes for its own name.
         """
         following = params
-        for _ in range(_MAX_PAGES):
+        for _ in range(MAX_PAGES):
             response = self.send("GET", path, action=action, params=following or None)
             raise_for_status(response, action)
             entries = parse_json(response, action)
@@ -135,7 +135,7 @@ class Api:
                 following = {**params, "page": page}
             else:
                 return
-        raise ForgeError(f"{action}: the list has more than {_MAX_PAGES} pages", "nothing was written")
+        raise ForgeError(f"{action}: the list has more than {MAX_PAGES} pages", "nothing was written")
 
 
 def _rate_limit(response: httpx.Response) -> float | None:

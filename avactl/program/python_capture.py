@@ -183,7 +183,7 @@ def _fill_defaults(model: Model, data: dict[str, Any]) -> None:
 
 
 def evaluate_file(root: str, path: str, packages: Sequence[str] = ()) -> dict[str, Any]:
-    """Run a file of the repository at `root`; return its documents and its error. Imports are `traces.execute`'s."""
+    """Run a file of the repository at `root`; return its documents and its error. Imports: see `execute_file`."""
     recorder = Recorder(root)
     recorder.install()
     documents: list[dict[str, Any]] = []

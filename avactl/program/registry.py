@@ -161,7 +161,7 @@ def get_lifecycle(name: str) -> Lifecycle | None:
 
 
 def workload_kinds(only: Lifecycle | None = None) -> list[str]:
-    """Return the kinds whose specs run pods, in the order of `names`, without imports; `only`: of one lifecycle."""
+    """Return the kinds whose specs run pods, ordered as `kind_names`, without imports; `only`: of one lifecycle."""
     return [name for name in kind_names() if (found := get_lifecycle(name)) is not None and only in (None, found)]
 
 

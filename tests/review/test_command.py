@@ -275,6 +275,16 @@ def test_the_first_specs_are_new_and_no_error(avactl: Run, tmp_path: Path) -> No
             "GITEA_TOKEN is not set",
         ),
         (
+            {
+                "GITHUB_ACTIONS": "true",
+                "GITEA_ACTIONS": "true",
+                "GITHUB_REPOSITORY": "a/b",
+                "GITEA_TOKEN": "x",
+                "GITHUB_REF": "refs/pull/3/head",
+            },
+            "set GITEA_API_URL to its root",
+        ),
+        (
             {"GITLAB_CI": "true", "CI_PROJECT_ID": "4", "CI_MERGE_REQUEST_IID": "7", "CI_JOB_TOKEN": "j"},
             "CI_JOB_TOKEN cannot write comments",
         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from avactl.forges import FORGES, api_of, current_forge, find_forge, forge_of_host, locate_repository
+from avactl.forges import FORGES, api_of, current_forge, find_forge, forge_of_host, host_and_path
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from avactl.forges import FORGES, api_of, current_forge, find_forge, forge_of_ho
     ],
 )
 def test_the_place_of_a_repository(url: str, host: str, path: str) -> None:
-    assert locate_repository(url) == (host, path)
+    assert host_and_path(url) == (host, path)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from avactl.base.terminal import join_words
 from avactl.change.diff import phrases
 from avactl.change.diff.model import Consequence, Disruption, ObjectChange
 from avactl.program import registry
@@ -104,8 +105,7 @@ def _summarize_objects(objects: Sequence[ObjectChange]) -> str:
 
 
 def _list(words: Sequence[str]) -> str:
-    unique = sorted(set(words))
-    return unique[0] if len(unique) == 1 else ", ".join(unique[:-1]) + " and " + unique[-1]
+    return join_words(sorted(set(words)))
 
 
 def policy_consequences(old: Item | None, new: Item | None) -> list[Consequence]:

@@ -140,7 +140,7 @@ def _make_node(name: str, pool: Item[NodePoolSpec], program: Program) -> Body:
 
 
 def _make_slice(node: str, driver: str, model: str, count: int) -> Body:
-    """Return a ResourceSlice with the attributes of NVIDIA's and the example driver; see `cluster.devices.selector`."""
+    """Return a ResourceSlice with the attributes of NVIDIA's and the example driver; see `device_selector`."""
     product = f"NVIDIA {model}"
     attributes = {"type": {"string": "gpu"}, "productName": {"string": product}, "model": {"string": product}}
     devices = [

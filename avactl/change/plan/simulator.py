@@ -61,7 +61,7 @@ class World:
         self.items: dict[str, Body] = {}
         """Current pods, by `namespace/name`."""
         self._marked: dict[tuple[str, str, str], dict[str, None]] = {}
-        """Pod keys by namespace and one of `_INDEXED`."""
+        """Pod keys by namespace and one of `_INDEXED_LABELS`."""
         self._orders: deque[BindRequest] = deque()
         self._doomed: deque[Eviction] = deque()
         self.leaves: dict[str, TeamQuota] = {}

@@ -13,10 +13,10 @@ import typer
 from avactl.base.directories import write_file
 from avactl.base.exit_codes import MISSING, PROBLEMS, USAGE
 from avactl.base.installation import install_command
-from avactl.base.terminal import inert_text
+from avactl.base.terminal import inert_text, join_words
 from avactl.cli.common import choose_environment, exit_on_os_error, exit_with
 from avactl.cli.environments import EnvironmentOption
-from avactl.forges import FORGES, find_forge, forge_names, join_names
+from avactl.forges import FORGES, find_forge, forge_names
 from avactl.spec.repository.tree import DirTree, find_root
 
 if TYPE_CHECKING:
@@ -77,9 +77,9 @@ def comment(
 ) -> None:
     """Summarize a change in one comment on its pull request; later runs update the same comment.
 
-    A repository with environments gets one comment for each, unless `--environment` names one. The token is the
-    variable FORGE_TOKEN. Exit codes: 0 written, or nothing to report; 1 the specs have errors, which
-    the comment reports; 2 usage error; 3 git or the forge failed.
+    A repository with environments gets one comment for each, unless `--environment` names one. The token is in the
+    forge's variable, such as GITHUB_TOKEN or GITLAB_TOKEN. Exit codes: 0 written, or nothing to report; 1 the specs
+    have errors, which the comment reports; 2 usage error; 3 git or the forge failed.
     """
     from avactl.change.review.comment import whole
     from avactl.change.review.comparison import base_of, look
@@ -142,13 +142,15 @@ def _require_run(run: PipelineRun | None) -> None:
     """Exit if the pull request to comment on is unknown, or the token."""
     if run is None:
         hint = "`--dry-run` prints the comment; or set `--forge NAME --pr 7`, with the variables of its pipelines"
-        titles = join_names([forge.title for forge in FORGES], "or")
+        titles = join_words([forge.title for forge in FORGES], "or")
         exit_with(f"not running in a pipeline of {titles}", USAGE, hint)
     if run.number is None:
         exit_with("this pipeline run has no pull request", USAGE, "run it on pull requests only, or set one: `--pr 7`")
+    forge = find_forge(run.forge)
     if not run.token:
-        forge = find_forge(run.forge)
         exit_with(run.no_token or f"{forge.tokens[0]} is not set", MISSING, forge.token_hint)
+    if not run.api:
+        exit_with(f"the API of {forge.title} is unknown", USAGE, f"set {forge.name.upper()}_API_URL to its root")
 
 
 def _comment_body(sides: Sides, run: PipelineRun | None, file: Path | None, differences: str) -> tuple[str, str]:

@@ -119,10 +119,10 @@ def change_model(
 
 
 def _make_proposals(place: Repository) -> Proposals:
-    from avactl.forges import api_of, forge_of_host, locate_repository
+    from avactl.forges import api_of, forge_of_host, host_and_path
     from avactl.forges.forge import find_token
 
-    host, project = locate_repository(place.url)
+    host, project = host_and_path(place.url)
     forge = forge_of_host(host)
     if forge is None:
         exit_with(

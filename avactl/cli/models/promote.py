@@ -9,15 +9,16 @@ from typing import Annotated
 import typer
 
 from avactl.base.exit_codes import MISSING, USAGE
+from avactl.base.terminal import join_words
 from avactl.cli.common import exit_with
 from avactl.cli.environments import EnvironmentOption
 from avactl.cli.models.change import Change, change_model, choose_model
 from avactl.cli.models.models import Endpoint
-from avactl.forges import FORGES, join_names
+from avactl.forges import FORGES
 
 Service = Annotated[str, typer.Option(help="Service that serves the model: NAME or TEAM/NAME, if there are several.")]
 Specs = Annotated[Path, typer.Option("--specs", metavar="DIR", help="Directory of the specs.")]
-_TOKENS = join_names([forge.tokens[0] for forge in FORGES], "or")
+_TOKENS = join_words([forge.tokens[0] for forge in FORGES], "or")
 PullRequest = Annotated[bool, typer.Option("--pull-request", help=f"Open a pull request; needs {_TOKENS}.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show the change.")]
 Branch = Annotated[str, typer.Option(help="Branch of the remote that is followed.")]

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from avactl.base.exit_codes import MISSING, USAGE
+from avactl.base.terminal import join_words
 from avactl.cli.common import exit_with
-from avactl.forges import FORGES, forge_names, join_names
+from avactl.forges import FORGES, forge_names
 
 if TYPE_CHECKING:
     from avactl.workbench.scaffold.choice import Choice
 
 
-_BOTH = join_names([forge.title for forge in FORGES if forge.by_default])
+_BOTH = join_words([forge.title for forge in FORGES if forge.by_default])
 _FORGES = f"{', '.join(forge_names())}, both ({_BOTH}) or none"
 
 

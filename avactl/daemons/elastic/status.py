@@ -106,7 +106,7 @@ class Summary:
         """`run`: the run of the job, so that readers know which one it is."""
         self._run = run
         self._samples: deque[tuple[float, int]] = deque()
-        """Times and records of the last `_WINDOW` seconds."""
+        """Times and records of the last `_SPEED_WINDOW_S` seconds."""
         self._curve: list[_Point] = []
         self._metric = ""
         self._seen: dict[int, tuple[float, int]] = {}

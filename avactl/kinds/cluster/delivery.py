@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from avactl.base.terminal import join_words
 from avactl.diagnostics import Diagnostic
-from avactl.forges import find_forge, forge_names, forge_of_host, join_names, locate_repository
+from avactl.forges import find_forge, forge_names, forge_of_host, host_and_path
 from avactl.program.program import Item
 from avactl.spec.platform.cluster import ClusterSpec
 from avactl.spec.platform.delivery import Delivery
@@ -15,7 +16,7 @@ _FOLLOWS_SPECS = ("builtin", "pulumiOperator")
 """Modes of `reconcile` whose `repository` has the specs; that of others has rendered manifests."""
 
 
-FORGE_HINT = f"with {join_names([f'`{name}`' for name in forge_names()], 'or')}"
+FORGE_HINT = f"with {join_words([f'`{name}`' for name in forge_names()], 'or')}"
 """Values of `delivery.forge`."""
 
 
@@ -41,7 +42,7 @@ def commit_place(item: Item[ClusterSpec]) -> Place | None:
     if repository is None:
         return None
     same = specs and repository == followed.repository
-    host, project = locate_repository(repository)
+    host, project = host_and_path(repository)
     forge = find_forge(own.forge) if own.forge else forge_of_host(host)
     return Place(
         repository,

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from typing import NamedTuple
 
 from avactl.base.quantity import parse_quantity
+from avactl.base.terminal import join_words
 from avactl.kinds.serving.parts.models import ServedModel
-from avactl.kinds.serving.runtime_facts import RuntimeFacts, runtime_module, runtime_names
+from avactl.kinds.serving.runtime_facts import RuntimeFacts, facts_of, runtime_names
 from avactl.kinds.serving.spec import Batching, ServingDeploymentSpec
 from avactl.spec.schema.base import EnvSource
 
@@ -134,10 +133,10 @@ class ServingRuntime(RuntimeFacts):
         return "http" not in self.ports
 
 
-@cache
 def runtime(name: str) -> ServingRuntime:
     """Return a runtime by its name. Raises ModuleNotFoundError."""
-    found: ServingRuntime = importlib.import_module(runtime_module(name)).RUNTIME
+    found = facts_of(name)
+    assert isinstance(found, ServingRuntime)
     return found
 
 
@@ -158,8 +157,7 @@ def names_with(has: Callable[[ServingRuntime], object]) -> list[str]:
 
 def titles_with(has: Callable[[ServingRuntime], object]) -> str:
     """Return the titles of the runtimes that have something, for messages."""
-    titles = [each.title for each in runtimes().values() if has(each)]
-    return " and ".join(filter(None, [", ".join(titles[:-1]), *titles[-1:]]))
+    return join_words([each.title for each in runtimes().values() if has(each)])
 
 
 def server(spec: ServingDeploymentSpec) -> ModelServer:

@@ -101,13 +101,8 @@ def runtime_names() -> tuple[str, ...]:
     return tuple(sorted(to_camel(module.name) for module in pkgutil.iter_modules([str(directory)])))
 
 
-def runtime_module(name: str) -> str:
-    """Return the module of a runtime by its name."""
-    return f"{_PACKAGE}.{to_snake(name)}"
-
-
 @cache
 def facts_of(name: str) -> RuntimeFacts:
     """Return the facts about a runtime by its name. Raises ModuleNotFoundError."""
-    found: RuntimeFacts = importlib.import_module(runtime_module(name)).RUNTIME
+    found: RuntimeFacts = importlib.import_module(f"{_PACKAGE}.{to_snake(name)}").RUNTIME
     return found

@@ -49,7 +49,7 @@ def example_files(name: str) -> dict[str, bytes]:
 
 
 def create(directory: Path, files: dict[str, bytes] | None = None) -> list[str]:
-    """Write a new repository, by default `template()`; return its files.
+    """Write a new repository, by default `template_files()`; return its files.
 
     Existing files are never overwritten. Raises ScaffoldError.
     """

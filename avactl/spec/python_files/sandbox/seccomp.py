@@ -176,7 +176,7 @@ def _one_of(argument: int, values: tuple[int, ...]) -> list[_Instruction]:
 
 
 def _argument_filters(machine: _Machine) -> dict[str, list[_Instruction]]:
-    """Return the filter by arguments for each call of _FILTERED; each ends in a return."""
+    """Return the argument filter of each call that has one; each ends in a return."""
     directory = getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_PATH", 0)
     flags = _READ_ONLY | directory | machine.large_file
     return {
