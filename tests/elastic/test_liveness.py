@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -172,3 +173,17 @@ def test_an_address_in_use_is_named(tmp_path: Path) -> None:
         done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=patience())
     assert done.returncode == 3
     assert re.search(f"`--http {job.address}`: .*address already in use", done.stderr), done.stderr
+
+
+def test_no_thread_outlives_the_connection(tmp_path: Path) -> None:
+    """A daemon thread that is stopped while it holds a lock of gRPC keeps the process from ending."""
+    before = set(threading.enumerate())
+    with ElasticJob(tmp_path, workers=0, records=100, records_per_task=10) as job:
+        for kills in (0, 1):
+            master = avactl_worker.connect(job.address)
+            if kills:
+                job.kill_master()
+                master.dataset("train", 100, records_per_task=10)
+            assert set(threading.enumerate()) > before
+            master.close()
+            assert set(threading.enumerate()) <= before

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections import OrderedDict
-from typing import Any, Callable, Tuple
+from typing import Any, Callable, Iterator, Tuple
 
 import grpc
 
@@ -36,6 +36,8 @@ _REMEMBERED = 10_000
 """Reports that are kept until the master says that they are safe."""
 _LEAVING = 60.0
 """Seconds in which a script that was told to leave comes to the end of a task or step; then its process is ended."""
+_JOIN_TIMEOUT_S = 5.0
+"""For the threads of a connection when a worker leaves the job."""
 Key = Tuple[str, int, int]
 """Dataset, epoch and position of a task."""
 
@@ -72,8 +74,20 @@ class _Stream:
         self._last = 0
         self.broken = False
         self.error: grpc.RpcError | None = None
-        self._call = self._channel.stream_stream(m.SESSION)(iter(self._requests.get, None))
-        threading.Thread(target=self._read, name="avactl-answers", daemon=True).start()
+        self._threads: list[threading.Thread] = []
+        """This stream's threads, gRPC's own among them."""
+        self._call = self._channel.stream_stream(m.SESSION)(self._outgoing())
+        self._call.add_done_callback(self._note_thread)
+        reader = threading.Thread(target=self._read, name="avactl-answers", daemon=True)
+        self._threads.append(reader)
+        reader.start()
+
+    def _note_thread(self, _: Any = None) -> None:
+        self._threads.append(threading.current_thread())
+
+    def _outgoing(self) -> Iterator[bytes]:
+        self._note_thread()
+        yield from iter(self._requests.get, None)
 
     def _read(self) -> None:
         try:
@@ -122,6 +136,21 @@ class _Stream:
         self._call.cancel()
         self._channel.close()
 
+    def join(self) -> None:
+        """Wait until the threads of a closed stream have ended, but not for long.
+
+        Python stops daemon threads where they are when a process exits. One that holds a lock of the call then blocks
+        the call's destructor, and the process never ends.
+        """
+        deadline = time.monotonic() + _JOIN_TIMEOUT_S
+        for thread in list(self._threads):
+            _join(thread, deadline)
+
+
+def _join(thread: threading.Thread, deadline: float) -> None:
+    if thread is not threading.current_thread():
+        thread.join(max(0.0, deadline - time.monotonic()))
+
 
 class Session:
     """A worker's membership of a job."""
@@ -131,6 +160,8 @@ class Session:
         self._incarnation = random.SystemRandom().getrandbits(63)
         self._pid = os.getpid()
         self._stream: _Stream | None = None
+        self._opening: _Stream | None = None
+        """The one that `_connect` tries."""
         self._connecting = threading.RLock()
         self._state = threading.Lock()
         self._lineage = ""
@@ -152,7 +183,8 @@ class Session:
         self._pause = _HEARTBEAT
         self._refused: MasterError | None = None
         self._usable()
-        threading.Thread(target=self._beat, name="avactl-heartbeat", daemon=True).start()
+        self._heart = threading.Thread(target=self._beat, name="avactl-heartbeat", daemon=True)
+        self._heart.start()
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
@@ -300,6 +332,13 @@ class Session:
             with contextlib.suppress(_BrokenError):
                 stream.ask(1.0, leave=m.Leave())
             stream.close()
+        if self._opening is not None:
+            self._opening.close()
+        _join(self._heart, time.monotonic() + _JOIN_TIMEOUT_S)
+        for each in (self._stream, self._opening):
+            if each is not None:
+                each.close()
+                each.join()
 
     # -- stream ------------------------------------------------------------------------------------------------------
 
@@ -365,7 +404,7 @@ class Session:
             return self._stream
         if self._closed.is_set():
             return None
-        stream = _Stream(self.address, self._hold)
+        self._opening = stream = _Stream(self.address, self._hold)
         try:
             join = m.Join(
                 worker=self.worker, incarnation=self._incarnation, library=VERSION, replaceable=_replaceable()
