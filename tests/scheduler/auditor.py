@@ -109,7 +109,7 @@ class _Watch(threading.Thread):
         self.known = {item["metadata"]["uid"]: item for item in body["items"]}
         for item in body["items"]:
             self._check(self.known, item)
-        query = {"resourceVersion": body["metadata"]["resourceVersion"], "timeoutSeconds": "20"}
+        query = {"resourceVersion": body["metadata"]["resourceVersion"], "timeoutSeconds": "5"}
         for event in kube.watch(self._path, query):
             item = event["object"]
             if event["type"] == "ERROR":
@@ -147,6 +147,8 @@ class Auditor:
     def __exit__(self, *_: object) -> None:
         for watch in self._watches:
             watch.done.set()
+        for watch in self._watches:
+            watch.join(15)  # its request ends within `timeoutSeconds`
         self._kube.close()
 
     @property

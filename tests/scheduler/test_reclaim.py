@@ -84,7 +84,7 @@ def test_a_guarantee_comes_back_elastic_surplus_first(teams: World) -> None:
     teams.bound("first")
     with guest(teams):
         assert set(teams.pods()) == {"elastic-0", "young"}
-        (event,) = teams.events("Preempted")
+        (event,) = teams.wait_events("Preempted", 1)
         assert (event["regarding"]["kind"], event["regarding"]["name"]) == ("Pod", "elastic-1")
         assert event["note"] == (
             f"Preempted for {teams.namespace.removesuffix('-guest')}/first: "
@@ -120,7 +120,7 @@ def test_victims_end_in_peace_and_nobody_takes_their_place(teams: World) -> None
     teams.bound("mine")
     with guest(teams):
         assert not teams.nodes_of()["thief"]
-        assert len(teams.events("Preempted")) == 1
+        assert len(teams.wait_events("Preempted", 1)) == 1
 
 
 def interrupted(teams: World) -> None:
@@ -204,7 +204,8 @@ def test_inside_of_a_team_services_and_priorities_take_gangs_whole(world: World)
     world.pod("service", 4, priorityClassName="avactl-serving")
     world.bound("service")
     assert {name for name, node in world.nodes_of().items() if node} == {"sure", "service"}
-    assert sorted(event["regarding"]["name"] for event in world.events("Preempted")) == ["train-0", "train-1"]
+    preempted = world.wait_events("Preempted", 2)
+    assert sorted(event["regarding"]["name"] for event in preempted) == ["train-0", "train-1"]
 
 
 def job(world: World, name: str, pods: int, gpus: int, gang: int = 0) -> None:

@@ -263,6 +263,11 @@ class World:
         text = (pod["metadata"].get("annotations") or {}).get("avactl.dev/devices", "")
         return {int(part) for part in text.split(",") if part}
 
+    def wait_events(self, reason: str, count: int) -> list[dict[str, Any]]:
+        """Wait for `count` events of the test's namespace: they are posted after what they tell of."""
+        self.wait(lambda: len(self.events(reason)) >= count)
+        return self.events(reason)
+
     def events(self, reason: str) -> list[dict[str, Any]]:
         """Events of the test's namespace."""
         found = self.kube.list("events.k8s.io/v1", "Event", self.namespace)
