@@ -27,6 +27,9 @@ from avactl.change.plan.simulator import World
 from avactl.change.plan.snapshot.loader import read, strip_objects, write
 from avactl.change.plan.workloads import find_surroundings, find_workloads
 from avactl.compiler import Compilation, compile_tree
+from avactl.contracts import names
+from avactl.contracts.document import load
+from avactl.contracts.scheduling import PlacementPolicy
 from avactl.spec.repository.git_tree import GitTree
 from avactl.spec.repository.tree import DirTree
 from benchmarks.generate import repository
@@ -106,7 +109,9 @@ def snapshot(base: Compilation) -> bytes:
     objects = {**configured_objects(manifests, CLUSTER), **declared_machines(base.program, CLUSTER)}
     objects |= {"pods": list(world.items.values()), "persistentvolumeclaims": claims}
     objects["persistentvolumes"] = [{"metadata": {"name": "volume", "uid": "volume"}, "spec": {}}]
-    return write(orjson.loads(policy["data"]["policy.json"]), strip_objects(objects), "2026-01-02T00:00:00Z")
+    return write(
+        load(PlacementPolicy, policy["data"][names.POLICY_KEY]), strip_objects(objects), "2026-01-02T00:00:00Z"
+    )
 
 
 def main() -> None:
