@@ -24,7 +24,7 @@ import numpy as np
 from avactl.compiler.validate import validate_document
 from avactl.hardware import library
 from avactl.hardware.machine import Machine
-from avactl.hardware.placement.allocation import Booking, Node, State
+from avactl.hardware.placement.allocation import AllocationState, Booking, Node
 from avactl.hardware.placement.request import Request
 from avactl.hardware.placement.score import Scorer
 from avactl.hardware.topology import Topology, gpus_in_mask, topology_of
@@ -69,7 +69,7 @@ class Result(NamedTuple):
     """Mean wait of jobs of 8 GPUs."""
 
 
-Choose = Callable[[State, Request], Booking | None]
+Choose = Callable[[AllocationState, Request], Booking | None]
 
 
 def machine() -> Machine:
@@ -96,13 +96,13 @@ def engine() -> Choose:
     """Return avactl's engine, which learns the expected workload from arrivals."""
     scorers: list[Scorer] = []
 
-    def choose(state: State, request: Request) -> Booking | None:
+    def choose(state: AllocationState, request: Request) -> Booking | None:
         if not scorers:
             scorers.append(Scorer(state))
         choice = scorers[0].choose(request)
         return None if choice is None else choice.booking(request)
 
-    def learning(state: State, request: Request) -> Booking | None:
+    def learning(state: AllocationState, request: Request) -> Booking | None:
         booking = choose(state, request)
         if booking is not None:
             scorers[0].learn(request)
@@ -114,7 +114,7 @@ def engine() -> Choose:
 def kube_scheduler(rng: Random) -> Choose:
     """Return default scoring with random devices."""
 
-    def choose(state: State, request: Request) -> Booking | None:
+    def choose(state: AllocationState, request: Request) -> Booking | None:
         slots = slice(0, state.size)
         after = state.free[slots] - np.array(request.amounts)
         free = np.array([mask.bit_count() for mask in state.whole[slots].tolist()])
@@ -136,7 +136,7 @@ def kube_scheduler(rng: Random) -> Choose:
 def run(hardware: Machine, nodes: int, jobs: list[Job], choose: Choose) -> Result:
     """Simulate a stream."""
     facts = topology_of(hardware)
-    state = State(("cpu", "memory"))
+    state = AllocationState(("cpu", "memory"))
     for index in range(nodes):
         state.put_node(Node(f"node-{index}", (int(hardware.cpu * 1000), hardware.memory), 8, hardware.gpu, hardware))
     crossed = Crossed(facts)

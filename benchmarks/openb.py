@@ -17,7 +17,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from avactl.hardware.placement.allocation import MILLI_PER_GPU, Node, State
+from avactl.hardware.placement.allocation import MILLI_PER_GPU, AllocationState, Node
 from avactl.hardware.placement.request import Request
 from avactl.hardware.placement.score import Scorer, place
 
@@ -44,9 +44,9 @@ class Replay(NamedTuple):
     """Mean time of one decision, including booking."""
 
 
-def fleet(path: Path) -> State:
+def fleet(path: Path) -> AllocationState:
     """Return the trace's nodes. Their models are known, their links are not."""
-    state = State(("cpu", "memory"))
+    state = AllocationState(("cpu", "memory"))
     with path.open() as file:
         for row in csv.DictReader(file):
             amounts = (int(row["cpu_milli"]), int(row["memory_mib"]))

@@ -23,7 +23,7 @@ from rich.table import Table
 from avactl.change.plan.cluster_state import configured_objects, declared_machines, declared_state
 from avactl.change.plan.planner import make_plan
 from avactl.change.plan.rollout import place_all
-from avactl.change.plan.simulator import World
+from avactl.change.plan.simulator import SimulatedCluster
 from avactl.change.plan.snapshot.loader import read, strip_objects, write
 from avactl.change.plan.workloads import find_surroundings, find_workloads
 from avactl.compiler import Compilation, compile_tree
@@ -90,7 +90,7 @@ def snapshot(base: Compilation) -> bytes:
     if not base.ok:
         raise RuntimeError(base.diagnostics[0])
     manifests = [manifest for manifest in base.manifests if manifest.cluster == CLUSTER]
-    world = World(declared_state(base.program, manifests, CLUSTER))
+    world = SimulatedCluster(declared_state(base.program, manifests, CLUSTER))
     claims: list[dict[str, Any]] = []
     for manifest in manifests:
         if manifest.kind == "PersistentVolumeClaim":

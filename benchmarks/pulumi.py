@@ -17,7 +17,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from avactl.apply.pulumi.engine import Options, Session, StackName
+from avactl.apply.pulumi.engine import EngineOptions, Session, StackName
 from avactl.compiler import Compilation, compile_tree
 from avactl.spec.repository.tree import MemoryTree
 from benchmarks.measure import Bar, bar, console
@@ -77,7 +77,7 @@ def measure(compilation: Compilation, *, fast: bool) -> tuple[int, float]:
         plane.client() as kube,
     ):
         os.environ["PULUMI_BACKEND_URL"] = Path(place).as_uri()
-        options = Options(Path(place), plane.kubeconfig, {"main": "avactl"}, fast=fast)
+        options = EngineOptions(Path(place), plane.kubeconfig, {"main": "avactl"}, fast=fast)
         _namespaces(compilation, kube)
         session = Session(compilation, StackName("main", "vision"), options)
         began = time.perf_counter()

@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 import pytest
 
 from avactl.base.object_identity import ObjectKey
-from avactl.change.plan.workloads import Maker, find_surroundings, find_workloads
+from avactl.change.plan.workloads import WorkloadMaker, find_surroundings, find_workloads
 from avactl.compiler import compile_tree
 from avactl.kinds import TrainingJob
 from avactl.scheduler.objects.pod_info import PodInfo
@@ -74,6 +74,6 @@ def test_the_life_of_a_value_is_true() -> None:
 
     manifests = compilation.manifests
     job = find_workloads(manifests, "train")[ObjectKey("batch", "Job", "vision", "resnet50-worker")]
-    maker = Maker(find_surroundings(manifests, "train"), "2026-01-01T00:00:00Z", "a")
+    maker = WorkloadMaker(find_surroundings(manifests, "train"), "2026-01-01T00:00:00Z", "a")
     gangs = [PodInfo(made.pod, 0.0) for made in maker.pods(job, range(4))]
     assert [(pod.gang, pod.gang_size, pod.index) for pod in gangs] == [("vision/resnet50", 4, i) for i in range(4)]

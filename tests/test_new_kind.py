@@ -12,7 +12,7 @@ import pytest
 from pydantic import Field
 
 from avactl.change.diff import Diff, compare
-from avactl.change.plan.model import Verdict
+from avactl.change.plan.model import PlanVerdict
 from avactl.change.plan.planner import make_plan
 from avactl.compiler import Compilation, compile_tree
 from avactl.compiler.json_schema import schema_files
@@ -23,7 +23,7 @@ from avactl.program.lowering import k8s, pods
 from avactl.program.manifest import Manifest
 from avactl.program.program import Item, Program
 from avactl.program.registry import Kind, ObjectEffect
-from avactl.program.workload import Lifecycle, Role, WorkloadHooks
+from avactl.program.workload import Lifecycle, WorkloadHooks, WorkloadRole
 from avactl.spec.repository.tree import MemoryTree
 from avactl.spec.schema.base import Model, Resource
 from avactl.spec.schema.compute import Compute, DatasetMount
@@ -181,7 +181,7 @@ class Sweep(Resource):
 def lower_sweep(item: Item[SweepSpec], program: Program) -> list[Manifest]:
     spec = item.spec
     gpu = pods.GpuRequest(item, program, spec.compute, "trial")
-    volumes = pods.Volumes(item, program)
+    volumes = pods.PodVolumes(item, program)
     volumes.datasets(spec.datasets)
     resources = pods.build_resources(spec.compute.cpu, spec.compute.memory, gpu.resources())
     container = {"name": "trial", "image": IMAGE, "resources": resources}
@@ -204,8 +204,10 @@ def impact(old: Item, new: Item, effects: Sequence[ObjectEffect]) -> str | None:
     return "the search begins anew" if any(effect.starts_pods for effect in effects) else None
 
 
-def roles(item: Item[SweepSpec]) -> list[Role]:
-    return [Role(("spec", "compute"), item.spec.compute, item.spec.trials, item.spec.trials, ("spec", "trials"))]
+def roles(item: Item[SweepSpec]) -> list[WorkloadRole]:
+    return [
+        WorkloadRole(("spec", "compute"), item.spec.compute, item.spec.trials, item.spec.trials, ("spec", "trials"))
+    ]
 
 
 def sweep_kind(lifecycle: Lifecycle) -> Kind[SweepSpec]:
@@ -324,7 +326,7 @@ def test_the_plan_starts_it(lifecycle: Lifecycle) -> None:
     base, head = compiled(sweep(1, name="old")), compiled(sweep(1, name="old"), sweep(2))
     found = make_plan(base, head, "main")
     (entry,) = found.entries
-    assert (str(entry.owner), entry.verdict, entry.pods, entry.placed) == ("Sweep vision/lr", Verdict.STARTS, 2, 2)
+    assert (str(entry.owner), entry.verdict, entry.pods, entry.placed) == ("Sweep vision/lr", PlanVerdict.STARTS, 2, 2)
     assert entry.cost.gpus == {"V100": 16}
     assert [(pool.before, pool.after) for pool in found.pools] == [(8, 24)]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from avactl.contracts.names import GROUP
-from avactl.contracts.pod_annotations import POD_ANNOTATIONS, PodAnnotation, Reader
+from avactl.contracts.pod_annotations import POD_ANNOTATIONS, AnnotationReader, PodAnnotation
 from tests.example_trees import EXAMPLES
 from tests.startup import pods
 from tests.test_layout import ROOT, tracked
@@ -31,7 +31,7 @@ a pod as unschedulable if a value that it reads is longer than shown.
 def page(annotations: tuple[PodAnnotation, ...]) -> str:
     rows: list[tuple[str, ...]] = [("annotation", "meaning", "values", "written by", "read by"), ("---",) * 5]
     for each in annotations:
-        bound = f"at most {each.max_chars:,} characters" if Reader.SCHEDULER in each.readers else ""
+        bound = f"at most {each.max_chars:,} characters" if AnnotationReader.SCHEDULER in each.readers else ""
         values = ", ".join(f"`{value}`" for value in each.values) or bound
         accounts = ("; ".join(sorted(who.value for who in whom)) for whom in (each.writers, each.readers))
         rows.append((f"`{each.name}`", each.meaning, values, *accounts))
@@ -50,11 +50,11 @@ def test_names_are_unique() -> None:
 ADDED = '''
 import json
 from avactl.contracts import names, pod_annotations as contract
-from avactl.contracts.pod_annotations import PodAnnotation, Reader, Writer
+from avactl.contracts.pod_annotations import PodAnnotation, AnnotationReader, Writer
 
-BOTH = frozenset({Reader.SCHEDULER, Reader.SNAPSHOT})
+BOTH = frozenset({AnnotationReader.SCHEDULER, AnnotationReader.SNAPSHOT})
 MEMBER = PodAnnotation("avactl.dev/colour", "colour", frozenset({Writer.MEMBER}), BOTH, 8, ("red", "blue"))
-SPEC = PodAnnotation("avactl.dev/shape", "shape", frozenset({Writer.SPEC}), frozenset({Reader.DIFF}))
+SPEC = PodAnnotation("avactl.dev/shape", "shape", frozenset({Writer.SPEC}), frozenset({AnnotationReader.DIFF}))
 BINDING = PodAnnotation("avactl.dev/rack", "rack", frozenset({Writer.SCHEDULER_BINDING}), frozenset())
 STATUS = PodAnnotation("avactl.dev/reason", "reason", frozenset({Writer.SCHEDULER_STATUS}), frozenset())
 contract.POD_ANNOTATIONS += (MEMBER, SPEC, BINDING, STATUS)
@@ -129,7 +129,7 @@ def test_another_annotation_is_one_record() -> None:
     # Those of the scheduler are in the policy of teams' pods, which refuses them, and in the scheduler's own.
     assert found["policies"]["avactl-team-annotations"] == [False, False, True, True]
     assert found["policies"]["avactl-scheduler"] == [False, False, True, True]
-    added = PodAnnotation("avactl.dev/new", "what it says", frozenset(), frozenset({Reader.SCHEDULER}), 7)
+    added = PodAnnotation("avactl.dev/new", "what it says", frozenset(), frozenset({AnnotationReader.SCHEDULER}), 7)
     assert "| `avactl.dev/new` | what it says | at most 7 characters |" in page((added,))
 
 

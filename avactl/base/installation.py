@@ -12,7 +12,7 @@ from importlib import metadata
 from typing import Any, NamedTuple
 
 
-class Origin(NamedTuple):
+class InstallationOrigin(NamedTuple):
     """Source of an installation. All fields are empty if it came from an index."""
 
     url: str = ""
@@ -22,22 +22,22 @@ class Origin(NamedTuple):
     editable: bool = False
 
 
-def installed_from() -> Origin:
+def installed_from() -> InstallationOrigin:
     """Return the source of the running avactl."""
     try:
         text = metadata.distribution("avactl").read_text("direct_url.json")
-        return parse_origin(json.loads(text)) if text else Origin()
+        return parse_origin(json.loads(text)) if text else InstallationOrigin()
     except (metadata.PackageNotFoundError, ValueError, KeyError, TypeError, AttributeError):
-        return Origin()
+        return InstallationOrigin()
 
 
-def parse_origin(record: dict[str, Any]) -> Origin:
+def parse_origin(record: dict[str, Any]) -> InstallationOrigin:
     """Return the source that a `direct_url.json` describes. Raises KeyError, TypeError and AttributeError."""
     url = str(record["url"])
     if (vcs := record.get("vcs_info")) is not None:
-        return Origin(f"{vcs['vcs']}+{url}@{vcs['commit_id']}")
+        return InstallationOrigin(f"{vcs['vcs']}+{url}@{vcs['commit_id']}")
     hashes = record.get("archive_info", {}).get("hashes", {})
-    return Origin(url, str(hashes.get("sha256", "")), bool(record.get("dir_info", {}).get("editable")))
+    return InstallationOrigin(url, str(hashes.get("sha256", "")), bool(record.get("dir_info", {}).get("editable")))
 
 
 def install_command(extra: str) -> str:
@@ -52,7 +52,7 @@ def install_command(extra: str) -> str:
     return f"pip install '{requirement_text((extra,), found)}'"
 
 
-def requirement_text(extras: tuple[str, ...], source: Origin) -> str:
+def requirement_text(extras: tuple[str, ...], source: InstallationOrigin) -> str:
     """Return avactl with extras, as a line of a requirements file without hashes."""
     name = f"avactl[{','.join(extras)}]" if extras else "avactl"
     return f"{name} @ {source.url}" if source.url else f"{name}=={metadata.version('avactl')}"

@@ -29,7 +29,7 @@ class KubeconfigError(AccessError):
     exit_code = USAGE
 
 
-class Section(NamedTuple):
+class KubeconfigSection(NamedTuple):
     """A cluster, user or context of a kubeconfig."""
 
     name: str
@@ -43,12 +43,12 @@ class Section(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class ContextSelection:
     """Cluster and user of one context. A context without a user selects a user without credentials."""
 
-    context: Section
-    cluster: Section
-    user: Section
+    context: KubeconfigSection
+    cluster: KubeconfigSection
+    user: KubeconfigSection
 
 
 def locate_kubeconfig(kubeconfig: Path | None) -> list[Path]:
@@ -90,23 +90,23 @@ def current_context(kubeconfig: Path | None) -> str:
     return _merge(paths)[1]
 
 
-def _merge(paths: Sequence[Path]) -> tuple[dict[str, dict[str, Section]], str]:
+def _merge(paths: Sequence[Path]) -> tuple[dict[str, dict[str, KubeconfigSection]], str]:
     """Return the sections of the merged files, and the current context. Raises KubeconfigError.
 
     The first file that declares a name wins, and the first that has a current context.
     """
-    sections: dict[str, dict[str, Section]] = {"contexts": {}, "clusters": {}, "users": {}}
+    sections: dict[str, dict[str, KubeconfigSection]] = {"contexts": {}, "clusters": {}, "users": {}}
     current = ""
     for path in paths:
         data = _read(path)
         current = current or str(data.get("current-context") or "")
         for key, found in sections.items():
             for name, values in _section_entries(data.get(key), key.removesuffix("s"), path):
-                found.setdefault(name, Section(name, values, path))
+                found.setdefault(name, KubeconfigSection(name, values, path))
     return sections, current
 
 
-def select(paths: Sequence[Path], context: str = "", cluster: str = "") -> Selection:
+def select(paths: Sequence[Path], context: str = "", cluster: str = "") -> ContextSelection:
     """Return the selection of a context in the merged files. Raises KubeconfigError.
 
     By default it is the one with the name of the Cluster `cluster`, else the current one.
@@ -130,7 +130,7 @@ def select(paths: Sequence[Path], context: str = "", cluster: str = "") -> Selec
     user = str(chosen.values.get("user") or "")
     if user and user not in sections["users"]:
         raise KubeconfigError(f"{where}: no user `{user}`, which context `{wanted}` names")
-    return Selection(chosen, server, sections["users"].get(user, Section("", {}, chosen.file)))
+    return ContextSelection(chosen, server, sections["users"].get(user, KubeconfigSection("", {}, chosen.file)))
 
 
 def _read(path: Path) -> Mapping[str, Any]:

@@ -17,7 +17,7 @@ _READING_FUNCTIONS = frozenset({"info"})
 """Functions that read series which no selector names."""
 
 
-class Problem(NamedTuple):
+class QueryProblem(NamedTuple):
     """Why a query may not run: a message, the remedy, and True if it reads series of other namespaces."""
 
     message: str
@@ -35,7 +35,7 @@ def fill_placeholders(promql: str, namespace: str, pods: str, interval: float) -
 
 
 @lru_cache(maxsize=4096)
-def confinement_problem(promql: str, namespace: str) -> Problem | None:
+def confinement_problem(promql: str, namespace: str) -> QueryProblem | None:
     """Return why a query, whose placeholders are filled in, may not run for a namespace; None if it may."""
     problem, selectors = _read(promql)
     if problem is not None:
@@ -45,7 +45,7 @@ def confinement_problem(promql: str, namespace: str) -> Problem | None:
             _names_namespace(each, namespace) for each in selector.matchers.matchers
         ):
             shown = selector.prettify()
-            return Problem(
+            return QueryProblem(
                 f"`{shown if len(shown) <= 80 else f'{shown[:77]}…'}` reads metrics of other teams",
                 f'add `{_NAMESPACE_LABEL}="{{{{{_NAMESPACE_LABEL}}}}}"` to each selector',
                 True,
@@ -53,7 +53,7 @@ def confinement_problem(promql: str, namespace: str) -> Problem | None:
     return None
 
 
-def syntax_problem(promql: str, pattern: str) -> Problem | None:
+def syntax_problem(promql: str, pattern: str) -> QueryProblem | None:
     """Return the problem of a platform query with its placeholders filled in; None if it is valid. `pattern`: the
     placeholder value that is a regular expression; empty for none."""
     import promql_parser
@@ -89,7 +89,7 @@ _OVER_TIME = frozenset(
 )
 
 
-def _read(promql: str) -> tuple[Problem | None, list[Any]]:
+def _read(promql: str) -> tuple[QueryProblem | None, list[Any]]:
     """Return why a query cannot be read, or its selectors."""
     import promql_parser
 
@@ -105,8 +105,8 @@ def _read(promql: str) -> tuple[Problem | None, list[Any]]:
         return _invalid_problem(str(error).splitlines()[0][:200] if str(error) else "not PromQL", "correct it"), []
 
 
-def _invalid_problem(why: str, hint: str) -> Problem:
-    return Problem(f"not a query that avactl can check: {why}", hint, False)
+def _invalid_problem(why: str, hint: str) -> QueryProblem:
+    return QueryProblem(f"not a query that avactl can check: {why}", hint, False)
 
 
 def _names_namespace(matcher: Any, namespace: str) -> bool:

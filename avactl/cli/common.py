@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from avactl.spec.repository.tree import Tree
 
 
-class Compiled(Protocol):
+class CompileResult(Protocol):
     """Result of a compile that every output format needs."""
 
     @property
@@ -189,7 +189,7 @@ def _path_prefix(root: Path) -> str:
     return "" if relative == "." else f"{relative}/"
 
 
-def select(compilation: Compiled, asked: Iterable[str]) -> list[Diagnostic]:
+def select(compilation: CompileResult, asked: Iterable[str]) -> list[Diagnostic]:
     """Return the problems of the requested paths, or all if none were requested."""
     wanted = list(asked)
     if not wanted:
@@ -253,7 +253,7 @@ def render_diagnostics(
     return render_text(shown, source, coloured)
 
 
-def report_problems(compilation: Compiled, tree: DirTree | CommitTree) -> None:
+def report_problems(compilation: CompileResult, tree: DirTree | CommitTree) -> None:
     """Print the problems to standard error; exit with PROBLEMS if there are errors."""
     if compilation.diagnostics:
         text = render_diagnostics(compilation.diagnostics, tree, TEXT, use_colour(sys.stderr))

@@ -9,13 +9,13 @@ from dataclasses import replace
 from avactl.compiler.internal_error import defect_diagnostic
 from avactl.compiler.lint.slips import likely_typos
 from avactl.compiler.lint.unmade import dangling_references
-from avactl.compiler.pass_state import State
+from avactl.compiler.pass_state import PassState
 from avactl.diagnostics import Diagnostic, Note
 from avactl.program import registry
 from avactl.program.program import Item, Program
 
 
-def check(state: State) -> State:
+def check(state: PassState) -> PassState:
     """Return the problems that the kinds find in the resolved program."""
     program = state.program
     if program is None:

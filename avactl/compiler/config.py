@@ -13,7 +13,7 @@ from avactl.compiler.lint.remedies import describe_value
 from avactl.compiler.selection import CONFIG_FILE, Paths, policy_files, unmatched_includes
 from avactl.diagnostics import Diagnostic, Span
 from avactl.diagnostics.suggest import closest_word, did_you_mean, one_of
-from avactl.policy.owners import Owner, Owners
+from avactl.policy.owners import CodeOwner, Owners
 from avactl.policy.settings import Ready, Rules
 from avactl.spec.documents.yaml import MAX_BYTES, load_yaml, too_large
 from avactl.spec.repository.tree import Tree
@@ -46,7 +46,7 @@ class Environment(Model):
     )
 
 
-class Config(Model):
+class RepositoryConfig(Model):
     """The settings of a spec repository."""
 
     include: Annotated[list[RelPath], Field(min_length=1)] = Field(
@@ -58,7 +58,7 @@ class Config(Model):
     environments: Annotated[dict[Name, Environment], Field(max_length=MAX_ENVIRONMENTS)] = Field(
         default_factory=dict, description="Environments by name. Commands take one of them by `--environment`."
     )
-    owners: Annotated[list[Owner], Field(min_length=1)] | None = Field(
+    owners: Annotated[list[CodeOwner], Field(min_length=1)] | None = Field(
         None, description="Teams and kinds that files may declare, by path. Default: any file may declare anything."
     )
     python: PythonFiles = Field(default_factory=PythonFiles, description="Python spec files and Python policies.")
@@ -75,7 +75,7 @@ def unreadable_problem(path: str, error: OSError) -> Diagnostic:
     return Diagnostic("file-unreadable", f"cannot be read: {error.strerror or error}", Span(path), hint=hint)
 
 
-def unmatched_paths(tree: Tree, config: Config, paths: Collection[str]) -> list[Diagnostic]:
+def unmatched_paths(tree: Tree, config: RepositoryConfig, paths: Collection[str]) -> list[Diagnostic]:
     """Return a problem for each path in avactl.yaml that the repository does not have."""
     lists: list[tuple[tuple[str, ...], list[str]]] = [(("include",), config.include)]
     for name, environment in config.environments.items():
@@ -95,7 +95,7 @@ def unmatched_paths(tree: Tree, config: Config, paths: Collection[str]) -> list[
     return problems
 
 
-def environment_paths(config: Config, environment: str) -> Paths:
+def environment_paths(config: RepositoryConfig, environment: str) -> Paths:
     """Return the patterns of the files of an environment, or of a repository without environments."""
     every = config.environments
     if environment not in every:
@@ -106,7 +106,7 @@ def environment_paths(config: Config, environment: str) -> Paths:
     return Paths([*config.include, *mine.include], [*config.exclude, *others, *overlays], mine.overlays)
 
 
-def unknown_environment(tree: Tree, config: Config) -> Diagnostic | None:
+def unknown_environment(tree: Tree, config: RepositoryConfig) -> Diagnostic | None:
     """Return the problem of a tree without one of the environments of its repository."""
     known, name = config.environments, tree.environment
     if name in known or not (name or known):
@@ -133,40 +133,40 @@ def base_in_environment(tree: Tree) -> Tree:
     return plain
 
 
-def load_config(tree: Tree) -> tuple[Config, list[Diagnostic]]:
+def load_config(tree: Tree) -> tuple[RepositoryConfig, list[Diagnostic]]:
     """Return the repository's settings, or the defaults if there is no file."""
     try:
         size = tree.size(CONFIG_FILE)
         if size > MAX_BYTES:
-            return Config(), [too_large(CONFIG_FILE, size)]
+            return RepositoryConfig(), [too_large(CONFIG_FILE, size)]
         data = tree.read(CONFIG_FILE)
     except FileNotFoundError:
-        return Config(), []
+        return RepositoryConfig(), []
     except OSError as error:
-        return Config(), [unreadable_problem(CONFIG_FILE, error)]
+        return RepositoryConfig(), [unreadable_problem(CONFIG_FILE, error)]
     documents, problems = load_yaml(CONFIG_FILE, data)
     if not documents:
-        return Config(), [p for p in problems if p.code != "empty-file"]
+        return RepositoryConfig(), [p for p in problems if p.code != "empty-file"]
     document = documents[0]
     if not isinstance(document.value, dict):
         message = f"avactl.yaml: expected a mapping, got {describe_value(document.value)}"
         problem = Diagnostic("wrong-type", message, document.span(), hint="begin with `include: [.]`")
-        return Config(), [*problems, problem]
+        return RepositoryConfig(), [*problems, problem]
     if len(documents) > 1:
         hint = "merge the two documents"
         message = "avactl.yaml must contain a single document"
         problems.append(Diagnostic("wrong-type", message, documents[1].span(), hint=hint))
     value = document.value
     try:
-        return Config.model_validate(value, by_alias=True, by_name=False), problems
+        return RepositoryConfig.model_validate(value, by_alias=True, by_name=False), problems
     except ValidationError as error:
         wrong = {entry["loc"][0] for entry in error.errors()}
         # What is right counts: without it, files that are not meant to be specs would be told as well.
-        config = Config.model_validate({key: value[key] for key in value if key not in wrong}, by_alias=True)
-        return config, [*problems, *to_diagnostics(Config, document, error)]
+        config = RepositoryConfig.model_validate({key: value[key] for key in value if key not in wrong}, by_alias=True)
+        return config, [*problems, *to_diagnostics(RepositoryConfig, document, error)]
 
 
-def rules_of(config: Config, paths: Collection[str]) -> Rules | None:
+def rules_of(config: RepositoryConfig, paths: Collection[str]) -> Rules | None:
     """Return the policies that apply to a repository, or None if it has none."""
     files = tuple(policy_files(config.exclude, paths))
     if not files and not config.policies.model_fields_set:

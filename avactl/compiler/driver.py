@@ -14,7 +14,7 @@ from avactl.compiler.layers.merge_pass import merge
 from avactl.compiler.load import load
 from avactl.compiler.lower import lower
 from avactl.compiler.normalise import normalise
-from avactl.compiler.pass_state import State
+from avactl.compiler.pass_state import PassState
 from avactl.compiler.policies.evaluation import enforce, judge_specs
 from avactl.compiler.resolve import resolve
 from avactl.compiler.selection import PROJECT_DIRECTORY, is_selected
@@ -31,7 +31,7 @@ from avactl.spec.repository.checkout import CommitTree
 from avactl.spec.repository.tree import MemoryTree, Tree
 from avactl.spec.schema.base import Resource
 
-PASSES: tuple[Callable[[State], State], ...] = (
+PASSES: tuple[Callable[[PassState], PassState], ...] = (
     load,
     merge,
     validate,
@@ -58,16 +58,18 @@ class Compilation:
         return not any(d.severity == "error" for d in self.diagnostics)
 
 
-def compile_tree(tree: Tree, passes: Iterable[Callable[[State], State]] = PASSES, owners: Owners = ()) -> Compilation:
+def compile_tree(
+    tree: Tree, passes: Iterable[Callable[[PassState], PassState]] = PASSES, owners: Owners = ()
+) -> Compilation:
     """Compile a repository. Problems are in the result, never raised.
 
     `owners`: those of an earlier revision, which apply in addition to the repository's own.
     """
-    return run_passes(State(tree, owners=(owners,) if owners else ()), passes)
+    return run_passes(PassState(tree, owners=(owners,) if owners else ()), passes)
 
 
 def compile_change(
-    base: Tree, head: Tree, passes: Iterable[Callable[[State], State]] = PASSES, *, tip: Tree | None = None
+    base: Tree, head: Tree, passes: Iterable[Callable[[PassState], PassState]] = PASSES, *, tip: Tree | None = None
 ) -> tuple[Compilation, Compilation]:
     """Compile both sides of a change; the `owners` of `tip` (default: the base) apply to the head, too."""
     after = compile_tree(head, passes, owners_of(tip or base))
@@ -77,7 +79,7 @@ def compile_change(
 def compile(resources: Iterable[Resource]) -> Compilation:
     """Compile typed specs of a Python program. Raises CompileError with every problem."""
     documents = tuple(_document_of(index, resource) for index, resource in enumerate(resources))
-    state = State(MemoryTree({}), documents=documents)
+    state = PassState(MemoryTree({}), documents=documents)
     result = run_passes(state, PASSES[1:])
     if not result.ok:
         raise CompileError(result.diagnostics)
@@ -98,7 +100,7 @@ def _program_text(file: str) -> str:
     return Path(file).read_text(errors="replace")
 
 
-def run_passes(state: State, passes: Iterable[Callable[[State], State]]) -> Compilation:
+def run_passes(state: PassState, passes: Iterable[Callable[[PassState], PassState]]) -> Compilation:
     """Run further passes on a state and return the result."""
     with collector.pause_gc():
         for run in passes:

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from avactl.compiler.config import Config
+from avactl.compiler.config import RepositoryConfig
 from avactl.compiler.layers.partial_schema import (
     defaults_schema,
     inheriting_schema,
@@ -84,7 +84,7 @@ def schema_files() -> dict[str, str]:
         "properties": {"apiVersion": {"const": API_VERSION}, "kind": {"enum": names}},
         "allOf": [{"if": condition, "then": {"$ref": file_name(name)}} for name, condition in conditions.items()],
     }
-    for name, model in (("config.schema.json", Config), ("policy.schema.json", SchemaFile)):
+    for name, model in (("config.schema.json", RepositoryConfig), ("policy.schema.json", SchemaFile)):
         found[name] = {"$schema": DIALECT, "$id": name, **model.model_json_schema(by_alias=True)}
     options = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE
     return {name: orjson.dumps(schema, option=options).decode() for name, schema in sorted(found.items())}

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from avactl.compiler.config import (
-    Config,
+    RepositoryConfig,
     environment_paths,
     load_config,
     rules_of,
@@ -14,7 +14,7 @@ from avactl.compiler.config import (
     unmatched_paths,
     unreadable_problem,
 )
-from avactl.compiler.pass_state import State
+from avactl.compiler.pass_state import PassState
 from avactl.compiler.selection import Paths, is_selected, overlay_files, spec_files
 from avactl.diagnostics import Diagnostic, Span
 from avactl.spec.documents.credentials import credentials_in
@@ -25,7 +25,7 @@ from avactl.spec.repository.tree_files import NOWHERE, ODD_NAME, OWN_REPOSITORY
 from avactl.spec.schema.values import duration_seconds
 
 
-def load(state: State) -> State:
+def load(state: PassState) -> PassState:
     """Return the documents of all spec files in the tree."""
     tree = state.tree
     config, problems = load_config(tree)
@@ -100,7 +100,7 @@ def load_file(tree: Tree, path: str) -> tuple[list[Document], list[Diagnostic]]:
         return [], [unreadable_problem(path, error)]
 
 
-def _load_python(tree: Tree, path: str, config: Config) -> tuple[list[Document], list[Diagnostic]]:
+def _load_python(tree: Tree, path: str, config: RepositoryConfig) -> tuple[list[Document], list[Diagnostic]]:
     if not config.python.allow:
         hint = "set `python: {allow: true}` in avactl.yaml, or list the file under `exclude`"
         message = "Python spec files are not allowed here"

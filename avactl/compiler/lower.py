@@ -7,7 +7,7 @@ from dataclasses import replace
 from pydantic import ValidationError
 
 from avactl.compiler.internal_error import defect_diagnostic
-from avactl.compiler.pass_state import State
+from avactl.compiler.pass_state import PassState
 from avactl.contracts.document import DocumentError, explain
 from avactl.diagnostics import Diagnostic
 from avactl.program import registry
@@ -43,7 +43,7 @@ def _beyond_limits(item: Item, error: DocumentError | ValidationError) -> Diagno
     return Diagnostic("beyond-limits", message, item.span("metadata", "name"), hint="make it smaller, or split it")
 
 
-def lower(state: State) -> State:
+def lower(state: PassState) -> PassState:
     """Return the objects of all specs; none if there was an error, so that nothing is partially compiled."""
     program = state.program
     if program is None or state.failed:

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 from avactl.base.object_identity import ObjectId
-from avactl.compiler.pass_state import State
+from avactl.compiler.pass_state import PassState
 from avactl.contracts.names import ROLLOUT, TEMPLATE_DIGEST
 from avactl.diagnostics import Diagnostic, Note
 from avactl.program.lowering.k8s import short_digest
@@ -62,7 +62,7 @@ def apply_key(manifest: Manifest) -> tuple[str, int, str, str, str]:
     return (manifest.cluster, RANK.get(manifest.kind, len(RANK)), manifest.kind, manifest.namespace, manifest.name)
 
 
-def normalise(state: State) -> State:
+def normalise(state: PassState) -> PassState:
     """Return the manifests in apply order; two specs that compile to one object are a problem."""
     if state.program is None or state.failed:
         return state

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class PassState:
     """State of a compilation, extended by each pass; never changed in place."""
 
     tree: Tree

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cache, partial
 
 from avactl.compiler.lower import apply_patches
-from avactl.compiler.pass_state import State
+from avactl.compiler.pass_state import PassState
 from avactl.compiler.validate import validate_document
 from avactl.diagnostics import CompileError, Diagnostic, Note
 from avactl.diagnostics.suggest import did_you_mean, one_of
@@ -21,7 +21,7 @@ from avactl.spec.repository.tree import read_input
 from avactl.spec.schema.base import Resource
 
 
-def resolve(state: State) -> State:
+def resolve(state: PassState) -> PassState:
     """Return the program: all specs whose references could be resolved."""
     problems: list[Diagnostic] = []
     items = _unique_items(state, problems)
@@ -41,7 +41,7 @@ def resolve(state: State) -> State:
     return replace(state, program=resolved, diagnostics=state.diagnostics + tuple(problems))
 
 
-def _unique_items(state: State, problems: list[Diagnostic]) -> list[Item]:
+def _unique_items(state: PassState, problems: list[Diagnostic]) -> list[Item]:
     """Return one item per name; the first of several specs with the same name wins."""
     by_key: dict[tuple[str, str, str], Item] = {}
     for doc, resource in state.resources:

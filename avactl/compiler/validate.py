@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from avactl.compiler.errors import to_diagnostics
 from avactl.compiler.lint.remedies import describe_value
-from avactl.compiler.pass_state import State
+from avactl.compiler.pass_state import PassState
 from avactl.diagnostics import Diagnostic
 from avactl.diagnostics.suggest import closest_word, did_you_mean
 from avactl.program import registry
@@ -28,7 +28,7 @@ MAX_WRONG = 1000
 """Maximum number of invalid specs reported per file."""
 
 
-def validate(state: State) -> State:
+def validate(state: PassState) -> PassState:
     """Return the typed resources of all specs; invalid documents leave diagnostics."""
     found: list[tuple[Document, Resource]] = []
     problems: list[Diagnostic] = []
@@ -72,7 +72,7 @@ _FIND_KINDS = re.compile(r"\b([A-Z][A-Za-z]+)\b").findall
 _FIND_NAMES = re.compile(r"""\bname["']?\s*[:=]\s*["']?([a-z0-9][-a-z0-9]*)""").findall
 
 
-def _unparsable_specs(state: State) -> set[tuple[str, str]]:
+def _unparsable_specs(state: PassState) -> set[tuple[str, str]]:
     """Return the specs that unparsable files appear to declare."""
     found: set[tuple[str, str]] = set()
     for path in sorted({d.span.file for d in state.diagnostics if d.severity == "error"}):

@@ -33,7 +33,7 @@ class Writer(Enum):
 SCHEDULER_WRITES = frozenset({Writer.SCHEDULER_BINDING, Writer.SCHEDULER_STATUS})
 
 
-class Reader(Enum):
+class AnnotationReader(Enum):
     """Programs that read an annotation."""
 
     SCHEDULER = "the scheduler"
@@ -55,7 +55,7 @@ class PodAnnotation(NamedTuple):
     writers: frozenset[Writer]
     """If all of them are the scheduler, admission policies refuse the annotation from anyone else. Manifests of teams
     may have those of `MEMBER`, and no others."""
-    readers: frozenset[Reader]
+    readers: frozenset[AnnotationReader]
     max_chars: int = MAX_TEXT_CHARS
     """Longest value that the scheduler accepts, if it reads the annotation: it reports a pod with a longer one as
     unschedulable."""
@@ -70,10 +70,12 @@ class PodAnnotation(NamedTuple):
 
 _MEMBER, _SPEC, _DELIVERY = (frozenset({each}) for each in (Writer.MEMBER, Writer.SPEC, Writer.DELIVERY))
 _JOB_CONTROLLER = frozenset({Writer.JOB_CONTROLLER})
-_SCHEDULER, _CONTAINERS = (frozenset({each}) for each in (Reader.SCHEDULER, Reader.CONTAINERS))
-_CONSTRAINTS = frozenset({Reader.SCHEDULER, Reader.CONSTRAINTS})
-_DIFF, _OTHERS, _COMMANDS = (frozenset({each}) for each in (Reader.DIFF, Reader.OTHERS, Reader.COMMANDS))
-_PLANNED = frozenset({Reader.SCHEDULER, Reader.SNAPSHOT})
+_SCHEDULER, _CONTAINERS = (frozenset({each}) for each in (AnnotationReader.SCHEDULER, AnnotationReader.CONTAINERS))
+_CONSTRAINTS = frozenset({AnnotationReader.SCHEDULER, AnnotationReader.CONSTRAINTS})
+_DIFF, _OTHERS, _COMMANDS = (
+    frozenset({each}) for each in (AnnotationReader.DIFF, AnnotationReader.OTHERS, AnnotationReader.COMMANDS)
+)
+_PLANNED = frozenset({AnnotationReader.SCHEDULER, AnnotationReader.SNAPSHOT})
 
 LINK = PodAnnotation(
     f"{GROUP}/link",
@@ -229,7 +231,7 @@ DEFAULT_CONTAINER = PodAnnotation(
     "kubectl.kubernetes.io/default-container",
     "container with the user's program; the others are helpers of the platform",
     _MEMBER,
-    _COMMANDS | {Reader.DELIVERY, Reader.OTHERS},
+    _COMMANDS | {AnnotationReader.DELIVERY, AnnotationReader.OTHERS},
 )
 PROMETHEUS_SCRAPE, PROMETHEUS_PORT, PROMETHEUS_PATH = (
     PodAnnotation(f"prometheus.io/{key}", f"{meaning}, of a pod with metrics", _MEMBER, _OTHERS)
@@ -270,7 +272,7 @@ POD_ANNOTATIONS = (
 )
 
 
-def read_by(reader: Reader) -> tuple[PodAnnotation, ...]:
+def read_by(reader: AnnotationReader) -> tuple[PodAnnotation, ...]:
     """Return the annotations that a program reads."""
     return tuple(each for each in POD_ANNOTATIONS if reader in each.readers)
 

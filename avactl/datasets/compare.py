@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from avactl.datasets.manifest import Entry, Reader, read_valid
+from avactl.datasets.manifest import ManifestEntry, ManifestReader, read_valid
 from avactl.datasets.ordering import valid_in_order
-from avactl.datasets.progress import Progress
+from avactl.datasets.progress import PackProgress
 from avactl.datasets.selection import label_text
 from avactl.datasets.text import size_text
 
@@ -17,14 +17,14 @@ Kind = Literal["added", "removed", "changed", "relabeled"]
 KINDS: tuple[Kind, ...] = ("added", "removed", "changed", "relabeled")
 
 
-class Change(NamedTuple):
+class EntryChange(NamedTuple):
     """One object that differs."""
 
     kind: Kind
     path: str
     """Path below the compared directory."""
-    old: Entry | None
-    new: Entry | None
+    old: ManifestEntry | None
+    new: ManifestEntry | None
 
     @property
     def text(self) -> str:
@@ -62,7 +62,7 @@ class Total:
     old: int = 0
     new: int = 0
 
-    def add(self, old: Entry | None, new: Entry | None) -> None:
+    def add(self, old: ManifestEntry | None, new: ManifestEntry | None) -> None:
         """Count an object."""
         self.objects += 1
         self.old += (old.size or 0) if old else 0
@@ -70,13 +70,13 @@ class Total:
 
 
 @dataclass
-class Comparison:
+class ManifestComparison:
     """Two manifests, and the sums of their changes once `changes` has been consumed."""
 
     old: str
     """Directory that is compared, with a slash at its end."""
     new: str
-    _sides: tuple[Reader, Reader]
+    _sides: tuple[ManifestReader, ManifestReader]
     totals: dict[Kind, Total] = field(default_factory=lambda: {kind: Total() for kind in KINDS})
     unchanged: Total = field(default_factory=Total)
     by_size: int = 0
@@ -87,7 +87,7 @@ class Comparison:
         """Return True if there are changes."""
         return any(total.objects for total in self.totals.values())
 
-    def changes(self, progress: Progress) -> Iterator[Change]:
+    def changes(self, progress: PackProgress) -> Iterator[EntryChange]:
         """Yield the changes in the order of paths. Raises DatasetError for duplicates."""
         progress.start("comparing", max(side.objects for side in self._sides))
         left = progress.counted(valid_in_order(self._sides[0]))
@@ -110,11 +110,11 @@ class Comparison:
                     yield self._count(kind, after, old, new)
                 old, new = next(left, None), next(right, None)
 
-    def _count(self, kind: Kind, path: str, old: Entry | None, new: Entry | None) -> Change:
+    def _count(self, kind: Kind, path: str, old: ManifestEntry | None, new: ManifestEntry | None) -> EntryChange:
         self.totals[kind].add(old, new)
-        return Change(kind, path, old, new)
+        return EntryChange(kind, path, old, new)
 
-    def _kind(self, old: Entry, new: Entry) -> Kind | None:
+    def _kind(self, old: ManifestEntry, new: ManifestEntry) -> Kind | None:
         if None not in (old.size, new.size) and old.size != new.size:
             return "changed"
         for one, other in ((old.sha256, new.sha256), (old.md5, new.md5), (old.etag, new.etag)):
@@ -127,7 +127,7 @@ class Comparison:
         return None if old.labels == new.labels else "relabeled"
 
 
-def compare(old: Path, new: Path, progress: Progress) -> Comparison:
+def compare(old: Path, new: Path, progress: PackProgress) -> ManifestComparison:
     """Read two manifests for a comparison. Raises DatasetError for a bad line.
 
     Versions in different directories are compared by the paths below these.
@@ -139,4 +139,4 @@ def compare(old: Path, new: Path, progress: Progress) -> Comparison:
     left, right = (side.directory for side in sides)
     if left.startswith(right) or right.startswith(left):
         left = right = min(left, right, key=len)
-    return Comparison(left, right, (sides[0], sides[1]))
+    return ManifestComparison(left, right, (sides[0], sides[1]))

@@ -7,14 +7,16 @@ from itertools import islice
 from typing import Any, TextIO
 
 from avactl.base.terminal import count_text, json_line
-from avactl.datasets.compare import KINDS, Change, Comparison, Total
+from avactl.datasets.compare import KINDS, EntryChange, ManifestComparison, Total
 from avactl.datasets.text import display_name, size_text
 
 _CHANGE_MARKS = {"added": ("+", "32"), "removed": ("-", "31"), "changed": ("~", "33"), "relabeled": ("~", "33")}
 _PATH_WIDTH = 60
 
 
-def write_text(out: TextIO, comparison: Comparison, changes: Iterator[Change], limit: int, colour: bool) -> None:
+def write_text(
+    out: TextIO, comparison: ManifestComparison, changes: Iterator[EntryChange], limit: int, colour: bool
+) -> None:
     """Write the first changes, then the sums. `limit` 0: all changes, as they are found."""
     old, new = (display_name(directory.rstrip("/")) for directory in (comparison.old, comparison.new))
     head = f"{old} → {new}\n" if old != new else f"{old}\n"
@@ -47,7 +49,7 @@ def _total_line(kind: str, total: Total) -> str:
     return f"{kind:<9}  {total.objects:>13,}  {size}\n"
 
 
-def write_json(out: TextIO, comparison: Comparison, changes: Iterator[Change], limit: int) -> None:
+def write_json(out: TextIO, comparison: ManifestComparison, changes: Iterator[EntryChange], limit: int) -> None:
     """Write one JSON document: `old`, `new`, the first changes, and the sums. It is written as it is found."""
     out.write(f'{{"old": {_to_json(comparison.old)}, "new": {_to_json(comparison.new)}, "changes": [')
     for number, change in enumerate(changes):

@@ -19,7 +19,7 @@ class ChangedError(DatasetError):
         super().__init__(f"{name} {what}", "the data must not change while it is read; run the command again")
 
 
-class StoreError(HintedError):
+class ObjectStoreError(HintedError):
     """A store cannot be reached, or rejects a request."""
 
 

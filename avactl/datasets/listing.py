@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from avactl.base.terminal import count_text
-from avactl.datasets.manifest import Entry, numbered_lines, parse_line, read_valid
-from avactl.datasets.progress import Progress
+from avactl.datasets.manifest import ManifestEntry, numbered_lines, parse_line, read_valid
+from avactl.datasets.progress import PackProgress
 from avactl.datasets.selection import Chooses, label_text
 from avactl.datasets.sources import is_manifest
 from avactl.datasets.stores.opening import open_store
@@ -35,7 +35,7 @@ class Sums:
     uncounted: bool = False
     """True if there are more labels."""
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: ManifestEntry) -> None:
         """Count an object."""
         self.objects += 1
         self.bytes += entry.size or 0
@@ -49,7 +49,7 @@ class Sums:
 
 
 @dataclass
-class Listing:
+class SourceListing:
     """Objects of a manifest, a prefix or a directory that fit; `sums` holds for those that were consumed."""
 
     source: str
@@ -61,29 +61,29 @@ class Listing:
     directory: str = ""
     """URL of the directory that the paths are relative to, with a slash at its end."""
 
-    def entries(self, progress: Progress) -> Iterator[tuple[str, Entry]]:
+    def entries(self, progress: PackProgress) -> Iterator[tuple[str, ManifestEntry]]:
         """Yield paths and entries in the order of the source. Raises DatasetError, StoreError, ArgumentError."""
         for path, entry in self._all(progress):
             if self.chosen(path) and self.labelled(entry.labels):
                 self.sums.add(entry)
                 yield path, entry
 
-    def _all(self, progress: Progress) -> Iterator[tuple[str, Entry]]:
+    def _all(self, progress: PackProgress) -> Iterator[tuple[str, ManifestEntry]]:
         progress.start("listing")
         if not is_manifest(self.source):
             store = open_store(self.source, self.endpoint, self.follow)
             self.directory = f"{store.location.url}/"
             for number, found in enumerate(progress.counted(store.objects()), 1):
-                yield found.key, Entry(self.directory + found.key, found.size, "", "", found.etag, {}, number)
+                yield found.key, ManifestEntry(self.directory + found.key, found.size, "", "", found.etag, {}, number)
             return
         path = Path(self.source)
         self.directory = read_valid(path, progress.counted).directory
         for number, line in numbered_lines(path):
-            if isinstance(entry := parse_line(line, number), Entry):
+            if isinstance(entry := parse_line(line, number), ManifestEntry):
                 yield entry.url[len(self.directory) :], entry
 
 
-def sums_text(listing: Listing) -> Iterator[str]:
+def sums_text(listing: SourceListing) -> Iterator[str]:
     """Yield the lines that sum up a list."""
     sums = listing.sums
     unknown = f" ({sums.without_size:,} without a size)" if sums.without_size else ""

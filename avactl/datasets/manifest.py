@@ -24,7 +24,7 @@ FORM = 'write each line as `{"url": "s3://bucket/path", "size": 1024, "labels": 
 _IS_DIGEST = {"sha256": re.compile("[0-9a-f]{64}").fullmatch, "md5": re.compile("[0-9a-f]{32}").fullmatch}
 
 
-class Entry(NamedTuple):
+class ManifestEntry(NamedTuple):
     """One object of a manifest."""
 
     url: str
@@ -37,7 +37,7 @@ class Entry(NamedTuple):
     line: int
 
 
-class Problem(NamedTuple):
+class ManifestProblem(NamedTuple):
     """A bad line. Columns are in characters from 1; `end` is exclusive, 0 for one character."""
 
     line: int
@@ -66,19 +66,21 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
         raise ArgumentError(f"{path}: {(error.strerror or str(error)).lower()}") from None
 
 
-def parse_line(line: bytes, number: int) -> Entry | Problem:
+def parse_line(line: bytes, number: int) -> ManifestEntry | ManifestProblem:
     """Parse one line."""
     if len(line) > MAX_LINE:
-        return Problem(number, 1, 0, f"line {number} is longer than {MAX_LINE >> 10} KiB")
+        return ManifestProblem(number, 1, 0, f"line {number} is longer than {MAX_LINE >> 10} KiB")
     try:
         data = orjson.loads(line)
     except orjson.JSONDecodeError as error:
-        return Problem(number, min(error.pos, len(line.rstrip())) + 1, 0, f"line {number} is not JSON: {error.msg}")
+        return ManifestProblem(
+            number, min(error.pos, len(line.rstrip())) + 1, 0, f"line {number} is not JSON: {error.msg}"
+        )
     if not isinstance(data, dict):
-        return Problem(number, 1, 0, f"line {number} is not a JSON object")
+        return ManifestProblem(number, 1, 0, f"line {number} is not a JSON object")
     url = data.get("url")
     if not isinstance(url, str):
-        return Problem(number, 1, 0, f"line {number} has no `url`")
+        return ManifestProblem(number, 1, 0, f"line {number} has no `url`")
     if problem := url_problem(url):
         return _value_problem(line, number, "url", url, f"the `url` of line {number} {problem}")
     size = data.get("size")
@@ -98,10 +100,10 @@ def parse_line(line: bytes, number: int) -> Entry | Problem:
     etag = data.get("etag", "")
     if not isinstance(etag, str):
         return _value_problem(line, number, "etag", etag, f"the `etag` of line {number} is not a text")
-    return Entry(url, size, sha256, md5, etag, labels, number)
+    return ManifestEntry(url, size, sha256, md5, etag, labels, number)
 
 
-def _value_problem(line: bytes, number: int, key: str, value: Any, message: str) -> Problem:
+def _value_problem(line: bytes, number: int, key: str, value: Any, message: str) -> ManifestProblem:
     """Build the problem of a value, at its place in the line."""
     text = line.decode("utf-8", "replace")
     written = value if isinstance(value, str) else orjson.dumps(value).decode()
@@ -110,10 +112,10 @@ def _value_problem(line: bytes, number: int, key: str, value: Any, message: str)
     end = column + len(written) if column and len(written) <= 200 else 0
     if isinstance(value, str) and value:
         message += f": `{visible_text(shorten_middle(value, 80))}`"
-    return Problem(number, column or after + 1 or 1, end, message)
+    return ManifestProblem(number, column or after + 1 or 1, end, message)
 
 
-def dump_entry(entry: Entry) -> bytes:
+def dump_entry(entry: ManifestEntry) -> bytes:
     """Format an entry as a line."""
     data: dict[str, Any] = {"url": entry.url}
     if entry.size is not None:
@@ -124,7 +126,7 @@ def dump_entry(entry: Entry) -> bytes:
     return json_line(data)
 
 
-class Reader:
+class ManifestReader:
     """Reads a manifest once, and collects what holds for all of it."""
 
     def __init__(self, path: Path, within: str = "") -> None:
@@ -136,12 +138,12 @@ class Reader:
         self.sorted = True
         """True if the URLs ascend strictly: there are no duplicates."""
 
-    def entries(self) -> Iterator[Entry | Problem]:
+    def entries(self) -> Iterator[ManifestEntry | ManifestProblem]:
         """Yield the entries, and the problems of other lines."""
         last, directory, within = "", "", self.within
         for number, line in numbered_lines(self.path):
             entry = parse_line(line, number)
-            if isinstance(entry, Problem):
+            if isinstance(entry, ManifestProblem):
                 yield entry
                 continue
             url = entry.url
@@ -168,17 +170,20 @@ class Reader:
             yield entry
 
 
-def read_valid(path: Path, progress: Callable[[Iterable[Entry | Problem]], Iterable[Entry | Problem]]) -> Reader:
+def read_valid(
+    path: Path,
+    progress: Callable[[Iterable[ManifestEntry | ManifestProblem]], Iterable[ManifestEntry | ManifestProblem]],
+) -> ManifestReader:
     """Read a manifest that must be valid; `progress` counts its lines. Raises DatasetError at the first bad line."""
-    reader = Reader(path)
+    reader = ManifestReader(path)
     for entry in progress(reader.entries()):
-        if isinstance(entry, Problem):
+        if isinstance(entry, ManifestProblem):
             raise invalid_manifest(path, entry)
     if not reader.objects:
         raise DatasetError(f"{path} lists no objects", FORM)
     return reader
 
 
-def invalid_manifest(path: Path, problem: Problem) -> DatasetError:
+def invalid_manifest(path: Path, problem: ManifestProblem) -> DatasetError:
     """Build the error of a command that needs a valid manifest."""
     return DatasetError(f"{path}: {problem.message}", f"`avactl dataset verify {path}` lists all problems")

@@ -8,7 +8,14 @@ from heapq import merge
 from pathlib import Path
 from typing import BinaryIO
 
-from avactl.datasets.manifest import Entry, Problem, Reader, invalid_manifest, numbered_lines, parse_line
+from avactl.datasets.manifest import (
+    ManifestEntry,
+    ManifestProblem,
+    ManifestReader,
+    invalid_manifest,
+    numbered_lines,
+    parse_line,
+)
 from avactl.datasets.text import display_name
 
 _BATCH_BYTES, _BATCH_LINES = 16 * 1024 * 1024, 50_000
@@ -21,31 +28,31 @@ Keyed = tuple[bytes, int, bytes]
 """URL, number and text of a line. UTF-8 bytes sort as the texts do."""
 
 
-def in_order(reader: Reader) -> Iterator[Entry | Problem]:
+def in_order(reader: ManifestReader) -> Iterator[ManifestEntry | ManifestProblem]:
     """Yield the valid entries of a manifest in the order of their URLs, and a problem for each duplicate.
 
     `reader` has read the manifest before.
     """
     if reader.sorted:
         for number, line in numbered_lines(reader.path):
-            if isinstance(entry := parse_line(line, number), Entry):
+            if isinstance(entry := parse_line(line, number), ManifestEntry):
                 yield entry
         return
     last, first = b"", 0
     for url, number, line in sort_lines(_keyed_lines(reader.path)):
         if url == last:
             message = f"line {number} lists the same object as line {first}: {display_name(url.decode())}"
-            yield Problem(number, 1, 0, message, "remove one of them")
+            yield ManifestProblem(number, 1, 0, message, "remove one of them")
             continue
         last, first = url, number
-        if isinstance(entry := parse_line(line, number), Entry):
+        if isinstance(entry := parse_line(line, number), ManifestEntry):
             yield entry
 
 
-def valid_in_order(reader: Reader) -> Iterator[Entry]:
+def valid_in_order(reader: ManifestReader) -> Iterator[ManifestEntry]:
     """Yield the entries in the order of their URLs. Raises DatasetError for a duplicate."""
     for entry in in_order(reader):
-        if isinstance(entry, Problem):
+        if isinstance(entry, ManifestProblem):
             raise invalid_manifest(reader.path, entry)
         yield entry
 
@@ -53,7 +60,7 @@ def valid_in_order(reader: Reader) -> Iterator[Entry]:
 def _keyed_lines(path: Path) -> Iterator[Keyed]:
     for number, line in numbered_lines(path):
         entry = parse_line(line, number)
-        if isinstance(entry, Entry):
+        if isinstance(entry, ManifestEntry):
             yield entry.url.encode(), number, line.strip()
 
 

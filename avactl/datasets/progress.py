@@ -20,7 +20,7 @@ _COUNT_STEP = 10_000
 """Items between two updates."""
 
 
-class Progress:
+class PackProgress:
     """Counts of what is done, on a stream. Use it in a `with` block."""
 
     def __init__(self, stream: TextIO, noun: str = "object", silent: bool = False) -> None:
@@ -37,7 +37,7 @@ class Progress:
             columns = (SpinnerColumn(), text, BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
             self._bar = RichBar(*columns, console=Console(file=stream), transient=True)
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> PackProgress:
         self.start("")
         if self._bar is not None:
             self._bar.start()

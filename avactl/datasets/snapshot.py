@@ -10,18 +10,18 @@ from typing import BinaryIO, NamedTuple
 
 from avactl.base.directories import want_no_link
 from avactl.datasets.concurrent import in_threads
-from avactl.datasets.errors import ArgumentError, DatasetError, StoreError
-from avactl.datasets.manifest import Entry, dump_entry
-from avactl.datasets.progress import Progress
+from avactl.datasets.errors import ArgumentError, DatasetError, ObjectStoreError
+from avactl.datasets.manifest import ManifestEntry, dump_entry
+from avactl.datasets.progress import PackProgress
 from avactl.datasets.selection import Chooses
-from avactl.datasets.stores.locations import Location, parse_location
-from avactl.datasets.stores.store import Found, Store
+from avactl.datasets.stores.locations import StoreLocation, parse_location
+from avactl.datasets.stores.store import FoundObject, Store
 
 THREADS = 16
 """Objects read at once."""
 
 
-class Options(NamedTuple):
+class SnapshotOptions(NamedTuple):
     """Contents of a snapshot."""
 
     url: str
@@ -32,7 +32,7 @@ class Options(NamedTuple):
     """Read all content for its SHA-256."""
 
 
-class Written(NamedTuple):
+class WrittenSnapshot(NamedTuple):
     """Facts of a new manifest."""
 
     objects: int
@@ -43,16 +43,16 @@ class Written(NamedTuple):
     """Of the manifest."""
 
 
-def snapshot_entries(store: Store, options: Options, progress: Progress) -> Iterator[Entry]:
+def snapshot_entries(store: Store, options: SnapshotOptions, progress: PackProgress) -> Iterator[ManifestEntry]:
     """Yield an entry for each object of a store. Raises DatasetError, StoreError."""
     directory = f"{options.url or store.location.url}/"
     progress.start("reading" if options.checksum else "listing")
     objects = (found for found in store.objects() if options.chosen(found.key))
 
-    def read(found: Found) -> tuple[Found, str]:
+    def read(found: FoundObject) -> tuple[FoundObject, str]:
         return found, content_digest(store, found)
 
-    pairs: Iterable[tuple[Found, str]] = ((found, "") for found in objects)
+    pairs: Iterable[tuple[FoundObject, str]] = ((found, "") for found in objects)
     if options.checksum:
         pairs = in_threads(read, objects, THREADS, 4 * THREADS)
     for number, (found, sha256) in enumerate(pairs, 1):
@@ -60,10 +60,12 @@ def snapshot_entries(store: Store, options: Options, progress: Progress) -> Iter
             progress.add(1, found.size)
         elif number % 1000 == 0:
             progress.add(1000)
-        yield Entry(directory + found.key, found.size, sha256, "", found.etag, options.labels(found.key), number)
+        yield ManifestEntry(
+            directory + found.key, found.size, sha256, "", found.etag, options.labels(found.key), number
+        )
 
 
-def content_digest(store: Store, found: Found, kind: str = "sha256") -> str:
+def content_digest(store: Store, found: FoundObject, kind: str = "sha256") -> str:
     """Return the digest of an object's content in hex. Raises ChangedError, StoreError."""
     digest = hashlib.new(kind, usedforsecurity=False)
     for chunk in store.stream(found):
@@ -71,7 +73,7 @@ def content_digest(store: Store, found: Found, kind: str = "sha256") -> str:
     return digest.hexdigest()
 
 
-def write_manifest(out: Path | BinaryIO, entries: Iterable[Entry], source: Location) -> Written:
+def write_manifest(out: Path | BinaryIO, entries: Iterable[ManifestEntry], source: StoreLocation) -> WrittenSnapshot:
     """Write a manifest: a file appears when it is complete.
 
     Raises DatasetError if there are no entries, ArgumentError for a file inside the source, StoreError.
@@ -91,11 +93,11 @@ def write_manifest(out: Path | BinaryIO, entries: Iterable[Entry], source: Locat
             partial.unlink(missing_ok=True)
             raise
     except OSError as error:
-        raise StoreError(f"{out}: {(error.strerror or str(error)).lower()}") from None
+        raise ObjectStoreError(f"{out}: {(error.strerror or str(error)).lower()}") from None
     return written
 
 
-def _write(file: BinaryIO, entries: Iterable[Entry]) -> Written:
+def _write(file: BinaryIO, entries: Iterable[ManifestEntry]) -> WrittenSnapshot:
     objects = size = blanks = 0
     digest = hashlib.sha256()
     for entry in entries:
@@ -107,4 +109,4 @@ def _write(file: BinaryIO, entries: Iterable[Entry]) -> Written:
         blanks += " " in entry.url
     if not objects:
         raise DatasetError("there are no objects", "check the location, `--match` and `--exclude`")
-    return Written(objects, size, blanks, digest.hexdigest())
+    return WrittenSnapshot(objects, size, blanks, digest.hexdigest())

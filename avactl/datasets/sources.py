@@ -7,19 +7,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from avactl.datasets.errors import DatasetError
-from avactl.datasets.manifest import MAX_LINE, Entry, Reader, parse_line, read_valid
+from avactl.datasets.manifest import MAX_LINE, ManifestEntry, ManifestReader, parse_line, read_valid
 from avactl.datasets.ordering import valid_in_order
-from avactl.datasets.progress import Progress
+from avactl.datasets.progress import PackProgress
 from avactl.datasets.stores.locations import parse_location
 from avactl.datasets.stores.opening import open_store
-from avactl.datasets.stores.store import Found, Store
+from avactl.datasets.stores.store import FoundObject, Store
 
 
-class Source(NamedTuple):
+class DatasetSource(NamedTuple):
     """Objects in the order of their keys."""
 
     store: Store
-    objects: Callable[[], Iterator[tuple[Found, str]]]
+    objects: Callable[[], Iterator[tuple[FoundObject, str]]]
     """Yields each object with its SHA-256 in hex, "" if unknown."""
     total: int | None
     """Number of objects, if known."""
@@ -35,28 +35,28 @@ def is_remote(text: str) -> bool:
     if is_manifest(text):
         with Path(text).open("rb") as file:
             entry = parse_line(file.readline(MAX_LINE), 1)
-        return isinstance(entry, Entry) and not entry.url.startswith("file:")
+        return isinstance(entry, ManifestEntry) and not entry.url.startswith("file:")
     return parse_location(text).scheme != "file"
 
 
-def open_source(text: str, endpoint: str, follow: bool, progress: Progress) -> Source:
+def open_source(text: str, endpoint: str, follow: bool, progress: PackProgress) -> DatasetSource:
     """Open a manifest, a URL or a directory. Raises DatasetError, StoreError, ArgumentError."""
     if not is_manifest(text):
         store = open_store(text, endpoint, follow)
-        return Source(store, lambda: ((found, "") for found in store.objects()), None)
+        return DatasetSource(store, lambda: ((found, "") for found in store.objects()), None)
     progress.start("reading")
     reader = read_valid(Path(text), progress.counted)
     if reader.without_size:
         raise DatasetError(f"{text}: {reader.without_size:,} lines have no `size`", "take a snapshot with avactl")
     store = open_store(parse_location(reader.directory), endpoint, follow)
-    return Source(store, lambda: _listed_objects(reader), reader.objects)
+    return DatasetSource(store, lambda: _listed_objects(reader), reader.objects)
 
 
-def _listed_objects(reader: Reader) -> Iterator[tuple[Found, str]]:
+def _listed_objects(reader: ManifestReader) -> Iterator[tuple[FoundObject, str]]:
     for entry in valid_in_order(reader):
         yield as_found(entry, reader.directory), entry.sha256
 
 
-def as_found(entry: Entry, directory: str) -> Found:
+def as_found(entry: ManifestEntry, directory: str) -> FoundObject:
     """Return an entry of a manifest as an object of the store at its directory."""
-    return Found(entry.url[len(directory) :], entry.size or 0, entry.etag, "")
+    return FoundObject(entry.url[len(directory) :], entry.size or 0, entry.etag, "")

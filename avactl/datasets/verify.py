@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 from avactl.base.terminal import count_text
 from avactl.datasets.concurrent import in_threads
 from avactl.datasets.errors import ChangedError
-from avactl.datasets.manifest import FORM, Entry, Problem, Reader
+from avactl.datasets.manifest import FORM, ManifestEntry, ManifestProblem, ManifestReader
 from avactl.datasets.ordering import in_order
-from avactl.datasets.progress import Progress
+from avactl.datasets.progress import PackProgress
 from avactl.datasets.snapshot import THREADS, content_digest
 from avactl.datasets.stores.locations import parse_location
 from avactl.datasets.stores.opening import open_store
-from avactl.datasets.stores.store import Found, Store
+from avactl.datasets.stores.store import FoundObject, Store
 from avactl.datasets.text import display_name, size_text
 from avactl.diagnostics import Diagnostic, Span
 from avactl.diagnostics.machine import json_data
@@ -29,7 +29,7 @@ _IMMUTABLE_HINT = "a version cannot change: restore the object, or declare a new
 _IS_MD5 = re.compile("[0-9a-f]{32}").fullmatch
 
 
-class Options(NamedTuple):
+class VerifyOptions(NamedTuple):
     """Checks beyond those of the lines."""
 
     prefix: str = ""
@@ -44,7 +44,7 @@ class Options(NamedTuple):
 
 
 @dataclass
-class Report:
+class VerificationReport:
     """Result of a check."""
 
     manifest: str
@@ -69,30 +69,30 @@ class Report:
             self.problems.append(problem)
 
 
-def verify_manifest(path: Path, options: Options, progress: Progress) -> Report:
+def verify_manifest(path: Path, options: VerifyOptions, progress: PackProgress) -> VerificationReport:
     """Check a manifest, and compare it with a store on request. Raises StoreError, ArgumentError."""
-    report = Report(str(path))
+    report = VerificationReport(str(path))
     prefix = parse_location(options.prefix).url if options.prefix else ""
-    reader = Reader(path, prefix)
+    reader = ManifestReader(path, prefix)
     progress.start("checking")
     for entry in progress.counted(reader.entries()):
-        if isinstance(entry, Problem):
+        if isinstance(entry, ManifestProblem):
             report.add(_bad_line(path, entry))
     report.objects, report.bytes, report.without_size = reader.objects, reader.bytes, reader.without_size
     if not reader.objects and not report.problems:
-        report.add(_bad_line(path, Problem(1, 1, 0, "the manifest lists no objects", FORM)))
+        report.add(_bad_line(path, ManifestProblem(1, 1, 0, "the manifest lists no objects", FORM)))
     compares = options.store or options.content or options.at
     if reader.objects and compares:
         _compare_with_store(report, reader, options, prefix, progress)
     elif not reader.sorted:
         progress.start("looking for duplicates")
         for entry in progress.counted(in_order(reader)):
-            if isinstance(entry, Problem):
+            if isinstance(entry, ManifestProblem):
                 report.add(_bad_line(path, entry))
     return report
 
 
-def _bad_line(path: Path, problem: Problem) -> Diagnostic:
+def _bad_line(path: Path, problem: ManifestProblem) -> Diagnostic:
     span = Span(str(path), problem.line, problem.column, problem.end)
     return Diagnostic("manifest-line", problem.message, span, hint=problem.hint)
 
@@ -101,11 +101,13 @@ def _bad_line(path: Path, problem: Problem) -> Diagnostic:
 
 
 class _Pair(NamedTuple):
-    entry: Entry
-    found: Found
+    entry: ManifestEntry
+    found: FoundObject
 
 
-def _compare_with_store(report: Report, reader: Reader, options: Options, prefix: str, progress: Progress) -> None:
+def _compare_with_store(
+    report: VerificationReport, reader: ManifestReader, options: VerifyOptions, prefix: str, progress: PackProgress
+) -> None:
     directory = f"{prefix}/" if prefix else reader.directory
     location = parse_location(options.at or directory)
     store = open_store(location, options.endpoint, options.follow)
@@ -131,12 +133,14 @@ def _compare_with_store(report: Report, reader: Reader, options: Options, prefix
             report.add(Diagnostic("object-changed", message, _entry_span(reader, pair.entry), hint=_IMMUTABLE_HINT))
 
 
-def _join_with_store(report: Report, reader: Reader, directory: str, store: Store) -> Iterator[_Pair]:
+def _join_with_store(
+    report: VerificationReport, reader: ManifestReader, directory: str, store: Store
+) -> Iterator[_Pair]:
     """Join the manifest with the store's list, both in order; report what only one of them has."""
     objects = store.objects()
     found = next(objects, None)
     for entry in in_order(reader):
-        if isinstance(entry, Problem):
+        if isinstance(entry, ManifestProblem):
             report.add(_bad_line(reader.path, entry))
             continue
         if not entry.url.startswith(directory):
@@ -157,13 +161,13 @@ def _join_with_store(report: Report, reader: Reader, directory: str, store: Stor
         found = next(objects, None)
 
 
-def _report_unlisted(report: Report, reader: Reader, found: Found) -> None:
+def _report_unlisted(report: VerificationReport, reader: ManifestReader, found: FoundObject) -> None:
     message = f"{display_name(found.key)} is in {report.location}, and not in the manifest"
     hint = "remove the object, or declare a new version with a new snapshot"
     report.add(Diagnostic("object-unlisted", message, Span(str(reader.path)), hint=hint))
 
 
-def _entry_span(reader: Reader, entry: Entry) -> Span:
+def _entry_span(reader: ManifestReader, entry: ManifestEntry) -> Span:
     return Span(str(reader.path), entry.line)
 
 
@@ -194,7 +198,7 @@ _CODE_NOUNS = {"manifest-line": "bad line", "object-missing": "missing", "object
 _CODE_NOUNS["object-unlisted"] = "not in the manifest"
 
 
-def summary_lines(report: Report) -> Iterator[str]:
+def summary_lines(report: VerificationReport) -> Iterator[str]:
     """Yield the lines that sum up a check."""
     facts = [count_text(report.objects, "object"), size_text(report.bytes)]
     if report.without_size:
@@ -214,7 +218,7 @@ def summary_lines(report: Report) -> Iterator[str]:
     yield ", ".join(found) or "ok"
 
 
-def report_data(report: Report) -> dict[str, Any]:
+def report_data(report: VerificationReport) -> dict[str, Any]:
     """Return a report as JSON data."""
     return {
         "manifest": report.manifest,

@@ -30,7 +30,7 @@ _CHARACTERS_AROUND = 8192
 """Characters around a truncated line that are scanned for credentials."""
 
 
-class _Style:
+class _ProblemStyle:
     def __init__(self, colour: bool) -> None:
         self.colour = colour
 
@@ -71,7 +71,7 @@ def _text_columns(text: str) -> int:
 
 def render_one(diagnostic: Diagnostic, source: SourceText, colour: bool = False) -> str:
     """Return one problem as several lines of text, without a trailing newline."""
-    style = _Style(colour)
+    style = _ProblemStyle(colour)
     d = diagnostic
     out = [f"{style(d.severity, f'{d.severity}[{d.id}]')}{style('bold', ': ' + visible_text(d.message))}"]
     out.append(f"{style('blue', '  -->')} {visible_text(str(d.span))}")
@@ -143,7 +143,7 @@ def _render_group(group: _Group, source: SourceText, colour: bool) -> str:
         return render_one(group.first, source, colour)
     text = render_one(replace(group.first, message=f"{group.first.message} (×{1 + len(group.others)})"), source, colour)
     pad = " " * len(str(group.first.span.line))
-    style = _Style(colour)
+    style = _ProblemStyle(colour)
     places = _repetition_text(group)
     note = f"\n{style('blue', f'{pad} =')} {style('bold', 'note')}: {places}" if places else ""
     return text + note

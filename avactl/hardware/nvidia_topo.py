@@ -23,7 +23,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 from avactl.hardware.machine import NVLINK, Nvlink, NvlinkPair, PcieSwitch
-from avactl.hardware.topo_affinity import Affinity, numbers_of
+from avactl.hardware.topo_affinity import GpuAffinity, numbers_of
 from avactl.hardware.topo_matrix import Matrix
 from avactl.hardware.topology import Level
 
@@ -53,7 +53,7 @@ class FoundNvlink(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class MatrixHardware:
     """The hardware that a matrix describes. `remarks` explain conclusions and oddities to people."""
 
     gpus: int
@@ -88,7 +88,7 @@ class _Groups:
         return [other for other in range(len(self.parent)) if self.of(other) == root]
 
 
-def find(matrix: Matrix, nvlink_generation: int | None = None) -> Found:
+def find(matrix: Matrix, nvlink_generation: int | None = None) -> MatrixHardware:
     """Derive the hardware. `nvlink_generation` is that of the GPU model, if known."""
     remarks = list(matrix.remarks)
     sockets = _find_sockets(matrix, remarks)
@@ -97,7 +97,9 @@ def find(matrix: Matrix, nvlink_generation: int | None = None) -> Found:
     found_switches, nics = _place_nics(matrix, sockets, switches, nic_sockets)
     nvlink, ways = _find_nvlink(matrix, nvlink_generation, remarks), _possible_levels(matrix, sockets, switches)
     count = max(*sockets, *nic_sockets, 0) + 1
-    return Found(len(matrix.gpus), count, found_switches, nics, nvlink, _count_cpus(matrix), ways, tuple(remarks))
+    return MatrixHardware(
+        len(matrix.gpus), count, found_switches, nics, nvlink, _count_cpus(matrix), ways, tuple(remarks)
+    )
 
 
 # -- sockets ---------------------------------------------------------------------------------------------------------
@@ -114,7 +116,7 @@ def _count_cpus(matrix: Matrix) -> int | None:
     return max(highest) + 1 if -1 not in highest and 1 <= max(highest) < 10_000 else None
 
 
-def _numa_keys(affinities: tuple[Affinity, ...]) -> list[str | None]:
+def _numa_keys(affinities: tuple[GpuAffinity, ...]) -> list[str | None]:
     """Return the affinity column that best distinguishes NUMA nodes, by GPU; None for a GPU without a value."""
     numa: list[str | None] = [affinity.numa for affinity in affinities]
     cpus: list[str | None] = [affinity.cpus for affinity in affinities]

@@ -11,7 +11,7 @@ from avactl.hardware.topo_text import AFFINITIES, Token, is_tail
 
 
 @dataclass(frozen=True, slots=True)
-class Affinity:
+class GpuAffinity:
     """Affinity of one GPU; None if a column is missing, empty or N/A."""
 
     cpus: str | None = None
@@ -24,7 +24,7 @@ _MOST_CPUS = 2048
 """Upper bound on hardware threads of a machine."""
 
 
-def affinity(columns: Sequence[str], tail: Sequence[Token], glued: bool) -> Affinity | None:
+def affinity(columns: Sequence[str], tail: Sequence[Token], glued: bool) -> GpuAffinity | None:
     """Parse the words after the links; None if they are ambiguous. Cells may be empty.
 
     `columns` are the names in the header (empty: the header lost them); `glued` is True if the first word follows the
@@ -57,7 +57,7 @@ def affinity(columns: Sequence[str], tail: Sequence[Token], glued: bool) -> Affi
                 return None
             numbers[:1] = first
         values = _guess_columns(names, numbers)
-    found = Affinity(*(None if values.get(name) == "N/A" else values.get(name) for name in AFFINITIES))
+    found = GpuAffinity(*(None if values.get(name) == "N/A" else values.get(name) for name in AFFINITIES))
     return found if found.cpus is None or _is_list(found.cpus) else None
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from avactl.hardware import topo_text as text
-from avactl.hardware.topo_text import Header, Line, Row, Token
+from avactl.hardware.topo_text import Header, Token, TopoLine, TopoRow
 
 _LEGEND = re.compile(r"\b(NIC[0-9]+)\s*[:=]\s*([A-Za-z][A-Za-z0-9_.-]*)").findall
 _PEER_WORDS = frozenset(("OK", "CNS", "GNS", "TNS", "NS", "DR", "U", "N/A"))
@@ -17,7 +17,7 @@ _NARROWEST = 70
 
 
 @dataclass(slots=True)
-class Block:
+class TopoBlock:
     """A header and its lines."""
 
     header: Header
@@ -49,12 +49,12 @@ class Cells:
     glued: bool
 
 
-def blocks_of(every: tuple[Line, ...]) -> list[Block]:
+def blocks_of(every: tuple[TopoLine, ...]) -> list[TopoBlock]:
     """Return the matrices of a text in order, including those of peer access and headers without rows."""
     known = text.row_names(every)
-    blocks: list[Block] = []
+    blocks: list[TopoBlock] = []
     ended = True
-    above = Line(0, "", ())
+    above = TopoLine(0, "", ())
     for line in every:
         broken = line.number == above.number + 1 and len(above.text.rstrip()) >= _NARROWEST
         above = line
@@ -73,7 +73,7 @@ def blocks_of(every: tuple[Line, ...]) -> list[Block]:
             if names and not blocks[-1].rows and not names & {token.text for token in found.devices}:
                 blocks[-1].header = _joined(blocks[-1].header, found)
             else:
-                blocks.append(Block(found))
+                blocks.append(TopoBlock(found))
                 ended = False
             continue
         if not names:
@@ -95,7 +95,7 @@ def _joined(first: Header, second: Header) -> Header:
     return Header(devices, first.affinities + second.affinities, first.leading, first.glued or second.glued)
 
 
-def _add_row(block: Block, found: Row) -> None:
+def _add_row(block: TopoBlock, found: TopoRow) -> None:
     if not found.rest or any(token.text in _PEER_WORDS - {"N/A"} for token in found.rest):
         # `GPU0` alone is prose, or the peer-to-peer matrix of `topo -p2p`.
         words = {token.text for token in found.rest}
@@ -132,7 +132,7 @@ def _take_apart(name: Token, rest: Sequence[Token], wanted: int) -> Cells:
     return Cells(name, cells, tail, glued)
 
 
-def _add_orphan(block: Block, line: Line, broken: bool) -> None:
+def _add_orphan(block: TopoBlock, line: TopoLine, broken: bool) -> None:
     """Record links without a name: the rest of a wrapped row, or a row with a lost or changed name."""
     wanted = len(block.header.devices)
     splits = [text.split_links(token) for token in line.tokens]
@@ -143,7 +143,7 @@ def _add_orphan(block: Block, line: Line, broken: bool) -> None:
     ]
     if not all(fits):
         if links and 2 * links >= wanted and not fits[0] and all(fits[1:]):
-            _add_row(block, Row(line.tokens[0], line.tokens[1:], ()))
+            _add_row(block, TopoRow(line.tokens[0], line.tokens[1:], ()))
         return
     last = block.rows[-1] if block.rows else None
     # Lines of numbers only belong to a header without affinity columns.

@@ -8,7 +8,7 @@ from itertools import combinations
 from typing import Literal, NamedTuple
 
 from avactl.hardware.machine import Machine
-from avactl.hardware.nvidia_topo import Found, Levels, find
+from avactl.hardware.nvidia_topo import Levels, MatrixHardware, find
 from avactl.hardware.topo_matrix import MISSING, Matrix, read
 from avactl.hardware.topology import Level, topology_of
 
@@ -24,7 +24,7 @@ _WORDS: dict[Level, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class TopologyComparison:
     """Differences (none: the machine matches its type), and further information."""
 
     differences: tuple[str, ...]
@@ -47,7 +47,7 @@ class _Declared:
 class _Seen:
     """Pairwise links that a matrix shows."""
 
-    def __init__(self, matrix: Matrix, found: Found) -> None:
+    def __init__(self, matrix: Matrix, found: MatrixHardware) -> None:
         count = found.gpus
         self.names = matrix.gpus
         self.links = [[matrix.links(i, j) if i != j else 0 for j in range(count)] for i in range(count)]
@@ -60,14 +60,14 @@ class _Seen:
         return self._ways[(i, j) if i < j else (j, i)]
 
 
-def compare(machine: Machine, matrix: Matrix, found: Found) -> Comparison:
+def compare(machine: Machine, matrix: Matrix, found: MatrixHardware) -> TopologyComparison:
     """Compare a machine with its declared type.
 
     Compares the number of GPUs, NVLinks, the level of each pair, and the NICs under each GPU's switch. The matrix does
     not show model, memory, CPU cores and speeds. The GPUs may be numbered differently.
     """
     if machine.gpus != found.gpus:
-        return Comparison((_counts(machine, matrix, found),))
+        return TopologyComparison((_counts(machine, matrix, found),))
     declared, seen = _Declared(machine), _Seen(matrix, found)
     same = tuple(range(found.gpus))
     infos = [f"the text has {matrix.others + 1} matrices; using the first"] if matrix.others else []
@@ -79,20 +79,20 @@ def compare(machine: Machine, matrix: Matrix, found: Found) -> Comparison:
         infos.append(f"{len(matrix.nics)} {are} present, the type has {len(machine.nics)}: the others are ignored")
     differences = _differences(declared, seen, same, with_nics)
     if not differences:
-        return Comparison((), tuple(infos), same)
+        return TopologyComparison((), tuple(infos), same)
     numbering = _renumber(declared, seen, with_nics)
     if numbering is None and with_nics:
         # The GPUs may match in another order, and only NICs differ.
         numbering = _renumber(declared, seen, False)
     if numbering is None or numbering == same:
-        return Comparison(tuple(differences), tuple(infos), same)
+        return TopologyComparison(tuple(differences), tuple(infos), same)
     differences = _differences(declared, seen, numbering, with_nics)
     moved = ", ".join(f"{matrix.gpus[i]} ↔ GPU{j} of the type" for i, j in enumerate(numbering) if i != j)
     alike = "the GPUs are the same" if differences else "same"
-    return Comparison(tuple(differences), (f"{alike} up to numbering: {moved}", *infos), numbering)
+    return TopologyComparison(tuple(differences), (f"{alike} up to numbering: {moved}", *infos), numbering)
 
 
-def _counts(machine: Machine, matrix: Matrix, found: Found) -> str:
+def _counts(machine: Machine, matrix: Matrix, found: MatrixHardware) -> str:
     text = f"{found.gpus} GPU{'' if found.gpus == 1 else 's'}, the type has {machine.gpus}"
     numbers = {int(name[3:]) for name in matrix.gpus}
     gone = [f"GPU{index}" for index in range(max(numbers)) if index not in numbers]
@@ -193,7 +193,7 @@ def _renumber(declared: _Declared, seen: _Seen, with_nics: bool) -> tuple[int, .
 # -- node condition --------------------------------------------------------------------------------------------------
 
 
-class Verdict(NamedTuple):
+class TopologyVerdict(NamedTuple):
     """Status, reason and message of the node condition."""
 
     status: Literal["True", "False", "Unknown"]
@@ -201,7 +201,7 @@ class Verdict(NamedTuple):
     message: str
 
 
-def judge(machine: Machine, type_name: str, output: str) -> Verdict:
+def judge(machine: Machine, type_name: str, output: str) -> TopologyVerdict:
     """Compare the output of `nvidia-smi topo -m` on a machine with its type."""
     matrix = read(output, "output")
     if not isinstance(matrix, Matrix):
@@ -212,14 +212,14 @@ def judge(machine: Machine, type_name: str, output: str) -> Verdict:
         return unknown("OutputDamaged", f"`nvidia-smi topo -m`: {message}")
     result = compare(machine, matrix, find(matrix))
     if result.differences:
-        return Verdict("False", "TopologyDiffers", f"not a {type_name}: {_few(result.differences)}")
+        return TopologyVerdict("False", "TopologyDiffers", f"not a {type_name}: {_few(result.differences)}")
     infos = f" ({'; '.join(result.infos)})" if result.infos else ""
-    return Verdict("True", "TopologyMatches", f"the machine is a {type_name}{infos}")
+    return TopologyVerdict("True", "TopologyMatches", f"the machine is a {type_name}{infos}")
 
 
-def unknown(reason: str, message: str) -> Verdict:
+def unknown(reason: str, message: str) -> TopologyVerdict:
     """Return the verdict for a machine that could not be checked."""
-    return Verdict("Unknown", reason, message)
+    return TopologyVerdict("Unknown", reason, message)
 
 
 def _few(differences: Sequence[str]) -> str:

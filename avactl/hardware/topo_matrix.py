@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from avactl.diagnostics import Diagnostic, Note, Span, sort_diagnostics
 from avactl.diagnostics.suggest import did_you_mean
 from avactl.hardware import topo_text as text
-from avactl.hardware.topo_affinity import Affinity, affinity, contradiction
-from avactl.hardware.topo_blocks import Block, Cells, blocks_of
-from avactl.hardware.topo_text import Line, Token
+from avactl.hardware.topo_affinity import GpuAffinity, affinity, contradiction
+from avactl.hardware.topo_blocks import Cells, TopoBlock, blocks_of
+from avactl.hardware.topo_text import Token, TopoLine
 
 DAMAGED, MISSING, UNSUPPORTED = "topo-damaged", "topo-missing", "topo-unsupported"
 MOST_GPUS = 16
@@ -34,7 +34,7 @@ class Matrix:
     """Link word by pair of devices, in both orders; only known ones."""
     pcie: Mapping[tuple[int, int], str]
     """PCIe words that NVLink hides in `words`, if `topo -mp` was given too."""
-    affinities: tuple[Affinity, ...]
+    affinities: tuple[GpuAffinity, ...]
     span: Span
     """Position of the header line."""
     remarks: tuple[str, ...] = ()
@@ -89,7 +89,7 @@ def read(content: str, file: str) -> Matrix | list[Diagnostic]:
     return _matrix(main, twin, len(links) - 1, file)
 
 
-def _nothing(every: tuple[Line, ...], file: str, blocks: list[Block]) -> Diagnostic:
+def _nothing(every: tuple[TopoLine, ...], file: str, blocks: list[TopoBlock]) -> Diagnostic:
     """Return the diagnostic for a text without a matrix."""
     if blocks:
         message = "this is the peer access matrix (`topo -p2p`), not the link matrix"
@@ -108,7 +108,7 @@ def _nothing(every: tuple[Line, ...], file: str, blocks: list[Block]) -> Diagnos
 # -- validation ------------------------------------------------------------------------------------------------------
 
 
-def _problems(block: Block, file: str) -> list[Diagnostic]:
+def _problems(block: TopoBlock, file: str) -> list[Diagnostic]:
     devices = block.header.devices
     columns: dict[str, int] = {}
     problems: list[Diagnostic] = []
@@ -139,7 +139,7 @@ def _problems(block: Block, file: str) -> list[Diagnostic]:
     return problems or _missing(block, rows, file) + _cells(devices, rows, file)
 
 
-def _missing(block: Block, rows: Mapping[str, Cells], file: str) -> list[Diagnostic]:
+def _missing(block: TopoBlock, rows: Mapping[str, Cells], file: str) -> list[Diagnostic]:
     """Report missing rows. NICs may have none at all, because the GPUs' rows contain their links."""
     names = [token.text for token in block.header.devices]
     without_nics = not any(name in rows for name in names if not text.is_gpu(name))
@@ -215,7 +215,7 @@ def _wrong_word(device: Token, other: Token, cell: Token, diagonal: bool, file: 
 # -- conversion ------------------------------------------------------------------------------------------------------
 
 
-def _matrix(block: Block, twin: Block | None, others: int, file: str) -> Matrix:
+def _matrix(block: TopoBlock, twin: TopoBlock | None, others: int, file: str) -> Matrix:
     more = others - (twin is not None)
     remarks = [f"the text has {more + 1} matrices; using the first"] if more else []
     if twin is not None:
@@ -260,14 +260,14 @@ def _matrix(block: Block, twin: Block | None, others: int, file: str) -> Matrix:
         _nic_names(labels, block.legend),
         words,
         pcie,
-        tuple(affinities[name] or Affinity() for name in gpus),
+        tuple(affinities[name] or GpuAffinity() for name in gpus),
         block.header.devices[0].span(file),
         tuple(remarks),
         more,
     )
 
 
-def _pcie_twin(first: Block, second: Block, content: str) -> bool:
+def _pcie_twin(first: TopoBlock, second: TopoBlock, content: str) -> bool:
     """Return whether two matrices are `topo -m` and `topo -mp` of one machine: equal except for NVLinks.
 
     Machines may look alike: if the links are the only evidence, or the matrix without NVLink comes first, the text must
@@ -277,7 +277,7 @@ def _pcie_twin(first: Block, second: Block, content: str) -> bool:
     if linked == _has_nvlink(second) or affinities != _affinities(second):
         return False
     if not _MATRIX_PCI(content) and not (
-        linked and any(found and found != Affinity() for found in affinities.values())
+        linked and any(found and found != GpuAffinity() for found in affinities.values())
     ):
         return False
     names = [token.text for token in first.header.devices]
@@ -287,17 +287,17 @@ def _pcie_twin(first: Block, second: Block, content: str) -> bool:
     return all(word == other.get(pair) or "NV" in (word[:2], other.get(pair, "")[:2]) for pair, word in one.items())
 
 
-def _has_nvlink(block: Block) -> bool:
+def _has_nvlink(block: TopoBlock) -> bool:
     return any(cell.text.startswith("NV") for row in block.rows for cell in row.cells)
 
 
-def _affinities(block: Block) -> dict[str, Affinity | None]:
+def _affinities(block: TopoBlock) -> dict[str, GpuAffinity | None]:
     """Return the affinity by GPU; None if ambiguous."""
     columns = block.header.affinities
     return {row.name.text: affinity(columns, row.tail, row.glued) for row in block.rows if text.is_gpu(row.name.text)}
 
 
-def _doubt(gpus: Sequence[str], affinities: Mapping[str, Affinity | None], rows: Mapping[str, Cells]) -> str | None:
+def _doubt(gpus: Sequence[str], affinities: Mapping[str, GpuAffinity | None], rows: Mapping[str, Cells]) -> str | None:
     """Return why the affinity columns are unreliable; None if they are reliable."""
     for name in gpus:
         if affinities[name] is None:
@@ -310,7 +310,7 @@ def _doubt(gpus: Sequence[str], affinities: Mapping[str, Affinity | None], rows:
     return f"the CPUs of {gpus[first]} ({cpus[first]}) and {gpus[second]} ({cpus[second]}) partly overlap"
 
 
-def _words(block: Block, names: Sequence[str]) -> dict[tuple[int, int], str]:
+def _words(block: TopoBlock, names: Sequence[str]) -> dict[tuple[int, int], str]:
     """Return link words by device numbers; `names` maps names to numbers."""
     numbers = {name: number for number, name in enumerate(names)}
     columns = [numbers.get(token.text) for token in block.header.devices]

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from avactl.hardware.nvidia_topo import Found, find
+from avactl.hardware.nvidia_topo import MatrixHardware, find
 from avactl.hardware.topo_gpu import MODELS, GpuName, Listed, parse_name
 from avactl.hardware.topo_matrix import Matrix
 
@@ -17,7 +17,7 @@ UNKNOWN_MODEL = "GPU"
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class GivenTopology:
     """Values that the matrix does not contain; None: taken from a GPU list, else assumed and reported."""
 
     name: str | None = None
@@ -39,10 +39,10 @@ class Described:
     remarks: tuple[str, ...]
     assumed: dict[str, str]
     """Assumed fields, with the source of the value."""
-    found: Found
+    found: MatrixHardware
 
 
-def describe(matrix: Matrix, given: Given, listed: Listed | None) -> Described:
+def describe(matrix: Matrix, given: GivenTopology, listed: Listed | None) -> Described:
     """Return all fields of the machine type. The result is valid; `assumed` lists the values to review."""
     assumed: dict[str, str] = {}
     products = listed.products if listed else ()
@@ -103,7 +103,7 @@ def _gpu_memory(facts: GpuName | None, listed: Listed | None, assumed: dict[str,
     return "16Gi"
 
 
-def _cpu(found: Found, assumed: dict[str, str]) -> int:
+def _cpu(found: MatrixHardware, assumed: dict[str, str]) -> int:
     if found.cpus is None:
         assumed["cpu"] = "not in the matrix; give --cpu"
         return 8 * found.gpus

@@ -38,7 +38,7 @@ class Token(NamedTuple):
         return Span(file, self.line, self.column, self.column + max(1, len(self.text)))
 
 
-class Line(NamedTuple):
+class TopoLine(NamedTuple):
     """A line without decoration."""
 
     number: int
@@ -89,7 +89,7 @@ def decode(data: bytes) -> str:
     return data.decode("utf-8", "replace")
 
 
-def lines(text: str) -> Iterator[Line]:
+def lines(text: str) -> Iterator[TopoLine]:
     """Yield the lines of a text, split at line feeds, `<br>` and escaped `\\n`; decoration becomes spaces."""
     for number, raw in enumerate(text.split("\n"), 1):
         begin = 0
@@ -98,14 +98,14 @@ def lines(text: str) -> Iterator[Line]:
             begin = end
 
 
-def _line(number: int, raw: str) -> Line:
+def _line(number: int, raw: str) -> TopoLine:
     if len(raw) > _LONGEST:
-        return Line(number, "", ())
+        return TopoLine(number, "", ())
     line = _DECORATION.sub(lambda match: " " * len(match[0]), raw)
     # `GPU 0` is one name; the space moves behind it.
     line = _NAME_BLANK.sub("\\1\x01", line).translate(_DASHES)
     found = ((match[0].replace("\x01", "").replace("\\", ""), match.start() + 1) for match in _CHUNK(line))
-    return Line(number, line, tuple(Token(word, number, column) for word, column in found if word))
+    return TopoLine(number, line, tuple(Token(word, number, column) for word, column in found if word))
 
 
 class Split(NamedTuple):
@@ -156,7 +156,7 @@ class Header(NamedTuple):
     """Some names are joined without separators."""
 
 
-def header(line: Line, known: frozenset[str]) -> Header | None:
+def header(line: TopoLine, known: frozenset[str]) -> Header | None:
     """Return the column names in a line, or None. `known` are names of rows below it."""
     first = next((i for i, token in enumerate(line.tokens) if _starts_with_gpu(token.text)), None)
     if first is None:
@@ -180,7 +180,7 @@ def header(line: Line, known: frozenset[str]) -> Header | None:
     return Header(tuple(devices), affinities, leading, glued)
 
 
-def more_columns(line: Line, known: frozenset[str]) -> Header | None:
+def more_columns(line: TopoLine, known: frozenset[str]) -> Header | None:
     """Return the rest of a wrapped header: names of NICs and affinity columns only."""
     text, affinities = _without_affinities(line.text)
     tokens = [Token(match[0], line.number, match.start() + 1) for match in _CHUNK(text)]
@@ -223,7 +223,7 @@ def _names(token: Token, known: frozenset[str]) -> list[Token]:
     return [token] if not names and _NAME(text) and split_links(token) is None and text[-1] != ":" else []
 
 
-class Row(NamedTuple):
+class TopoRow(NamedTuple):
     """A row: its name, the words after it, and the words before it."""
 
     name: Token
@@ -231,7 +231,7 @@ class Row(NamedTuple):
     front: tuple[Token, ...]
 
 
-def row(line: Line, known: frozenset[str]) -> Row | None:
+def row(line: TopoLine, known: frozenset[str]) -> TopoRow | None:
     """Return the row in a line, or None. `known` are the names of columns."""
     for at, token in enumerate(line.tokens):
         name, rest = _row_name(token, known)
@@ -239,7 +239,7 @@ def row(line: Line, known: frozenset[str]) -> Row | None:
             continue
         following = ((rest,) if rest else ()) + line.tokens[at + 1 :]
         if _reads_as_row(following) and (following or at == 0):
-            return Row(name, following, line.tokens[:at])
+            return TopoRow(name, following, line.tokens[:at])
         return None
     return None
 
@@ -269,7 +269,7 @@ def _reads_as_row(tokens: tuple[Token, ...]) -> bool:
     return links > 0 and (split_links(tokens[0]) is not None or 2 * (links + tails) >= len(tokens))
 
 
-def row_names(text_lines: tuple[Line, ...]) -> frozenset[str]:
+def row_names(text_lines: tuple[TopoLine, ...]) -> frozenset[str]:
     """Return the names in front of links anywhere in the text; they help to split joined column names."""
     found = set()
     for line in text_lines:

@@ -19,10 +19,17 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from avactl.base.kubeconfig import AccessError, KubeconfigError, Section, Selection, locate_kubeconfig, select
+from avactl.base.kubeconfig import (
+    AccessError,
+    ContextSelection,
+    KubeconfigError,
+    KubeconfigSection,
+    locate_kubeconfig,
+    select,
+)
 from avactl.kube.exec_plugin import Credential, ExecPlugin
 
-__all__ = ["Access", "AccessError", "KubeconfigError", "find", "from_kubeconfig", "in_cluster"]
+__all__ = ["AccessError", "ClusterAccess", "KubeconfigError", "find", "from_kubeconfig", "in_cluster"]
 
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _PROXIES = ("http", "https")
@@ -30,7 +37,7 @@ _bypass: Callable[[str, dict[str, str]], bool] = vars(urllib.request)["proxy_byp
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class ClusterAccess:
     """Address of an API server, and credentials for it."""
 
     url: str
@@ -51,17 +58,17 @@ class Access:
     """Name of the kubeconfig's context; empty in a pod."""
 
 
-def in_cluster() -> Access | None:
+def in_cluster() -> ClusterAccess | None:
     """Return the access of the pod's service account; None outside a cluster."""
     host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
     if not host or not (_ACCOUNT / "token").exists():
         return None
     context = ssl.create_default_context(cafile=str(_ACCOUNT / "ca.crt"))
     name = f"[{host}]" if ":" in host else host
-    return Access(f"https://{name}:{port}", context, _file_token(_ACCOUNT / "token"))
+    return ClusterAccess(f"https://{name}:{port}", context, _file_token(_ACCOUNT / "token"))
 
 
-def find(kubeconfig: Path | None = None, context: str = "", cluster: str = "") -> Access:
+def find(kubeconfig: Path | None = None, context: str = "", cluster: str = "") -> ClusterAccess:
     """Return the access of a kubeconfig, else of $KUBECONFIG, the pod, or ~/.kube/config. Raises AccessError.
 
     `context` of the kubeconfig; by default the one with the name of the `cluster`, else the current one. As with
@@ -75,12 +82,12 @@ def find(kubeconfig: Path | None = None, context: str = "", cluster: str = "") -
     return _access(select(locate_kubeconfig(kubeconfig), context, cluster))
 
 
-def from_kubeconfig(path: Path, context: str = "") -> Access:
+def from_kubeconfig(path: Path, context: str = "") -> ClusterAccess:
     """Return the access of a kubeconfig's context, by default the current one. Raises AccessError."""
     return _access(select([path], context))
 
 
-def _access(chosen: Selection) -> Access:
+def _access(chosen: ContextSelection) -> ClusterAccess:
     cluster, user = chosen.cluster, chosen.user
     server = str(cluster.values["server"]).rstrip("/")
     if not server.startswith(("https://", "http://")):
@@ -103,7 +110,7 @@ def _access(chosen: Selection) -> Access:
 
         plugin = ExecPlugin(user, cluster, accept)
         token = plugin.token
-    return Access(
+    return ClusterAccess(
         server,
         tls,
         token,
@@ -116,7 +123,7 @@ def _access(chosen: Selection) -> Access:
     )
 
 
-def _token(user: Section) -> Callable[[], str]:
+def _token(user: KubeconfigSection) -> Callable[[], str]:
     if not user.values.get("tokenFile"):
         given = str(user.values.get("token") or "")
         return lambda: given
@@ -128,7 +135,7 @@ def _token(user: Section) -> Callable[[], str]:
     return token
 
 
-def _impersonation(user: Section) -> tuple[tuple[str, str], ...]:
+def _impersonation(user: KubeconfigSection) -> tuple[tuple[str, str], ...]:
     found = [
         (header, str(user.values[key]))
         for key, header in (("as", "Impersonate-User"), ("as-uid", "Impersonate-Uid"))
@@ -158,7 +165,7 @@ def _environment_proxy(server: str) -> str:
     return proxy if "://" in proxy else f"http://{proxy}"
 
 
-def _tls(cluster: Section, user: Section) -> ssl.SSLContext:
+def _tls(cluster: KubeconfigSection, user: KubeconfigSection) -> ssl.SSLContext:
     """Raises AccessError."""
     try:
         authority = _material(cluster, "certificate-authority")
@@ -188,7 +195,7 @@ def _use_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes, wh
             raise KubeconfigError(f"{where}: `client-certificate` and `client-key` are not a PEM key pair") from None
 
 
-def _material(section: Section, name: str) -> bytes | None:
+def _material(section: KubeconfigSection, name: str) -> bytes | None:
     values: Mapping[str, Any] = section.values
     try:
         if values.get(f"{name}-data"):

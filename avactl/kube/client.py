@@ -11,7 +11,7 @@ import aiohttp
 import orjson
 from multidict import CIMultiDict, MultiMapping
 
-from avactl.kube.access import Access, AccessError
+from avactl.kube.access import AccessError, ClusterAccess
 
 JSON = "application/json"
 MERGE = "application/merge-patch+json"
@@ -103,7 +103,9 @@ class Rate:
 class Client:
     """Requests to one API server. Use it in an `async with` block."""
 
-    def __init__(self, access: Access, agent: str = "avactl", connections: int = 128, compressed: bool = True) -> None:
+    def __init__(
+        self, access: ClusterAccess, agent: str = "avactl", connections: int = 128, compressed: bool = True
+    ) -> None:
         """`agent` is the user agent, by which the API server's audit log and `managedFields` tell programs apart.
 
         With `compressed`, large lists are sent with gzip: faster over slow links, slower close to the API server.

@@ -15,7 +15,7 @@ from avactl.kube import logs
 from avactl.kube.client import Client
 from avactl.kube.daemons import run_until_signal
 from avactl.kube.http_server import serve
-from avactl.kube.leader import Leader, LostError
+from avactl.kube.leader import Leader, LostElectionError
 from avactl.kube.reflector import Reflector
 from avactl.kube.replica import new_identity
 
@@ -183,7 +183,7 @@ async def run_elected(client: Client, new_replica: Callable[[Client], ElectedDae
             async with client:
                 try:
                     await new_replica(client).run()
-                except* LostError as group:
+                except* LostElectionError as group:
                     logs.error("lease lost", error=str(group.exceptions[0]))
 
     await run_until_signal(run)

@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from avactl.base.kubeconfig import AccessError, KubeconfigError, Section
+from avactl.base.kubeconfig import AccessError, KubeconfigError, KubeconfigSection
 from avactl.base.terminal import shorten_middle, visible_text
 
 VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
@@ -40,7 +40,9 @@ class Credential(NamedTuple):
 class ExecPlugin:
     """Runs the program when it is first needed, when its credential expires and when the API server rejects it."""
 
-    def __init__(self, user: Section, cluster: Section, accept: Callable[[Credential], None]) -> None:
+    def __init__(
+        self, user: KubeconfigSection, cluster: KubeconfigSection, accept: Callable[[Credential], None]
+    ) -> None:
         """`accept` takes every new credential with a certificate. Raises KubeconfigError if the entry is invalid."""
         given = user.values["exec"]
         self._where = f"{user.file}: user `{user.name}`"
@@ -144,7 +146,7 @@ class ExecPlugin:
         return Credential(token, certificate, key, until)
 
 
-def _cluster_info(cluster: Section) -> dict[str, Any]:
+def _cluster_info(cluster: KubeconfigSection) -> dict[str, Any]:
     names = ("server", "tls-server-name", "insecure-skip-tls-verify", "certificate-authority-data", "proxy-url")
     found = {name: cluster.values[name] for name in names if cluster.values.get(name)}
     for extension in cluster.values.get("extensions") or ():

@@ -31,7 +31,7 @@ class WrongClusterError(HintedError):
     exit_code = USAGE
 
 
-class Requests(Protocol):
+class RequestSender(Protocol):
     """The requests of a client, or of one that retries them."""
 
     async def request(
@@ -39,7 +39,7 @@ class Requests(Protocol):
     ) -> Any: ...
 
 
-class Target(NamedTuple):
+class IdentityTarget(NamedTuple):
     """The Kubernetes cluster that a command talks to."""
 
     context: str
@@ -67,7 +67,7 @@ def place_of(context: str) -> str:
 
 async def identify(
     client: Client, asked: str = "", namespace: str = SYSTEM_NAMESPACE, known: Collection[str] | None = None
-) -> Target:
+) -> IdentityTarget:
     """Return the target of a command; `asked`: the Cluster that it is meant for, `namespace`: its system namespace.
 
     `known`: other Clusters that it may carry, if there is an option for them.
@@ -85,10 +85,10 @@ async def identify(
         if known is not None:
             hint += f"; `--carries {carried[0]}` if it carries both, or if {carried[0]} was renamed"
         raise WrongClusterError(f"{place_of(client.context)} carries cluster {', '.join(carried)}, not {asked}", hint)
-    return Target(client.context, asked or ", ".join(carried), "" if carried else reason)
+    return IdentityTarget(client.context, asked or ", ".join(carried), "" if carried else reason)
 
 
-async def system_namespaces(client: Requests) -> list[str]:
+async def system_namespaces(client: RequestSender) -> list[str]:
     """Return avactl's namespaces without those of teams and caches; none if the account may not list namespaces."""
 
     def ask(query: dict[str, str]) -> Any:
@@ -104,7 +104,7 @@ async def system_namespaces(client: Requests) -> list[str]:
     return sorted({each["metadata"]["name"] for each in found} - {names.CACHE_NAMESPACE})
 
 
-async def read_cluster(client: Requests, namespace: str) -> tuple[str, str]:
+async def read_cluster(client: RequestSender, namespace: str) -> tuple[str, str]:
     """Return the Cluster whose system namespace this is; else an empty string, and the reason."""
     where = f"ConfigMap {namespace}/{names.POLICY}"
     try:

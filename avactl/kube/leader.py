@@ -28,7 +28,7 @@ REQUESTED = f"{GROUP}/requested-by"
 """Annotation of a Lease: identity of a process that asks the holder to give way."""
 
 
-class LostError(Exception):
+class LostElectionError(Exception):
     """The lease was not renewed in time; another replica may hold it."""
 
 
@@ -85,7 +85,7 @@ class Leader:
                     self.since = monotonic()
                     self.won.set()
             elif self.won.is_set() and not self.leading():
-                raise LostError(f"lease {self._name} was not renewed for {DEADLINE:g} s")
+                raise LostElectionError(f"lease {self._name} was not renewed for {DEADLINE:g} s")
             self.tried.set()
             await asyncio.sleep(RETRY * random.uniform(0.8, 1.2))  # noqa: S311
 
@@ -115,7 +115,7 @@ class Leader:
         finally:
             won.cancel()
             running.cancel()
-            with suppress(asyncio.CancelledError, LostError):
+            with suppress(asyncio.CancelledError, LostElectionError):
                 await running
             await self.release()
 

@@ -31,7 +31,7 @@ Body = dict[str, Any]
 _T = TypeVar("_T")
 
 
-class Resource(NamedTuple):
+class ApiResource(NamedTuple):
     """A resource of the API: path of its group version, plural name, scope."""
 
     root: str
@@ -60,7 +60,7 @@ class ObjectClient:
         self._slots = asyncio.Semaphore(_MAX_IN_FLIGHT)
         self._timed_out_at = _NEVER
         """When a request last ran out of patience; `_NEVER` once another was answered."""
-        self._served: dict[str, dict[str, Resource]] = {}
+        self._served: dict[str, dict[str, ApiResource]] = {}
 
     async def find_kinds(self, kinds: set[Gvk]) -> set[Gvk]:
         """Discover the resources of these kinds; return the kinds that are not served."""
@@ -68,7 +68,7 @@ class ObjectClient:
         await asyncio.gather(*map(self._discover, sorted(missing)))
         return {gvk for gvk in kinds if gvk.kind not in self._served.get(gvk.api_version, {})}
 
-    def resource(self, gvk: Gvk) -> Resource:
+    def resource(self, gvk: Gvk) -> ApiResource:
         """Return the resource of a kind found by `find_kinds`. Raises KeyError."""
         return self._served[gvk.api_version][gvk.kind]
 
@@ -234,7 +234,7 @@ class ObjectClient:
             answer = {"resources": []}
         # A name with a slash is a subresource, listed with the kind of its input: Scale, Binding.
         self._served[api_version] = {
-            entry["kind"]: Resource(root, entry["name"], entry["namespaced"])
+            entry["kind"]: ApiResource(root, entry["name"], entry["namespaced"])
             for entry in answer["resources"]
             if "/" not in entry["name"]
         }

@@ -24,7 +24,7 @@ _SHORT = 1.0
 """Seconds before which no watch ends by itself; client-go takes one that does, and told nothing, for a failure too."""
 
 
-class Store(Protocol):
+class ObjectReceiver(Protocol):
     """Receiver of the objects. All calls are synchronous, so readers never see a partial change."""
 
     def put(self, item: dict[str, Any]) -> None:
@@ -44,7 +44,7 @@ class Reflector:
         self,
         client: Client,
         path: str,
-        store: Store,
+        store: ObjectReceiver,
         changed: Callable[[], None] = lambda: None,
         query: Mapping[str, str] | None = None,
         optional: bool = False,

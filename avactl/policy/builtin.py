@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from avactl.policy import Problem, problem
-from avactl.policy.settings import LongJobs, Ready, Rule
+from avactl.policy.settings import LongJobs, Ready, RuleSetting
 from avactl.program import registry
 from avactl.program.manifest import Manifest
 from avactl.program.program import Item
@@ -23,7 +23,7 @@ class Active(NamedTuple):
     """An enabled policy."""
 
     name: str
-    rule: Rule
+    rule: RuleSetting
     over_spec: OverSpec | None
     over_manifest: OverManifest | None
 
@@ -35,8 +35,8 @@ def active_policies(ready: Ready) -> list[Active]:
         switch = getattr(ready, field)
         if switch is not None:
             name = info.alias or field
-            make = LongJobs if name == "checkpoints" else Rule
-            rule = switch if isinstance(switch, Rule) else make(severity=switch)
+            make = LongJobs if name == "checkpoints" else RuleSetting
+            rule = switch if isinstance(switch, RuleSetting) else make(severity=switch)
             found.append(Active(name, rule, _OVER_SPECS.get(name), _OVER_MANIFESTS.get(name)))
     return found
 
@@ -82,11 +82,11 @@ def _unversioned_problems(images: Iterator[tuple[Path, str]]) -> Iterator[Proble
             yield problem(f"image `{image}` {what}", *path, help="use a version tag or a digest")
 
 
-def _images_pinned(item: Item, rule: Rule) -> Iterator[Problem]:
+def _images_pinned(item: Item, rule: RuleSetting) -> Iterator[Problem]:
     yield from _unpinned_problems(_spec_images(item))
 
 
-def _versions_fixed(item: Item, rule: Rule) -> Iterator[Problem]:
+def _versions_fixed(item: Item, rule: RuleSetting) -> Iterator[Problem]:
     yield from _unversioned_problems(_spec_images(item))
     workload = registry.get_kind(item.kind).workload
     for version in workload.unpinned(item) if workload is not None else ():
@@ -117,13 +117,13 @@ def _checkpoint_problems(item: Item, rule: LongJobs) -> Iterator[Problem]:
     yield problem(text, *declared[0].path, help=help)
 
 
-def _jobs_end(item: Item, rule: Rule) -> Iterator[Problem]:
+def _jobs_end(item: Item, rule: RuleSetting) -> Iterator[Problem]:
     workload = _of_lifecycle(item, Lifecycle.JOB)
     if workload is not None and workload.timeout is not None and workload.timeout(item) is None:
         yield problem("the job has no `timeout`: if it hangs, it keeps its GPUs", "spec", help="add `timeout: 2d`")
 
 
-def _services_redundant(item: Item, rule: Rule) -> Iterator[Problem]:
+def _services_redundant(item: Item, rule: RuleSetting) -> Iterator[Problem]:
     workload = _of_lifecycle(item, Lifecycle.SERVICE)
     for role in workload.roles(item) if workload is not None else ():
         if role.least < 2:
@@ -134,7 +134,7 @@ def _services_redundant(item: Item, rule: Rule) -> Iterator[Problem]:
             )
 
 
-def _egress_closed(item: Item, rule: Rule) -> Iterator[Problem]:
+def _egress_closed(item: Item, rule: RuleSetting) -> Iterator[Problem]:
     spec = item.spec
     for index, network in enumerate(getattr(spec, "egress_allowed", ())):
         if network.endswith("/0"):
@@ -181,7 +181,7 @@ def _pod_containers(pod: dict[str, Any], path: Path) -> Iterator[tuple[dict[str,
                 yield container, (*path, key, index)
 
 
-def _no_privileged(manifest: Manifest, rule: Rule) -> Iterator[Problem]:
+def _no_privileged(manifest: Manifest, rule: RuleSetting) -> Iterator[Problem]:
     for pod, path in nested_pods(manifest.body):
         for key in ("hostNetwork", "hostPID", "hostIPC"):
             if pod.get(key):

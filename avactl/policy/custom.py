@@ -32,7 +32,7 @@ _MOST_LINES = _MOST_POLICIES * (MOST_PROBLEMS + 4)
 _MAX_DEPTH = 64
 
 
-class Source(NamedTuple):
+class PolicySource(NamedTuple):
     """One file of Python policies, or one document with a JSON Schema."""
 
     file: str
@@ -40,7 +40,7 @@ class Source(NamedTuple):
     document: Document | None = None
 
 
-class Finding(NamedTuple):
+class PolicyFinding(NamedTuple):
     """A problem of a spec or an object."""
 
     policy: str
@@ -50,12 +50,12 @@ class Finding(NamedTuple):
 
 
 @dataclass(slots=True)
-class Report:
+class PolicyReport:
     """Findings of one source's policies, and problems of the policies themselves."""
 
     declared: list[dict[str, Any]] = field(default_factory=list)
     """`name`, `over`, `kinds`, `severity`, `help` of each policy, and its `span`."""
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[PolicyFinding] = field(default_factory=list)
     problems: list[Diagnostic] = field(default_factory=list)
 
 
@@ -84,7 +84,7 @@ def spec_json(item: Item) -> str:
     return orjson.dumps({"apiVersion": "avactl.dev/v1", "kind": item.kind, **data, "file": item.doc.file}).decode()
 
 
-def run(sources: Sequence[Source], root: Root, subjects: Subjects, timeout: float) -> list[Report]:
+def run(sources: Sequence[PolicySource], root: Root, subjects: Subjects, timeout: float) -> list[PolicyReport]:
     """Run the policies on the subjects, each source in its own process, with `timeout` seconds each."""
     if not sources:
         return []
@@ -92,12 +92,12 @@ def run(sources: Sequence[Source], root: Root, subjects: Subjects, timeout: floa
         return list(pool.map(lambda source: _run(source, root, subjects, timeout), sources))
 
 
-def _run(source: Source, root: Root, subjects: Subjects, timeout: float) -> Report:
+def _run(source: PolicySource, root: Root, subjects: Subjects, timeout: float) -> PolicyReport:
     request: dict[str, Any] = {"path": source.file, "subjects": subjects.path}
     if source.schema is not None:
         declared = source.schema.model_dump(mode="json", exclude={"schema_", "policy"})
         request |= {"schema": source.schema.schema_, "policy": {"name": source.schema.policy, **declared}}
-    report = Report()
+    report = PolicyReport()
     try:
         # A JSON Schema is data: no code of the repository runs.
         untrusted = source.schema is None
@@ -112,7 +112,7 @@ def _run(source: Source, root: Root, subjects: Subjects, timeout: float) -> Repo
     if answer.missing:
         report.problems.append(answers.not_confined(source.file, answer.missing, rule=source.file))
         return report
-    reader = _Reader(source, root, subjects, report)
+    reader = _PolicyReader(source, root, subjects, report)
     try:
         reader.read(answer.data)
     except answers.FORGED:
@@ -138,15 +138,15 @@ def _run(source: Source, root: Root, subjects: Subjects, timeout: float) -> Repo
     return report
 
 
-def _broken_problem(source: Source, name: str, span: Span, why: str, hint: str = "fix the policy") -> Diagnostic:
+def _broken_problem(source: PolicySource, name: str, span: Span, why: str, hint: str = "fix the policy") -> Diagnostic:
     what = f"policy {name} is invalid" if name else "the file's policies cannot be read"
     return Diagnostic("policy-error", f"{what}: {why}", span, hint=hint, rule=name or source.file)
 
 
-class _Reader:
+class _PolicyReader:
     """Parser of a child's answer. A policy may have forged it, so every value is validated."""
 
-    def __init__(self, source: Source, root: Root, subjects: Subjects, report: Report) -> None:
+    def __init__(self, source: PolicySource, root: Root, subjects: Subjects, report: PolicyReport) -> None:
         self.source = source
         self.root = root
         self.subjects = subjects
@@ -235,7 +235,7 @@ class _Reader:
         policy = self.report.declared[index]
         subject = self._subject(index, number)
         found = Problem(answers.bounded_text(message), _parse_path(path), answers.bounded_text(help) or policy["help"])
-        self.report.findings.append(Finding(policy["name"], policy["severity"], subject, found))
+        self.report.findings.append(PolicyFinding(policy["name"], policy["severity"], subject, found))
 
     def _failed(self, value: list[Any]) -> None:
         index, number, error = value
@@ -272,12 +272,12 @@ def _parse_path(steps: Any) -> tuple[str | int, ...]:
     return tuple(step if type(step) is int else answers.bounded_text(step) for step in steps)
 
 
-_SAID: dict[str, Callable[[_Reader, Any], None]] = {
-    "broken": _Reader._broken,
-    "policy": _Reader._policy,
-    "begins": _Reader._begins,
-    "problem": _Reader._problem,
-    "failed": _Reader._failed,
-    "more": _Reader._more,
-    "ends": _Reader._ends,
+_SAID: dict[str, Callable[[_PolicyReader, Any], None]] = {
+    "broken": _PolicyReader._broken,
+    "policy": _PolicyReader._policy,
+    "begins": _PolicyReader._begins,
+    "problem": _PolicyReader._problem,
+    "failed": _PolicyReader._failed,
+    "more": _PolicyReader._more,
+    "ends": _PolicyReader._ends,
 }

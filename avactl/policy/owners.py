@@ -51,7 +51,7 @@ TeamName = Annotated[Name, Field()] | Annotated[str, Field(pattern=r"^\*$")]
 KindName = Annotated[str, AfterValidator(_check_kind)]
 
 
-class Owner(Model):
+class CodeOwner(Model):
     """The teams and kinds that the files of a path may declare."""
 
     path: Pattern = Field(description="Path pattern as in CODEOWNERS, relative to avactl.yaml; the last match wins.")
@@ -69,7 +69,7 @@ class Owner(Model):
     )
 
 
-Owners = tuple[Owner, ...]
+Owners = tuple[CodeOwner, ...]
 
 
 @cache
@@ -87,7 +87,7 @@ def from_json(text: str) -> Owners:
     return _owners_adapter().validate_json(text) if text else ()
 
 
-def find(owners: Owners, path: str) -> Owner | None:
+def find(owners: Owners, path: str) -> CodeOwner | None:
     """Return the entry that applies to a file: the last one that matches."""
     return next((entry for entry in reversed(owners) if matches_pattern(entry.path, path)), None)
 

@@ -13,7 +13,7 @@ from avactl.spec.schema.base import Model
 from avactl.spec.schema.values import Count, value_error
 
 
-class Rule(Model):
+class RuleSetting(Model):
     """An enabled built-in policy."""
 
     severity: Severity = Field("error", description="`error` fails the compile; `warning` is only reported.")
@@ -22,13 +22,13 @@ class Rule(Model):
     )
 
 
-class LongJobs(Rule):
+class LongJobs(RuleSetting):
     """Settings of the policy `checkpoints`."""
 
     gpu_hours: Count = Field(100, description="GPU-hours (GPUs × `timeout`) above which a job needs a checkpoint.")
 
 
-Switch = Severity | Rule
+Switch = Severity | RuleSetting
 
 
 class Ready(Model):

@@ -1,4 +1,4 @@
-"""Cache engines: each is a package in `avactl/kinds/cache_tier` with an `Engine` as `ENGINE`, named as
+"""Cache engines: each is a package in `avactl/kinds/cache_tier` with an `EngineRecord` as `ENGINE`, named as
 in `spec.engine`.
 
 No module outside an engine's package names the engine; others ask `engine_of(tier)`.
@@ -24,7 +24,7 @@ from avactl.spec.platform.engine_names import ENGINES
 from avactl.spec.platform.team import TeamSpec
 
 
-class Needs(NamedTuple):
+class EngineNeeds(NamedTuple):
     """Requests of one pod."""
 
     cpu: str = "0"
@@ -55,12 +55,12 @@ def _no_jobs(
     return []
 
 
-def _no_fuse(item: Item[CacheTierSpec]) -> Needs:
-    return Needs()
+def _no_fuse(item: Item[CacheTierSpec]) -> EngineNeeds:
+    return EngineNeeds()
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class EngineRecord:
     """Definition of an engine: facts about it, and hooks for checks and lowering."""
 
     title: str
@@ -74,11 +74,11 @@ class Engine:
     volume: Callable[[Item[CacheTierSpec], Program, str, str, bool], Body]
     """Returns fields of a PersistentVolume's spec, its source among them. Arguments: tier, program, name of the volume,
     directory in the tier's namespace, read-only."""
-    worker: Callable[[Item[CacheTierSpec]], Needs]
+    worker: Callable[[Item[CacheTierSpec]], EngineNeeds]
     """Requests of a worker's pod, or of what does its work, with the MEM level."""
     shared: bool
     """True if the workers of a tier form one cache; False if each machine has a copy of its own."""
-    fuse: Callable[[Item[CacheTierSpec]], Needs] = _no_fuse
+    fuse: Callable[[Item[CacheTierSpec]], EngineNeeds] = _no_fuse
     """Requests of the FUSE pod that runs on every machine."""
     host_mount: bool = False
     """True if FUSE mounts the tier at `dataset_access.host_path` on every machine."""
@@ -98,12 +98,12 @@ class Engine:
 
 
 @cache
-def get_engine(name: str) -> Engine:
+def get_engine(name: str) -> EngineRecord:
     """Return an engine by name. Raises ModuleNotFoundError."""
-    found: Engine = importlib.import_module(f"{ENGINES}.{name}").ENGINE
+    found: EngineRecord = importlib.import_module(f"{ENGINES}.{name}").ENGINE
     return found
 
 
-def engine_of(tier: Item[CacheTierSpec]) -> Engine:
+def engine_of(tier: Item[CacheTierSpec]) -> EngineRecord:
     """Return the engine of a tier."""
     return get_engine(tier.spec.engine)

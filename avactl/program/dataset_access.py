@@ -25,7 +25,7 @@ BUCKET_PREFIX = "AVACTL_BUCKET_"
 """Prefix of its keys as environment variables, so that members, who may write ConfigMaps, can set no others."""
 
 
-class Access(NamedTuple):
+class DatasetAccess(NamedTuple):
     """Access of a pod to one dataset version: through a claim, or copied from `url`."""
 
     claim: str | None
@@ -84,16 +84,16 @@ def pushed_claim(bucket: str) -> str:
     return f"pushed-bucket-{bucket}"
 
 
-def resolve(program: Program, reader: Item, mount: DatasetMount) -> Access:
+def resolve(program: Program, reader: Item, mount: DatasetMount) -> DatasetAccess:
     """Return the access of `reader` to a dataset, whose reference must be valid."""
     dataset = find(program, reader.team, mount.name)
     version = version_of(dataset, mount.version) if dataset is not None else None
     if dataset is None or version is None:
         raise LookupError(f"no dataset {mount.name}")
     if dataset.spec.tier is None:
-        return Access(None, version.url or "", dataset.spec.secret, dataset.spec.size)
+        return DatasetAccess(None, version.url or "", dataset.spec.secret, dataset.spec.size)
     claim = claim_name(dataset, version.name, reader.team)
-    return Access(claim, version.url or "", None, dataset.spec.size, claim if list_in_pods(version) else None)
+    return DatasetAccess(claim, version.url or "", None, dataset.spec.size, claim if list_in_pods(version) else None)
 
 
 def dataset_mounts(item: Item) -> Sequence[DatasetMount]:

@@ -29,7 +29,7 @@ _IS_OBJECT_URL = re.compile(rf"{OBJECT_PREFIX}/(?!\.{{1,2}}$)[^\s/]+").fullmatch
 _LINE_FORM = 'write each line as `{"url": "s3://bucket/path", "labels": {"class": "cat"}}`'
 
 
-class Listing(NamedTuple):
+class DatasetListing(NamedTuple):
     """Contents of a manifest."""
 
     path: str
@@ -44,25 +44,25 @@ class Listing(NamedTuple):
     problems: tuple[Diagnostic, ...]
 
 
-def read_listing(item: Item[DatasetSpec], program: Program, version: Version) -> Listing | None:
+def read_listing(item: Item[DatasetSpec], program: Program, version: Version) -> DatasetListing | None:
     """Return the manifest of a version; None if it has none or the file does not exist. Each file is read and parsed
     once."""
     if not version.manifest:
         return None
     path = posixpath.normpath(posixpath.join(posixpath.dirname(item.doc.file), version.manifest))
 
-    def make() -> Listing | None:
+    def make() -> DatasetListing | None:
         data = program.read_file(path)
         return None if data is None else parse(path, data)
 
-    found: Listing | None = program.memo(("manifest", path), make)
+    found: DatasetListing | None = program.memo(("manifest", path), make)
     return found
 
 
-def parse(path: str, data: bytes) -> Listing:
+def parse(path: str, data: bytes) -> DatasetListing:
     """Read a manifest file line by line."""
     sha256 = hashlib.sha256(data).hexdigest()
-    reader = _Reader(path)
+    reader = _ListingReader(path)
     for number, line in _numbered_lines(data):
         reader.line(number, line)
     if not reader.seen and not reader.problems:
@@ -79,7 +79,7 @@ def parse(path: str, data: bytes) -> Listing:
                 hint=f"correct those before line {last.span.line} first; they may have the same cause",
             )
         )
-    return Listing(
+    return DatasetListing(
         path, data, sha256, len(reader.seen), reader.prefix.rstrip("/"), reader.summary(), tuple(reader.problems)
     )
 
@@ -97,7 +97,7 @@ def _numbered_lines(data: bytes) -> Iterator[tuple[int, bytes]]:
         start = end + 1
 
 
-class _Reader:
+class _ListingReader:
     """State of a manifest parse."""
 
     def __init__(self, path: str) -> None:

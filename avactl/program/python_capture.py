@@ -19,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 from avactl.program.explain import introspect
 from avactl.spec.documents.document import Path
 from avactl.spec.python_files import traces
-from avactl.spec.python_files.calls import Place, instruction_place
+from avactl.spec.python_files.calls import CallPlace, instruction_place
 from avactl.spec.python_files.sandbox import enter
 from avactl.spec.schema.base import API_VERSION, Model, Resource
 
@@ -34,7 +34,7 @@ class _Call(NamedTuple):
 
     given: dict[str, Any]
     value: dict[str, Any]
-    places: dict[Path, Place]
+    places: dict[Path, CallPlace]
 
 
 class Recorder:
@@ -82,29 +82,29 @@ class Recorder:
         call = self._calls.get(id(model))
         return call[1].given if call else {name: getattr(model, name) for name in model.model_fields_set}
 
-    def document(self, resource: Resource) -> tuple[dict[str, Any], dict[Path, Place]]:
+    def document(self, resource: Resource) -> tuple[dict[str, Any], dict[Path, CallPlace]]:
         """Return a spec as it would appear in YAML, and the locations of its constructor calls."""
         call = self._calls[id(resource)][1]
         return {"apiVersion": API_VERSION, "kind": resource.KIND, **call.value}, call.places
 
-    def place(self, frame: FrameType | None) -> Place:
+    def place(self, frame: FrameType | None) -> CallPlace:
         """Return the location of the innermost frame in a file of the repository."""
         while frame is not None:
             if frame.f_code.co_filename.startswith(self.root):
                 return instruction_place(self.root, frame.f_code, frame.f_lasti)
             frame = frame.f_back
-        return Place("", 1, 0, 1, 0)
+        return CallPlace("", 1, 0, 1, 0)
 
-    def _record(self, model: type[Model], data: dict[str, Any], place: Place) -> _Call:
+    def _record(self, model: type[Model], data: dict[str, Any], place: CallPlace) -> _Call:
         value: dict[str, Any] = {}
-        places: dict[Path, Place] = {(): place}
+        places: dict[Path, CallPlace] = {(): place}
         for name, given in data.items():
             field = model.model_fields.get(name)
             key = (field.alias or name) if field else name
             value[key] = self._plain(given, _field_annotation(model, key), (key,), places)
         return _Call(data, value, places)
 
-    def _plain(self, value: Any, annotation: Any, path: Path, places: dict[Path, Place]) -> Any:
+    def _plain(self, value: Any, annotation: Any, path: Path, places: dict[Path, CallPlace]) -> Any:
         """Return a value as JSON data, with mapping keys as in YAML. Raises TypeError."""
         if len(path) > _MAX_DEPTH:
             raise TypeError(f"values are nested more than {_MAX_DEPTH} deep")

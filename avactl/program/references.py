@@ -10,7 +10,7 @@ from avactl.spec.documents.document import Path
 CLAIM, CONFIG_MAP = "PersistentVolumeClaim", "ConfigMap"
 
 
-class Reference(NamedTuple):
+class PodReference(NamedTuple):
     """One use of an object by a pod."""
 
     kind: str
@@ -24,7 +24,7 @@ class Reference(NamedTuple):
     """True if the pod starts without it."""
 
 
-def find_references(value: Any, path: Path = ()) -> Iterator[Reference]:
+def find_references(value: Any, path: Path = ()) -> Iterator[PodReference]:
     """Yield the ConfigMaps and claims that a value names."""
     if isinstance(value, list):
         for index, each in enumerate(value):
@@ -37,10 +37,10 @@ def find_references(value: Any, path: Path = ()) -> Iterator[Reference]:
             at = (*path, key)
             match key, inner:
                 case "persistentVolumeClaim", {"claimName": str(name)}:
-                    yield Reference(CLAIM, name, (*at, "claimName"))
+                    yield PodReference(CLAIM, name, (*at, "claimName"))
                 case "configMap" | "configMapRef" | "configMapKeyRef", {"name": str(name)} if isinstance(inner, dict):
                     optional = inner.get("optional") is True
-                    yield Reference(CONFIG_MAP, name, (*at, "name"), tuple(_key_references(inner, at)), optional)
+                    yield PodReference(CONFIG_MAP, name, (*at, "name"), tuple(_key_references(inner, at)), optional)
                 case _:
                     yield from find_references(inner, at)
 

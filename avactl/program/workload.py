@@ -50,7 +50,7 @@ class GpuCompute(Protocol):
     def memory(self) -> str | None: ...
 
 
-class Requests(Protocol):
+class ResourceRequests(Protocol):
     """CPU and memory of one pod, as quantities."""
 
     @property
@@ -59,7 +59,7 @@ class Requests(Protocol):
     def memory(self) -> str: ...
 
 
-class Role(NamedTuple):
+class WorkloadRole(NamedTuple):
     """Identical pods of a spec."""
 
     path: tuple[str | int, ...]
@@ -111,9 +111,9 @@ class WorkloadHooks(Generic[S]):
     lifecycle: Lifecycle
     noun: str
     """Singular noun for one spec in messages, e.g. `job`."""
-    roles: Callable[[Item[S]], Iterable[Role]]
+    roles: Callable[[Item[S]], Iterable[WorkloadRole]]
     """The pods that a spec requests while it runs; none if it is stopped or suspended."""
-    default_requests: Callable[[Item[S], Program], Requests] | None = None
+    default_requests: Callable[[Item[S], Program], ResourceRequests] | None = None
     """Defaults for CPU and memory that a role omits; None if roles always set both."""
     checks_capacity: bool = False
     """True if the kind's `check` calls `gpu_problems` itself, because it uses more than the roles (e.g. the surge of a

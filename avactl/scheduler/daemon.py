@@ -14,7 +14,7 @@ from typing import Any
 from avactl.contracts import names
 from avactl.contracts.scheduling import PlacementPolicy
 from avactl.kube import logs
-from avactl.kube.access import Access
+from avactl.kube.access import ClusterAccess
 from avactl.kube.client import ApiError, Client, Rate, UnreachableError
 from avactl.kube.elected_daemon import ElectedDaemon, ReplicaOptions, run_elected
 from avactl.kube.identity import identify
@@ -57,7 +57,7 @@ _FAILED, _REFUSED = 60.0, 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options(ReplicaOptions):
+class SchedulerOptions(ReplicaOptions):
     """Options of a scheduler replica; the namespace is also that of the ConfigMaps."""
 
     policy: PlacementPolicy
@@ -68,12 +68,12 @@ class Options(ReplicaOptions):
     """Seconds for which a partial gang may hold GPUs."""
 
 
-class Daemon(ElectedDaemon):
+class SchedulerDaemon(ElectedDaemon):
     """One replica of the scheduler."""
 
     registry, leader_gauge, stuck_after_s = metrics.REGISTRY, metrics.LEADER, 60.0
 
-    def __init__(self, client: Client, options: Options) -> None:
+    def __init__(self, client: Client, options: SchedulerOptions) -> None:
         super().__init__(options.listen, options.leader(client))
         self._client, self._options = client, options
         policy = options.policy
@@ -282,8 +282,10 @@ class Daemon(ElectedDaemon):
         await metrics_collector.collect(self.cache, self.cache.tables.scorer.measure)
 
 
-async def run(access: Access, options: Options) -> None:
+async def run(access: ClusterAccess, options: SchedulerOptions) -> None:
     """Run a replica until SIGTERM or SIGINT."""
     # Objects that come are trees, which end without it: to look for cycles took half of the time of reading lists.
     gc.set_threshold(*_COLLECT)
-    await run_elected(Client(access, names.CONTROLLER, compressed=False), lambda client: Daemon(client, options))
+    await run_elected(
+        Client(access, names.CONTROLLER, compressed=False), lambda client: SchedulerDaemon(client, options)
+    )

@@ -18,7 +18,7 @@ from avactl.compiler.driver import Compilation
 from avactl.program import dataset_access, registry
 from avactl.program.capacity import capacity
 from avactl.program.program import Item, Program, pool_size
-from avactl.program.workload import Lifecycle, Role
+from avactl.program.workload import Lifecycle, WorkloadRole
 from avactl.spec.platform.cache_tier import CacheTierSpec
 from avactl.spec.platform.cluster import ClusterSpec
 from avactl.spec.platform.node_pool import NodePoolSpec
@@ -154,7 +154,7 @@ def _asked_by_pool(program: Program, cluster: Item[ClusterSpec]) -> dict[str, di
 
 
 def _pods_by_pools(
-    item: Item, role: Role, pools: list[Item[NodePoolSpec]]
+    item: Item, role: WorkloadRole, pools: list[Item[NodePoolSpec]]
 ) -> list[tuple[int, list[Item[NodePoolSpec]]]]:
     """Pods of a role with the pools that they may run in.
 

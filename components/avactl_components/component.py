@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from avactl.apply.pulumi.resources import register_objects
 from avactl.base.object_identity import ObjectKey
 from avactl.compiler import PASSES, Compilation, compile_tree
-from avactl.compiler.pass_state import State
+from avactl.compiler.pass_state import PassState
 from avactl.diagnostics import Span
 from avactl.diagnostics.text import render_text
 from avactl.program import registry
@@ -101,12 +101,12 @@ def _compile(platform: str | None, documents: list[Any], name: str) -> Compilati
     if platform is not None and not Path(platform).is_dir():
         raise pulumi.RunError(f"platform: there is no directory {platform}")
 
-    def add(state: State) -> State:
+    def add(state: PassState) -> PassState:
         found = [
             Document(f"<{name}>", index, value, FixedLocator(Span(f"<{name}>", index + 1)))
             for index, value in enumerate(documents)
         ]
-        return State(state.tree, documents=tuple(found))
+        return PassState(state.tree, documents=tuple(found))
 
     compilation = compile_tree(tree, (add, *PASSES))
     if not compilation.ok:

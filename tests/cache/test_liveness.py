@@ -9,7 +9,7 @@ import pytest
 
 from avactl.contracts.cache import TierConfig
 from avactl.daemons.cache import daemon, runner
-from avactl.daemons.cache.daemon import Daemon, Options
+from avactl.daemons.cache.daemon import CacheDaemon, CacheOptions
 from avactl.daemons.cache.runner import STUCK, TierRunner
 from avactl.kube import elected_daemon
 from avactl.kube.client import Client
@@ -24,9 +24,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
     return FakeClock().set_in(monkeypatch, daemon, elected_daemon, runner)
 
 
-def replica() -> Daemon:
+def replica() -> CacheDaemon:
     """A daemon that has seen all objects."""
-    replica = Daemon(cast(Client, None), Options())
+    replica = CacheDaemon(cast(Client, None), CacheOptions())
     for reflector in replica._reflectors:
         reflector.synced.set()
     return replica

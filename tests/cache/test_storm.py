@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from avactl.daemons.cache.engine import Engine, EngineError
+from avactl.daemons.cache.engine import CacheEngine, EngineError
 from tests.cache.storm import Witness, Writers, sizes
 from tests.cache.world import World, alluxio
 from tools.alluxio import Alluxio
@@ -157,7 +157,7 @@ def test_nothing_that_a_writer_closed_is_lost(
 def known(world: World, path: str) -> str:
     """Describe what the engine knows of a path, for the message of a test that fails."""
 
-    async def status(engine: Engine) -> str:
+    async def status(engine: CacheEngine) -> str:
         try:
             return repr(await engine.status(path))
         except EngineError as error:

@@ -19,7 +19,7 @@ import pytest
 
 from avactl.contracts.cache import TierConfig, TierStatus
 from avactl.contracts.document import load
-from avactl.daemons.cache.engine import CachedFile, Engine, EngineError
+from avactl.daemons.cache.engine import CachedFile, CacheEngine, EngineError
 from avactl.daemons.cache.writeback import release
 from avactl.daemons.cache.writeback.push import Flush, WriteBackTask
 from tests.cache.world import World, content
@@ -59,7 +59,7 @@ def facts(world: World) -> dict[str, Any]:
 
 
 def listed(world: World, path: str) -> list[CachedFile]:
-    async def files(engine: Engine) -> list[CachedFile]:
+    async def files(engine: CacheEngine) -> list[CachedFile]:
         return [file async for file in engine.files(path)]
 
     return world.engine(files)
@@ -125,7 +125,7 @@ def test_what_the_store_got_wrong_is_not_clean(world: World, object_store: Objec
 class Late:
     """An engine whose lists are those of its first look."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: CacheEngine) -> None:
         self._engine = engine
         self._lists: dict[str, list[CachedFile]] = {}
         self.persisted: list[str] = []
@@ -151,7 +151,7 @@ def test_what_a_push_has_released_is_not_pushed_again(world: World, object_store
     assert parsed.write_back is not None
     settings = parsed.write_back
 
-    async def run(engine: Engine) -> list[str]:
+    async def run(engine: CacheEngine) -> list[str]:
         late: Any = Late(engine)
         flushes = [Flush("now", "/results/again")]
         task = WriteBackTask(late, parsed, settings, TierStatus(), lambda: flushes, lambda: True)
@@ -172,7 +172,7 @@ def test_what_a_push_has_released_is_not_pushed_again(world: World, object_store
 class Abandoned:
     """An engine whose first upload is lost for the daemon, and ended by the worker later."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: CacheEngine) -> None:
         self._engine = engine
         self._begun, self._end = asyncio.Event(), asyncio.Event()
         self._first: asyncio.Task[None] | None = None
@@ -219,11 +219,11 @@ def test_an_upload_that_ends_late_loses_nothing(
         flushes = [Flush("", f"/ceph/{directory}/000")]
         return WriteBackTask(engine, parsed, waits, facts, lambda: flushes, lambda: True)
 
-    async def run(engine: Engine) -> None:
+    async def run(engine: CacheEngine) -> None:
         async with asyncio.timeout(300):
             await lose(engine)
 
-    async def lose(engine: Engine) -> None:
+    async def lose(engine: CacheEngine) -> None:
         late: Any = Abandoned(engine)
         writer = task(late, 3_600)
         while facts.settling_files != 1:
@@ -262,7 +262,7 @@ def test_an_object_that_vanished_before_it_was_verified_is_written_again(
     files = write(world, tmp_path, "/results/vanished", [100, 200])
     path = "/results/vanished/000"
 
-    async def persist(engine: Engine) -> None:
+    async def persist(engine: CacheEngine) -> None:
         await engine.pin(path, True)
         await engine.persist(path)
         while not (await engine.status(path)).persisted:
@@ -284,7 +284,7 @@ def test_what_the_engine_finds_never_expires(world: World, object_store: ObjectS
     for name in "one", "two", "three":
         object_store.client().put_object(Bucket="cache-results", Key=f"{directory}/{name}/file", Body=b"data")
 
-    async def look(engine: Engine) -> None:
+    async def look(engine: CacheEngine) -> None:
         await engine.status(f"/results/{directory}/one/file", refresh)
         assert [file.path async for file in engine.files(f"/results/{directory}/two", refresh)] != []
         await engine.make_directory(f"/results/{directory}/three/made")
@@ -340,7 +340,7 @@ def test_files_stay_at_their_path_if_the_compiler_does_not_say_what_pods_mount(
     """
     files = write(world, tmp_path, "/ceph/stays", [100, 1_300_000], "CACHE_THROUGH")
 
-    async def set_aside(engine: Engine) -> None:
+    async def set_aside(engine: CacheEngine) -> None:
         file = await engine.status("/ceph/stays/000")
         await engine.mark(file.path, f"v1 {file.id} {file.size} {hashlib.sha256(files['000']).hexdigest()}".encode())
         await engine.make_directory(f"/ceph/{release.TRASH}/{file.id}/stays")
@@ -364,7 +364,7 @@ def test_what_a_dead_master_had_renamed_is_pushed(
     files = write(world, tmp_path, "/ceph/renamed", [100, 200], "CACHE_THROUGH")
     moved = ceph / release.TRASH
 
-    async def renames(engine: Engine) -> None:
+    async def renames(engine: CacheEngine) -> None:
         verified, back = [await engine.status(f"/ceph/renamed/{name}") for name in sorted(files)]
         await engine.mark(verified.path, release.Mark.of(verified, "sum").encode())
         (moved / str(verified.id) / "renamed").mkdir(parents=True)
@@ -391,7 +391,7 @@ def test_what_a_dead_daemon_had_set_aside_is_pushed_or_deleted(
     """
     files = write(world, tmp_path, "/ceph/aside", [100, 200, 300], "CACHE_THROUGH")
 
-    async def died(engine: Engine) -> None:
+    async def died(engine: CacheEngine) -> None:
         for number in range(3):
             path = f"/ceph/aside/00{number}"
             file = await engine.status(path)
@@ -440,7 +440,7 @@ def test_the_oldest_are_pushed_until_the_low_mark(world: World, object_store: Ob
 def test_nothing_dirty_is_let_go(world: World, tmp_path: Path) -> None:
     write(world, tmp_path, "/ceph/dirty", [100, 100], "CACHE_THROUGH")
 
-    async def attempts(engine: Engine) -> int:
+    async def attempts(engine: CacheEngine) -> int:
         path, refused = "/ceph/dirty/000", 0
         file = await engine.status(path)
         marks = [
@@ -482,7 +482,7 @@ def test_a_damaged_cached_copy_is_read_from_the_durable_one(world: World, tmp_pa
     for copy in held:
         os.truncate(copy, copy.stat().st_size // 2)
 
-    async def read(engine: Engine) -> bytes:
+    async def read(engine: CacheEngine) -> bytes:
         return b"".join([chunk async for chunk in engine.read(file)])
 
     # Which worker reads from the under-store is chance, and one of the two has the damaged copy.

@@ -17,11 +17,11 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from avactl import compile_tree
-from avactl.base.installation import Origin
+from avactl.base.installation import InstallationOrigin
 from avactl.forges import FORGES, forge_names
 from avactl.spec.repository.tree import DirTree
 from avactl.workbench.scaffold import create, template_files
-from avactl.workbench.scaffold.choice import ENGINES, Choice, ChoiceError, requirement_line, source_of
+from avactl.workbench.scaffold.choice import ENGINES, ChoiceError, ScaffoldChoice, requirement_line, source_of
 from tests.cli.running import Run
 from tests.diff.repository import Repository
 from tools.waiting import patience
@@ -40,7 +40,7 @@ HASH = "ab" * 32
 @pytest.mark.parametrize("clusters", [("lab",), ("east", "west")])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_each_engine_gets_what_it_needs(tmp_path: Path, engine: str, clusters: tuple[str, ...]) -> None:
-    create(tmp_path, template_files(Choice(engine, "both", clusters)))
+    create(tmp_path, template_files(ScaffoldChoice(engine, "both", clusters)))
     compilation = compile_tree(DirTree(tmp_path))
     assert (compilation.ok, compilation.diagnostics) == (True, ())
     specs = compilation.program.clusters()
@@ -71,7 +71,7 @@ def test_each_engine_gets_what_it_needs(tmp_path: Path, engine: str, clusters: t
 @pytest.mark.parametrize("clusters", [("lab",), ("east", "west")])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_each_engine_in_environments(tmp_path: Path, engine: str, clusters: tuple[str, ...]) -> None:
-    create(tmp_path, template_files(Choice(engine, "both", clusters, ("staging", "prod"))))
+    create(tmp_path, template_files(ScaffoldChoice(engine, "both", clusters, ("staging", "prod"))))
     for name in ("staging", "prod"):
         compilation = compile_tree(DirTree(tmp_path, environment=name))
         assert (compilation.ok, compilation.diagnostics) == (True, ())
@@ -128,7 +128,7 @@ def run_step(script: str, repository: Repository, environment: dict[str, str]) -
 
 def test_the_publishing_step_of_each_environment(tmp_path: Path) -> None:
     repository = Repository(tmp_path / "specs")
-    create(repository.root, template_files(Choice("flux", "both", environments=("staging", "prod"))))
+    create(repository.root, template_files(ScaffoldChoice("flux", "both", environments=("staging", "prod"))))
     repository.commit()
     subprocess.run(["git", "init", "-q", "--bare", str(tmp_path / "central.git")], check=True)
     repository.git("remote", "add", "origin", str(tmp_path / "central.git"))
@@ -144,7 +144,7 @@ def test_the_publishing_step_of_each_environment(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("forge", [*forge_names(), "none"])
 def test_each_forge(forge: str) -> None:
-    files = template_files(Choice("flux", forge))
+    files = template_files(ScaffoldChoice("flux", forge))
     for each in FORGES:
         assert any(path.startswith(each.pipeline_paths) for path in files) is (forge == each.name)
     assert any(path.startswith(".github/") for path in files) is (forge == "github")
@@ -167,8 +167,8 @@ def test_without_pulumi_the_lock_lacks_its_packages() -> None:
                 needed(one.name, frozenset(one.extras), known)
         return known
 
-    whole = names(template_files(Choice("pulumi"))["stacks/requirements.lock"].decode())
-    small = names(template_files(Choice("none"))["requirements.lock"].decode())
+    whole = names(template_files(ScaffoldChoice("pulumi"))["stacks/requirements.lock"].decode())
+    small = names(template_files(ScaffoldChoice("none"))["requirements.lock"].decode())
     extras = frozenset({"ci", "cluster"})
     for name in whole - small:
         assert name not in needed("avactl", extras, set()), name
@@ -179,7 +179,7 @@ def test_without_pulumi_the_lock_lacks_its_packages() -> None:
 @pytest.mark.parametrize("forge", ["github", "gitlab"])
 def test_the_publishing_steps(tmp_path: Path, forge: str) -> None:
     repository = Repository(tmp_path / "specs")
-    create(repository.root, template_files(Choice("argocd", forge)))
+    create(repository.root, template_files(ScaffoldChoice("argocd", forge)))
     commit = repository.commit()
     subprocess.run(["git", "init", "-q", "--bare", str(tmp_path / "central.git")], check=True)
     repository.git("remote", "add", "origin", str(tmp_path / "central.git"))
@@ -215,13 +215,15 @@ def test_where_pipelines_get_avactl(tmp_path: Path) -> None:
     wheel = tmp_path / "avactl-9.9-py3-none-any.whl"
     wheel.write_bytes(b"wheel")
     digest = hashlib.sha256(b"wheel").hexdigest()
-    assert source_of(str(wheel)) == Origin("https://REPLACE.example.com/avactl-9.9-py3-none-any.whl", digest)
+    assert source_of(str(wheel)) == InstallationOrigin(
+        "https://REPLACE.example.com/avactl-9.9-py3-none-any.whl", digest
+    )
     assert source_of(wheel.as_uri()) == source_of(str(wheel))
     url = "https://files.example.com/avactl-9.9-py3-none-any.whl"
-    assert source_of(f"{url}#sha256={HASH}") == Origin(url, HASH)
+    assert source_of(f"{url}#sha256={HASH}") == InstallationOrigin(url, HASH)
     git = f"git+https://git.example.com/avactl.git@{COMMIT}"
-    assert requirement_line(Choice(source=source_of(git)), "9.9") == f"avactl[ci,cluster,pulumi] @ {git}"
-    line = requirement_line(Choice("flux", source=source_of(f"{url}#sha256={HASH}")), "9.9")
+    assert requirement_line(ScaffoldChoice(source=source_of(git)), "9.9") == f"avactl[ci,cluster,pulumi] @ {git}"
+    line = requirement_line(ScaffoldChoice("flux", source=source_of(f"{url}#sha256={HASH}")), "9.9")
     assert line == f"avactl[ci,cluster] @ {url} \\\n    --hash=sha256:{HASH}"
     for wrong in (url, f"{url}#sha256=12", "git+https://git.example.com/avactl.git@v1", "http://x/y.whl", "avactl"):
         with pytest.raises(ChoiceError, match="--from"):

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from avactl.cli.cluster import top
-from avactl.scheduler.inspection.usage import Job, Team
+from avactl.scheduler.inspection.usage import JobUsage, TeamLine
 
 _LONG = "a-team-with-a-really-long-name-that-is-still-legal-in-dns"
 
@@ -19,11 +19,11 @@ def lines(width: int, *tables: object) -> list[str]:
 
 
 def test_long_names_give_way_to_numbers() -> None:
-    team = Team(_LONG, "V100", 1024.5, 1000, 512, 24.5, 24.5, 128)
+    team = TeamLine(_LONG, "V100", 1024.5, 1000, 512, 24.5, 24.5, 128)
     _, row = lines(80, top._teams_table([team], 0))
     assert row.split("…")[1].split() == ["V100", "1024", "1000", "24.5", "of", "512", "128"]
     why = "waits for the PersistentVolumeClaim \x1b[31mhome\nwhich is not bound yet"
-    job = Job(_LONG, "scan", "train", _LONG, 8, 6, 64, "V100", "2026-01-01T00:00:00Z", why)
+    job = JobUsage(_LONG, "scan", "train", _LONG, 8, 6, 64, "V100", "2026-01-01T00:00:00Z", why)
     _, row = lines(80, top._jobs_table([job]))
     assert " train " in row
     assert " 6 of 8    64  V100 " in row

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from avactl.cli.cluster.why import Found, group_rows, select
+from avactl.cli.cluster.why import JobObjects, group_rows, select
 
 NOW = datetime(2026, 1, 1, 1, tzinfo=UTC)
 
@@ -21,14 +21,16 @@ def test_who_is_stopped_is_told_for_whom() -> None:
     words = "Preempted for ads/rank: team vision borrowed GPUs guaranteed to team ads"
     condition = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler", "message": words}
     found = group_rows(
-        Found([pod("a-1", deleted=True, node="n", conditions=[condition]), pod("a-0", deleted=True, node="n")], [], {}),
+        JobObjects(
+            [pod("a-1", deleted=True, node="n", conditions=[condition]), pod("a-0", deleted=True, node="n")], [], {}
+        ),
         NOW,
     )
     assert [row[1:] for row in found] == [
         ("ends", "1 h", "it is being deleted"),
         ("ends", "1 h", f"it is being deleted: {words}"),
     ]
-    (row,) = group_rows(Found([pod("a-1", node="n", phase="Failed", conditions=[condition])], [], {}), NOW)
+    (row,) = group_rows(JobObjects([pod("a-1", node="n", phase="Failed", conditions=[condition])], [], {}), NOW)
     assert row[1:] == ("ended", "1 h", words)
 
 

@@ -15,7 +15,7 @@ import yaml
 
 from avactl import __version__
 from avactl.workbench.scaffold import LOCK, REQUIREMENTS, create, template_files
-from avactl.workbench.scaffold.choice import Choice
+from avactl.workbench.scaffold.choice import ScaffoldChoice
 from tests.conftest import ROOT
 from tests.diff.repository import Repository
 
@@ -30,7 +30,7 @@ SECRETS = ("KUBECONFIG", "PULUMI_CONFIG_PASSPHRASE", "PULUMI_ACCESS_TOKEN")
 class Pipelines:
     """A new repository with one commit, and hands to run the steps of its pipelines."""
 
-    def __init__(self, place: Path, choice: Choice | None = None) -> None:
+    def __init__(self, place: Path, choice: ScaffoldChoice | None = None) -> None:
         self.place = place
         self.repository = Repository(place / "repository")
         create(self.repository.root, template_files(choice))
@@ -296,7 +296,7 @@ def test_gitlab_checks_say_what_is_wrong(pipelines: Pipelines) -> None:
 
 
 def test_stacks_of_all_environments(tmp_path: Path) -> None:
-    pipelines = Pipelines(tmp_path, Choice(environments=("staging", "prod")))
+    pipelines = Pipelines(tmp_path, ScaffoldChoice(environments=("staging", "prod")))
 
     def touched() -> dict[str, list[dict[str, str]]]:
         script = pipelines.step("avactl-apply.yml", "stacks", "avactl stacks")
@@ -368,7 +368,7 @@ def _workflows(root: Path) -> dict[str, dict[Any, Any]]:
 @pytest.mark.parametrize(("forge", "label"), [("gitea", "ubuntu-latest"), ("forgejo", "docker")])
 @pytest.mark.parametrize("engine", ["pulumi", "flux", "none"])
 def test_workflows_of_gitea_and_forgejo(tmp_path: Path, forge: str, label: str, engine: str) -> None:
-    pipelines = Pipelines(tmp_path, Choice(engine, forge, environments=("staging", "prod")))
+    pipelines = Pipelines(tmp_path, ScaffoldChoice(engine, forge, environments=("staging", "prod")))
     workflows = _workflows(pipelines.repository.root)
     more = {"pulumi": {"avactl-apply.yml"}, "flux": {"avactl-publish.yml"}, "none": set()}[engine]
     assert set(workflows) == {"avactl.yml", *more}
@@ -391,7 +391,7 @@ def test_workflows_of_gitea_and_forgejo(tmp_path: Path, forge: str, label: str, 
 
 @pytest.mark.parametrize("forge", ["gitea", "forgejo"])
 def test_steps_of_a_pull_request_on_gitea(tmp_path: Path, forge: str) -> None:
-    pipelines = Pipelines(tmp_path, Choice("none", forge))
+    pipelines = Pipelines(tmp_path, ScaffoldChoice("none", forge))
     pipelines.repository.git("switch", "-q", "-c", "change")
     pipelines.change("teams/vision/hello.yaml", "  command: [python", "  strategy: allReduce\n  command: [python")
     pipelines.change("teams/vision/hello.yaml", "{gpus: 1,", "{replicas: 2, gpus: 1,")
@@ -413,7 +413,7 @@ def test_steps_of_a_pull_request_on_gitea(tmp_path: Path, forge: str) -> None:
 
 
 def test_gitea_applies_all_stacks(tmp_path: Path) -> None:
-    pipelines = Pipelines(tmp_path, Choice("pulumi", "gitea"))
+    pipelines = Pipelines(tmp_path, ScaffoldChoice("pulumi", "gitea"))
     *_, apply = _workflows(pipelines.repository.root)["avactl-apply.yml"]["jobs"]["apply"]["steps"]
     checkouts = Checkouts(pipelines, "refs/heads/main")
     recorder = pipelines.place / "bin" / "avactl"
@@ -425,7 +425,7 @@ def test_gitea_applies_all_stacks(tmp_path: Path) -> None:
 
 
 def test_gitea_publishes(tmp_path: Path) -> None:
-    pipelines = Pipelines(tmp_path, Choice("flux", "gitea", environments=("staging",)))
+    pipelines = Pipelines(tmp_path, ScaffoldChoice("flux", "gitea", environments=("staging",)))
     workflow = _workflows(pipelines.repository.root)["avactl-publish.yml"]
     checkouts = Checkouts(pipelines, "refs/heads/main")
     checkout, _, publish = workflow["jobs"]["publish"]["steps"]

@@ -22,8 +22,8 @@ from avactl.apply.files.contents import object_text
 from avactl.apply.files.paths import object_path
 from avactl.compiler import compile_tree
 from avactl.compiler.incremental import compile
-from avactl.compiler.incremental.compile import Compiled, compile_cached
-from avactl.compiler.incremental.disk import Store
+from avactl.compiler.incremental.compile import CompileOutcome, compile_cached
+from avactl.compiler.incremental.disk import ResultStore
 from avactl.compiler.incremental.records import PlainDependencies
 from avactl.compiler.incremental.tracing import Dependency, DerivedValue, FileContent, MemoisedValue, SpecsOfKind
 from avactl.diagnostics.redaction import redact_diagnostic
@@ -44,7 +44,7 @@ def repository(tmp_path: Path) -> Path:
     return Path(shutil.copytree(AVA, tmp_path / "ava"))
 
 
-def compiled(root: Path) -> Compiled:
+def compiled(root: Path) -> CompileOutcome:
     return compile_cached(DirTree(root), object_path, object_text)
 
 
@@ -84,7 +84,7 @@ def plain(root: Path) -> Plain:
     return known
 
 
-def check(root: Path, files: bool = True) -> Compiled:
+def check(root: Path, files: bool = True) -> CompileOutcome:
     """Compile with and without kept results, and compare."""
     want = plain(root)
     kept = compile_cached(DirTree(root), object_path, object_text if files else None)
@@ -303,13 +303,13 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """What is lowered and checked, by name."""
     done: list[str] = []
     for name in ("_objects_of", "_problems_of"):
-        real = getattr(compile._Run, name)
+        real = getattr(compile._CompileRun, name)
 
-        def noted(self: compile._Run, item: object, real: Callable[..., object] = real) -> object:
+        def noted(self: compile._CompileRun, item: object, real: Callable[..., object] = real) -> object:
             done.append(str(item))
             return real(self, item)
 
-        monkeypatch.setattr(compile._Run, name, noted)
+        monkeypatch.setattr(compile._CompileRun, name, noted)
     return iter([done])
 
 
@@ -391,11 +391,11 @@ def test_no_place_to_keep(repository: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_another_version_keeps_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    Store("compile", "x").save([{"a": 1}])
-    assert Store("compile", "x").load() == [{"a": 1}]
-    assert Store("compile", "y").load() == []
+    ResultStore("compile", "x").save([{"a": 1}])
+    assert ResultStore("compile", "x").load() == [{"a": 1}]
+    assert ResultStore("compile", "y").load() == []
     monkeypatch.setattr("avactl.compiler.incremental.disk._version", lambda: "another")
-    assert Store("compile", "x").load() == []
+    assert ResultStore("compile", "x").load() == []
 
 
 def _big() -> dict[str, str]:
@@ -403,25 +403,25 @@ def _big() -> dict[str, str]:
 
 
 def test_what_changed_is_appended(store: Path) -> None:
-    first = Store("compile", "x")
+    first = ResultStore("compile", "x")
     first.save([_big(), {"a": 1}])
     (file,) = store.iterdir()
     size = file.stat().st_size
     for i in range(60):
-        one = Store("compile", "x")
+        one = ResultStore("compile", "x")
         tables = [dict(table) for table in one.load()]
         tables[0]["5"] = f"new {i}"
         del tables[0][str(i + 10)]
         tables[0][f"more {i}"] = "y"
         one.save(tables)
-        assert Store("compile", "x").load() == tables
+        assert ResultStore("compile", "x").load() == tables
         assert file.stat().st_size < 1.3 * size
 
 
 def test_damage_ends_at_an_earlier_state(store: Path) -> None:
     states: list[list[dict[str, str]]] = [[]]
     for i in range(4):
-        one = Store("compile", "x")
+        one = ResultStore("compile", "x")
         tables = [dict(table) for table in one.load() or [_big()]]
         tables[0]["state"] = str(i)
         one.save(tables)
@@ -430,14 +430,14 @@ def test_damage_ends_at_an_earlier_state(store: Path) -> None:
     good = file.read_bytes()
     for cut in range(len(good), len(good) - 400, -7):
         file.write_bytes(good[:cut])
-        assert Store("compile", "x").load() in states
+        assert ResultStore("compile", "x").load() in states
         file.write_bytes(good[: cut - 1] + bytes([good[cut - 1] ^ 1]) + good[cut:])
-        assert Store("compile", "x").load() in states
+        assert ResultStore("compile", "x").load() in states
 
 
 def test_two_that_began_with_the_same_state(store: Path) -> None:
-    Store("compile", "x").save([_big()])
-    one, other = Store("compile", "x"), Store("compile", "x")
+    ResultStore("compile", "x").save([_big()])
+    one, other = ResultStore("compile", "x"), ResultStore("compile", "x")
     mine, theirs = [dict(one.load()[0])], [dict(other.load()[0])]
     mine[0]["a"], theirs[0]["b"] = "mine", "theirs"
     one.save(mine)
@@ -445,16 +445,16 @@ def test_two_that_began_with_the_same_state(store: Path) -> None:
     (file,) = store.iterdir()
     with file.open("ab") as end:  # as if it had looked at the size before the other one wrote
         end.write(block)
-    assert Store("compile", "x").load() == mine
+    assert ResultStore("compile", "x").load() == mine
     other.save(theirs)
-    assert Store("compile", "x").load() == theirs
+    assert ResultStore("compile", "x").load() == theirs
 
 
 def test_old_files_go(store: Path) -> None:
     for i in range(70):
-        Store("compile", str(i)).save([{"i": i}])
+        ResultStore("compile", str(i)).save([{"i": i}])
     assert len(list(store.iterdir())) <= 64
-    assert Store("compile", "69").load() == [{"i": 69}]
+    assert ResultStore("compile", "69").load() == [{"i": 69}]
 
 
 def test_errors_are_not_kept(repository: Path, store: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from avactl.apply.files.contents import object_text
 from avactl.apply.files.paths import object_path
 from avactl.compiler import compile_tree
-from avactl.compiler.incremental.compile import Compiled, compile_cached
+from avactl.compiler.incremental.compile import CompileOutcome, compile_cached
 from avactl.compiler.incremental.layering import Layers
 from avactl.compiler.incremental.records import FileRecord
 from avactl.compiler.incremental.tracing import KeptDocument
@@ -33,7 +33,7 @@ def environments(tmp_path: Path) -> Path:
     return Path(shutil.copytree(ROOT / "examples" / "environments", tmp_path / "environments"))
 
 
-def check_in(root: Path, environment: str) -> Compiled:
+def check_in(root: Path, environment: str) -> CompileOutcome:
     """Compile with and without kept results in an environment, and compare."""
     plain = compile_tree(DirTree(root, environment=environment))
     kept = compile_cached(DirTree(root, environment=environment), object_path, object_text)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from avactl.compiler import Compilation, compile_tree
 from avactl.compiler.driver import compile_change
-from avactl.compiler.layers.merge import Part, merge_values, trace_parts
+from avactl.compiler.layers.merge import LayerPart, merge_values, trace_parts
 from avactl.kinds import TrainingJob, Workspace
 from avactl.kinds.training.spec import TrainingJobSpec
 from avactl.program.program import Item
@@ -95,7 +95,7 @@ def _values() -> Any:
 @given(st.lists(st.dictionaries(st.sampled_from("abc"), _values(), max_size=3), min_size=1, max_size=4))
 def test_every_merged_value_has_an_origin(layers: list[dict[str, Any]]) -> None:
     """The value of a leaf is the one at its origin; a mapping has one in each layer that contributes to it."""
-    parts = [Part(index, (), each) for index, each in enumerate(layers)]
+    parts = [LayerPart(index, (), each) for index, each in enumerate(layers)]
 
     def check(value: Any, path: tuple[str | int, ...]) -> None:
         live, rest = trace_parts(parts, path)

@@ -88,9 +88,9 @@ print(sorted(compiled.kinds.items()), len(compiled.files), written.written, comp
     assert content(tmp_path / "a") == content(tmp_path / "b")
     run(code, specs, str(tmp_path / "b"), AVACTL_CACHE_DIR=str(tmp_path / "cache-b"))
     kept = """
-from avactl.compiler.incremental.records import Record
-from avactl.compiler.incremental.disk import Store
-record = Record.load(Store("compile", DirTree(sys.argv[1]).key))
+from avactl.compiler.incremental.records import KeptRecord
+from avactl.compiler.incremental.disk import ResultStore
+record = KeptRecord.load(ResultStore("compile", DirTree(sys.argv[1]).key))
 reads = lambda table: sorted((str(key), sorted(map(str, result[0])), result[1]) for key, result in table.items())
 print(sorted(record.specs.items()), reads(record.checks), reads(record.objects), reads(record.derived))
 print(sorted(record.inputs), sorted(map(str, record.memos)), [(p, f[1:]) for p, f in record.files.items()])

@@ -11,7 +11,7 @@ import pytest
 from avactl.compiler import compile_tree
 from avactl.contracts.delivery import PipelineState
 from avactl.contracts.document import DocumentError, dump
-from avactl.daemons.delivery.decide import MAX_MESSAGE, Config, Job, Seen, decide
+from avactl.daemons.delivery.decide import MAX_MESSAGE, PipelineConfig, PipelineJob, Seen, decide
 from avactl.daemons.delivery.plans import read_plan, read_state
 from avactl.daemons.delivery.validation import Bound
 from tests.example_trees import example_tree
@@ -30,7 +30,7 @@ def plans() -> dict[str, str]:
 
 def test_the_plans_of_the_examples() -> None:
     ranker = read_plan(plans()["ranker"])
-    assert ranker.config == Config(
+    assert ranker.config == PipelineConfig(
         "s3://search-models/published/ranker",
         True,
         (Bound("auc", 0.7, None, 0.99, None), Bound("loss", None, None, None, 1.05)),
@@ -113,21 +113,23 @@ def test_states_survive() -> None:
 
 def test_what_pods_write_stays_within_bounds() -> None:
     """A state that cannot be read again would stop its pipeline for good."""
-    config = Config("s3://models", bounds=(Bound("auc", min=0.7),))
+    config = PipelineConfig("s3://models", bounds=(Bound("auc", min=0.7),))
     begun = PipelineState(phase="validating", run=1, primed=True, handled="v1", begun=1.0, since=1.0)
     shout = "\x1b[31m" + "x" * 10_000 + "\n\nAvactl-Pipeline: other"
-    failed = decide(config, begun, Seen("v1", jobs={"validate": Job(1, "failed", shout)}), 2.0).state
+    failed = decide(config, begun, Seen("v1", jobs={"validate": PipelineJob(1, "failed", shout)}), 2.0).state
     assert len(failed.message) <= MAX_MESSAGE
     assert failed.message.isprintable()
     assert read_state(dump(failed)) == failed
     noisy = {"auc": 0.9, "a\n\nb": 1.0, "y" * 64: 1.0, **{f"m{number}": 1.0 for number in range(60)}}
-    judged = decide(config, begun, Seen("v1", jobs={"validate": Job(1, "succeeded", json.dumps(noisy))}), 2.0).state
+    judged = decide(
+        config, begun, Seen("v1", jobs={"validate": PipelineJob(1, "succeeded", json.dumps(noisy))}), 2.0
+    ).state
     assert judged.phase == "sealing"
     assert all(name.isidentifier() for name in judged.metrics)
     state = judged
     for run in range(1, 400):
         state = state.replace(phase="sealing", run=run)
-        state = decide(config, state, Seen("v1", jobs={"seal": Job(run, "succeeded")}), 2.0).state
+        state = decide(config, state, Seen("v1", jobs={"seal": PipelineJob(run, "succeeded")}), 2.0).state
     assert len(dump(state)) < 50_000
     assert read_state(dump(state)) == state
 

@@ -16,11 +16,11 @@ from avactl.daemons.delivery.decide import (
     STEPS,
     UNCHANGED,
     Action,
-    Config,
-    Deploy,
-    Job,
-    Plan,
-    Remove,
+    DeliveryPlan,
+    DeployAction,
+    PipelineConfig,
+    PipelineJob,
+    RemoveAction,
     Revert,
     Seen,
     Start,
@@ -42,7 +42,7 @@ class World(NamedTuple):
 
     state: PipelineState
     cause: str
-    jobs: tuple[tuple[Step, Job], ...] = ()
+    jobs: tuple[tuple[Step, PipelineJob], ...] = ()
     served: str = OLD
     rollout: Literal["progressing", "promoted", "rejected"] | None = None
     proposal: Literal["", "open", "closed"] = ""
@@ -60,7 +60,7 @@ class World(NamedTuple):
     def seen(self) -> Seen:
         return Seen(self.cause, "4f53", dict(self.jobs), self.served, self.rollout, self.proposal)
 
-    def with_job(self, step: Step, job: Job | None) -> World:
+    def with_job(self, step: Step, job: PipelineJob | None) -> World:
         jobs = dict(self.jobs)
         if job is None:
             jobs.pop(step, None)
@@ -72,7 +72,7 @@ class World(NamedTuple):
         return self._replace(served=url, rollout=None, shown=(*self.shown, url))
 
 
-def apply(config: Config, world: World, action: Action) -> World:
+def apply(config: PipelineConfig, world: World, action: Action) -> World:
     """Carry out one action, which must be allowed."""
     match action:
         case Start(step, run, _, lineage, rejected):
@@ -83,10 +83,10 @@ def apply(config: Config, world: World, action: Action) -> World:
             if step == "seal":
                 assert run in world.passed, "published without a validation"
                 assert dict(lineage["metrics"]) == {"auc": 0.9}
-            return world.with_job(step, Job(run, "running"))
-        case Remove(step):
+            return world.with_job(step, PipelineJob(run, "running"))
+        case RemoveAction(step):
             return world.with_job(step, None)
-        case Deploy(url, version, by):
+        case DeployAction(url, version, by):
             assert (by, url) == (config.deploys, f"{config.to}/{version}")
             assert url in world.sealed, "deployed before it is published"
             assert url not in world.shown or url == world.served, "deployed twice"
@@ -98,7 +98,7 @@ def apply(config: Config, world: World, action: Action) -> World:
             return world.serving(back) if world.served == url else world
 
 
-def passes(config: Config, world: World) -> Iterator[World]:
+def passes(config: PipelineConfig, world: World) -> Iterator[World]:
     """One pass of the daemon, which may die after each action."""
     plan = decide(config, world.state, world.seen(), 100.0)
     if plan.actions:
@@ -112,7 +112,7 @@ def passes(config: Config, world: World) -> Iterator[World]:
         yield new._replace(proposal="", proposed="") if plan.state.run != world.state.run else new
 
 
-def events(config: Config, world: World) -> Iterator[World]:
+def events(config: PipelineConfig, world: World) -> Iterator[World]:
     """What may happen without the daemon."""
     if world.causes:
         yield world._replace(cause=f"v{4 - world.causes}", causes=world.causes - 1)
@@ -123,13 +123,15 @@ def events(config: Config, world: World) -> Iterator[World]:
             continue
         yield world.with_job(step, job._replace(status="failed", message="exit code 1"))
         if step == "validate":
-            yield world.with_job(step, Job(job.run, "succeeded", GOOD))._replace(passed=world.passed | {job.run})
-            yield world.with_job(step, Job(job.run, "succeeded", BAD))
+            yield world.with_job(step, PipelineJob(job.run, "succeeded", GOOD))._replace(
+                passed=world.passed | {job.run}
+            )
+            yield world.with_job(step, PipelineJob(job.run, "succeeded", BAD))
         elif step == "stage" and not config.trains:
-            yield world.with_job(step, Job(job.run, "succeeded", f"{COPIED}export/{job.run}"))
-            yield world.with_job(step, Job(job.run, "succeeded", UNCHANGED))
+            yield world.with_job(step, PipelineJob(job.run, "succeeded", f"{COPIED}export/{job.run}"))
+            yield world.with_job(step, PipelineJob(job.run, "succeeded", UNCHANGED))
         else:
-            done = world.with_job(step, Job(job.run, "succeeded"))
+            done = world.with_job(step, PipelineJob(job.run, "succeeded"))
             if step == "seal":
                 done = done._replace(sealed=done.sealed | {candidate_url(config, job.run)})
             yield done
@@ -141,7 +143,7 @@ def events(config: Config, world: World) -> Iterator[World]:
         yield world._replace(rollout="rejected")
 
 
-def explored(config: Config) -> tuple[dict[str, World], dict[str, set[str]]]:
+def explored(config: PipelineConfig) -> tuple[dict[str, World], dict[str, set[str]]]:
     """Every world that can be reached, and who leads to whom."""
     first = World(PipelineState(), "v1")
     worlds, before, todo = {repr(first): first}, {repr(first): set[str]()}, deque([first])
@@ -164,7 +166,7 @@ def explored(config: Config) -> tuple[dict[str, World], dict[str, set[str]]]:
 def test_every_order_of_events(
     concurrency: Literal["forbid", "replace", "queue"], deploys: By, rollout: bool, trains: bool
 ) -> None:
-    config = Config("s3://models/published", trains, BOUNDS, deploys, rollout, concurrency)
+    config = PipelineConfig("s3://models/published", trains, BOUNDS, deploys, rollout, concurrency)
     worlds, before = explored(config)
     # From everywhere the pipeline comes to rest: no run hangs, whatever has happened before.
     calm = [key for key, world in worlds.items() if world.state.phase == "idle" and not world.state.queued]
@@ -185,14 +187,14 @@ def test_every_order_of_events(
     assert max(runs) == 2
 
 
-def run(config: Config, world: World, until: str) -> World:
+def run(config: PipelineConfig, world: World, until: str) -> World:
     """Let everything succeed until a phase."""
     for _ in range(60):
         if world.state.phase == until and world.state.reason:
             return world
         for step, job in world.jobs:
             if job.status == "running":
-                world = world.with_job(step, Job(job.run, "succeeded", GOOD if step == "validate" else ""))
+                world = world.with_job(step, PipelineJob(job.run, "succeeded", GOOD if step == "validate" else ""))
                 world = world._replace(passed=world.passed | {job.run})
                 if step == "seal":
                     world = world._replace(sealed=world.sealed | {candidate_url(config, job.run)})
@@ -201,24 +203,24 @@ def run(config: Config, world: World, until: str) -> World:
     raise AssertionError(f"never {until}: {world}")
 
 
-def begun(config: Config) -> World:
+def begun(config: PipelineConfig) -> World:
     first = World(PipelineState(), "v1")
     return next(passes(config, first))._replace(cause="v2")
 
 
 def test_what_was_there_before_is_no_cause() -> None:
-    config = Config("s3://models/published")
+    config = PipelineConfig("s3://models/published")
     plan = decide(config, PipelineState(), Seen("v1"), 0)
     assert (plan.state.handled, plan.state.phase) == ("v1", "idle")
-    assert decide(config, plan.state, Seen("v1"), 1) == Plan(plan.state)
-    assert decide(config, plan.state, Seen(""), 1) == Plan(plan.state)
+    assert decide(config, plan.state, Seen("v1"), 1) == DeliveryPlan(plan.state)
+    assert decide(config, plan.state, Seen(""), 1) == DeliveryPlan(plan.state)
     assert decide(config, plan.state, Seen("v2"), 1).state.phase == "clearing"
 
 
 def test_a_worse_model_stops_with_its_numbers() -> None:
-    config = Config("s3://models/published", bounds=BOUNDS)
+    config = PipelineConfig("s3://models/published", bounds=BOUNDS)
     world = run(config, begun(config), "validating")
-    world = world.with_job("validate", Job(1, "succeeded", '{"auc": 0.6, "live": {"auc": 0.8}}'))
+    world = world.with_job("validate", PipelineJob(1, "succeeded", '{"auc": 0.6, "live": {"auc": 0.8}}'))
     state = decide(config, world.state, world.seen(), 5).state
     assert (state.reason, state.message) == (
         "Rejected",
@@ -228,15 +230,15 @@ def test_a_worse_model_stops_with_its_numbers() -> None:
 
 @pytest.mark.parametrize("text", [GARBAGE, "", "[]", '{"live": 3}', "{" + " " * 5000 + "}"])
 def test_garbage_is_no_pass(text: str) -> None:
-    config = Config("s3://models/published", bounds=BOUNDS)
-    world = run(config, begun(config), "validating").with_job("validate", Job(1, "succeeded", text))
+    config = PipelineConfig("s3://models/published", bounds=BOUNDS)
+    world = run(config, begun(config), "validating").with_job("validate", PipelineJob(1, "succeeded", text))
     assert decide(config, world.state, world.seen(), 5).state.reason == "ValidationFailed"
 
 
 @pytest.mark.parametrize("text", ["{}", '{"auc": "0.9"}', '{"auc": true}', '{"auc": 1e999}', '{"auc": null}'])
 def test_a_metric_that_is_no_number_is_missing(text: str) -> None:
-    config = Config("s3://models/published", bounds=BOUNDS)
-    world = run(config, begun(config), "validating").with_job("validate", Job(1, "succeeded", text))
+    config = PipelineConfig("s3://models/published", bounds=BOUNDS)
+    world = run(config, begun(config), "validating").with_job("validate", PipelineJob(1, "succeeded", text))
     state = decide(config, world.state, world.seen(), 5).state
     assert state.reason in ("Rejected", "ValidationFailed")
     assert state.phase == "stopping"
@@ -244,28 +246,28 @@ def test_a_metric_that_is_no_number_is_missing(text: str) -> None:
 
 def test_the_live_version_by_its_published_metrics() -> None:
     """The first version of a pipeline compares with nothing; the next one with the metrics of the first."""
-    config = Config("s3://models/published", bounds=(Bound("auc", at_least=0.99),), deploys="commit")
+    config = PipelineConfig("s3://models/published", bounds=(Bound("auc", at_least=0.99),), deploys="commit")
     world = run(config, begun(config), "idle")
     assert (world.state.reason, world.served) == ("Deployed", "s3://models/published/1")
     world = run(config, world._replace(cause="v3"), "validating")
     for value, phase in ((0.89, "stopping"), (0.892, "sealing")):
-        judged = world.with_job("validate", Job(2, "succeeded", f'{{"auc": {value}}}'))
+        judged = world.with_job("validate", PipelineJob(2, "succeeded", f'{{"auc": {value}}}'))
         assert decide(config, judged.state, judged.seen(), 5).state.phase == phase
 
 
 def test_a_run_ends_after_its_timeout() -> None:
-    config = Config("s3://models/published", timeout=3600)
+    config = PipelineConfig("s3://models/published", timeout=3600)
     world = run(config, begun(config), "training")
     (world,) = passes(config, world)
-    assert decide(config, world.state, world.seen(), world.state.begun + 3600) == Plan(world.state)
+    assert decide(config, world.state, world.seen(), world.state.begun + 3600) == DeliveryPlan(world.state)
     state = decide(config, world.state, world.seen(), world.state.begun + 3601).state
     assert (state.phase, state.reason) == ("stopping", "TimedOut")
-    assert decide(config, state, world.seen(), 9999).actions == (Remove("train", 1),)
+    assert decide(config, state, world.seen(), 9999).actions == (RemoveAction("train", 1),)
     assert decide(config, state, world.seen()._replace(jobs={}), 9999).state.phase == "idle"
 
 
 def test_a_suspended_pipeline_begins_nothing() -> None:
-    config = Config("s3://models/published", suspended=True)
+    config = PipelineConfig("s3://models/published", suspended=True)
     world = begun(config)
     plan = decide(config, world.state, world.seen(), 5)
     assert (plan.state.phase, plan.state.handled) == ("idle", "v2")
@@ -274,7 +276,7 @@ def test_a_suspended_pipeline_begins_nothing() -> None:
 @pytest.mark.parametrize("cause", ["v3", "v4"])
 def test_suspending_lets_the_active_run_go_on(cause: str) -> None:
     """What is due meanwhile, or waits, is no run later."""
-    config = Config("s3://models/published", concurrency="queue")
+    config = PipelineConfig("s3://models/published", concurrency="queue")
     (world,) = passes(config, run(config, begun(config), "training")._replace(cause="v3"))
     assert world.state.queued == "v3"
     suspended = config._replace(suspended=True)
@@ -286,7 +288,7 @@ def test_suspending_lets_the_active_run_go_on(cause: str) -> None:
 
 
 def test_forbid_skips_a_run_that_is_due_meanwhile() -> None:
-    config = Config("s3://models/published", deploys="commit", rollout=True)
+    config = PipelineConfig("s3://models/published", deploys="commit", rollout=True)
     for phase in ("training", "validating", "deploying", "rolling"):
         world = run(config, begun(config), phase)._replace(cause="v3")
         state = decide(config, world.state, world.seen(), 5).state
@@ -295,7 +297,7 @@ def test_forbid_skips_a_run_that_is_due_meanwhile() -> None:
 
 
 def test_queue_begins_the_last_that_waits() -> None:
-    config = Config("s3://models/published", concurrency="queue")
+    config = PipelineConfig("s3://models/published", concurrency="queue")
     world = run(config, begun(config), "training")
     for cause in ("v3", "v4", "v5"):
         world = world._replace(cause=cause)
@@ -307,7 +309,7 @@ def test_queue_begins_the_last_that_waits() -> None:
 
 
 def test_replace_stops_what_is_not_published_yet() -> None:
-    config = Config("s3://models/published", concurrency="replace", deploys="commit", rollout=True)
+    config = PipelineConfig("s3://models/published", concurrency="replace", deploys="commit", rollout=True)
     for phase in ("training", "staging", "validating", "sealing"):
         world = run(config, begun(config), phase)._replace(cause="v3")
         (world,) = passes(config, world)
@@ -323,7 +325,7 @@ def test_replace_stops_what_is_not_published_yet() -> None:
 
 
 def test_the_timeout_is_for_the_time_until_the_publication() -> None:
-    config = Config("s3://models/published", timeout=60, deploys="commit", rollout=True)
+    config = PipelineConfig("s3://models/published", timeout=60, deploys="commit", rollout=True)
     late = 10_000.0
     for phase in ("clearing", "training", "staging", "validating", "sealing"):
         state = decide(config, run(config, begun(config), phase).state, Seen("v2"), late).state
@@ -333,14 +335,14 @@ def test_the_timeout_is_for_the_time_until_the_publication() -> None:
         assert decide(config, world.state, world.seen(), late).state.reason == "Running"
 
 
-def streamed(config: Config, world: World, message: str) -> PipelineState:
+def streamed(config: PipelineConfig, world: World, message: str) -> PipelineState:
     """Let the copying of a running job's output end with a message."""
-    job = Job(world.state.run, "succeeded", message, {"images": ["sha256:" + "a" * 64]})
+    job = PipelineJob(world.state.run, "succeeded", message, {"images": ["sha256:" + "a" * 64]})
     return decide(config, world.state, world.with_job("stage", job).seen(), 5).state
 
 
 def test_a_running_job_without_anything_new() -> None:
-    config = Config("s3://models/published", trains=False, bounds=BOUNDS)
+    config = PipelineConfig("s3://models/published", trains=False, bounds=BOUNDS)
     world = run(config, begun(config), "staging")
     world = world._replace(state=world.state.replace(rejected="4f53 export/6"))
     for message, note in (
@@ -354,14 +356,14 @@ def test_a_running_job_without_anything_new() -> None:
 
 def test_an_output_is_rejected_once() -> None:
     """Until bounds, validation or live version are other ones."""
-    config = Config("s3://models/published", trains=False, bounds=BOUNDS, validation="4f53")
+    config = PipelineConfig("s3://models/published", trains=False, bounds=BOUNDS, validation="4f53")
     state = streamed(config, run(config, begun(config), "staging"), f"{COPIED}export/7")
     assert (state.output, state.ran) == ("export/7", {"images": ["sha256:" + "a" * 64]})
-    bad = {"validate": Job(1, "succeeded", BAD)}
+    bad = {"validate": PipelineJob(1, "succeeded", BAD)}
     state = decide(config, state, Seen("v2", served=OLD, jobs=bad), 6).state  # type: ignore[arg-type]
     assert (state.reason, state.rejected.partition(" ")[2]) == ("Rejected", "export/7")
 
-    def told(config: Config, served: str) -> str:
+    def told(config: PipelineConfig, served: str) -> str:
         begins = state.replace(phase="staging", run=2, output="")
         (action,) = decide(config, begins, Seen("v2", served=served), 7).actions
         assert isinstance(action, Start)
@@ -376,24 +378,24 @@ def test_an_output_is_rejected_once() -> None:
 
 @pytest.mark.parametrize("message", ["", "copied", "copied a\nb", f"{COPIED}{'x' * 600}", "export/7"])
 def test_an_output_without_a_name_is_measured_again(message: str) -> None:
-    config = Config("s3://models/published", trains=False, bounds=BOUNDS)
+    config = PipelineConfig("s3://models/published", trains=False, bounds=BOUNDS)
     state = streamed(config, run(config, begun(config), "staging"), message)
     assert (state.phase, state.output) == ("validating", "")
-    bad = {"validate": Job(1, "succeeded", BAD)}
+    bad = {"validate": PipelineJob(1, "succeeded", BAD)}
     assert decide(config, state, Seen("v2", jobs=bad), 6).state.rejected == ""  # type: ignore[arg-type]
 
 
 def test_jobs_of_old_runs_go_first() -> None:
-    config = Config("s3://models/published")
+    config = PipelineConfig("s3://models/published")
     status: Status = "failed"
-    jobs = {step: Job(3, status) for step in STEPS}
+    jobs = {step: PipelineJob(3, status) for step in STEPS}
     state = PipelineState(phase="clearing", run=4, primed=True, handled="v2", begun=90, since=90)
-    assert set(decide(config, state, Seen("v2", jobs=jobs), 100).actions) == {Remove(step, 3) for step in STEPS}
+    assert set(decide(config, state, Seen("v2", jobs=jobs), 100).actions) == {RemoveAction(step, 3) for step in STEPS}
     assert decide(config, state, Seen("v2"), 100).state.phase == "training"
 
 
 def test_a_job_of_another_run_says_nothing_of_this_one() -> None:
-    config = Config("s3://models/published", bounds=BOUNDS)
+    config = PipelineConfig("s3://models/published", bounds=BOUNDS)
     world = run(config, begun(config), "validating")
-    seen = world.seen()._replace(jobs={"validate": Job(7, "succeeded", GOOD)})
-    assert decide(config, world.state, seen, 5) == Plan(world.state, (Remove("validate", 7),))
+    seen = world.seen()._replace(jobs={"validate": PipelineJob(7, "succeeded", GOOD)})
+    assert decide(config, world.state, seen, 5) == DeliveryPlan(world.state, (RemoveAction("validate", 7),))

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from avactl.contracts.delivery import PipelineState, RollbackPlan, TriggerPlan
 from avactl.daemons.delivery.commits.messages import commit_message, proposal_branch, revert_message, rollback_message
-from avactl.daemons.delivery.decide import Config
-from avactl.daemons.delivery.plans import Pipeline, Target
+from avactl.daemons.delivery.decide import PipelineConfig
+from avactl.daemons.delivery.plans import DeliveredPipeline, PipelineTarget
 
-TARGET = Target("vision", "web", "digits", "web.yaml", "web", "vision", "spec.model.url", "spec.model.version")
+TARGET = PipelineTarget("vision", "web", "digits", "web.yaml", "web", "vision", "spec.model.url", "spec.model.version")
 FORGED = "s3://data/1\n\nSigned-off-by: Ann <ann@example.com>\u2028\x1b[31m[skip ci]"
 
 
-def pipeline(team: str, name: str) -> Pipeline:
-    config = Config("s3://data")
-    return Pipeline(name, team, team, TriggerPlan(kind="schedule"), (), (), "a", "b", "c", (), TARGET, {}, config)
+def pipeline(team: str, name: str) -> DeliveredPipeline:
+    config = PipelineConfig("s3://data")
+    return DeliveredPipeline(
+        name, team, team, TriggerPlan(kind="schedule"), (), (), "a", "b", "c", (), TARGET, {}, config
+    )
 
 
 def test_values_add_no_lines() -> None:

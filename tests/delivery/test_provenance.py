@@ -10,9 +10,9 @@ import pytest
 
 from avactl.contracts.delivery import MAX_ORIGINS, PipelineState
 from avactl.contracts.document import dump, load
-from avactl.daemons.delivery.decide import Config, Job, Seen, Step, decide
+from avactl.daemons.delivery.decide import PipelineConfig, PipelineJob, Seen, Step, decide
 from avactl.daemons.delivery.jobs import Jobs
-from avactl.daemons.delivery.plans import Pipeline, read_plan
+from avactl.daemons.delivery.plans import DeliveredPipeline, read_plan
 from avactl.daemons.delivery.provenance import provenance_of
 from avactl.kube.client import ApiError
 from tests.delivery.test_config import plans
@@ -121,7 +121,7 @@ def job(name: str, run: int, condition: str = "Complete") -> Body:
     }
 
 
-def looked(pipeline: Pipeline, client: FakeClient, step: Any) -> Mapping[Any, Job]:
+def looked(pipeline: DeliveredPipeline, client: FakeClient, step: Any) -> Mapping[Any, PipelineJob]:
     return asyncio.run(Jobs(client, pipeline).look(step))  # type: ignore[arg-type]
 
 
@@ -151,14 +151,14 @@ def test_a_job_without_end() -> None:
 
 def test_a_repetition_writes_the_same_lineage() -> None:
     """What ran is kept when the training ends: later its pods may be gone."""
-    config, ran = Config("s3://models"), {"images": [f"sha256:{A}"], "commits": [COMMIT]}
+    config, ran = PipelineConfig("s3://models"), {"images": [f"sha256:{A}"], "commits": [COMMIT]}
     begun = PipelineState(
         phase="training", run=1, primed=True, handled="v1", begun=1.0, since=1.0, origin={"image": "train:v1"}
     )
-    state = decide(config, begun, Seen("v1", jobs={"train": Job(1, "succeeded", "", ran)}), 2.0).state
+    state = decide(config, begun, Seen("v1", jobs={"train": PipelineJob(1, "succeeded", "", ran)}), 2.0).state
     assert (state.phase, state.ran) == ("staging", ran)
     sealing = state.replace(phase="sealing", metrics={"auc": 0.9})
-    later: list[Mapping[Step, Job]] = [{}, {"train": Job(1, "succeeded")}]
+    later: list[Mapping[Step, PipelineJob]] = [{}, {"train": PipelineJob(1, "succeeded")}]
     plans = [decide(config, sealing, Seen("v1", jobs=jobs), 2.0) for jobs in later]
     lineages = [plan.actions[0].lineage for plan in plans]  # type: ignore[union-attr]
     assert lineages[0] == lineages[1]

@@ -20,7 +20,7 @@ from avactl.daemons.delivery import publish
 from avactl.datasets.errors import ArgumentError, DatasetError
 from avactl.datasets.stores.opening import open_store
 from avactl.datasets.stores.remote import RemoteStore
-from avactl.datasets.stores.store import CHUNK, Found, Store
+from avactl.datasets.stores.store import CHUNK, FoundObject, Store
 from tests.cli.running import Run
 from tests.datasets.conftest import avactl, bucket, environment, fill, put, s3  # noqa: F401 - fixtures
 
@@ -255,7 +255,7 @@ class Growing:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    def read(self, found: Found) -> bytes:
+    def read(self, found: FoundObject) -> bytes:
         if self._once.acquire(blocking=False):
             self._store.write(self._key, b"more")
         return self._store.read(found)

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from avactl.daemons.delivery.commits.repository import Author, DeliveryError, Repository, Served
-from avactl.daemons.delivery.plans import Target
+from avactl.daemons.delivery.commits.repository import CommitAuthor, DeliveryError, ModelOfService, Repository
+from avactl.daemons.delivery.plans import PipelineTarget
 from tests.delivery.world import DATASET, PIPELINE, PLATFORM, SERVICE
 
-TARGET = Target("vision", "web", "digits", "teams/web.yaml", "web", "vision", "spec.model.url", "spec.model.version")
+TARGET = PipelineTarget(
+    "vision", "web", "digits", "teams/web.yaml", "web", "vision", "spec.model.url", "spec.model.version"
+)
 URL = "s3://data/published/digits/"
 FILES = {
     "platform.yaml": PLATFORM,
@@ -61,27 +63,27 @@ def remote(tmp_path: Path) -> Remote:
 
 @pytest.fixture
 def repository(remote: Remote, tmp_path: Path) -> Repository:
-    made = Repository(str(remote.url), "main", "specs", tmp_path / "cache", Author("avactl", "avactl@localhost"))
+    made = Repository(str(remote.url), "main", "specs", tmp_path / "cache", CommitAuthor("avactl", "avactl@localhost"))
     made.fetch()
     return made
 
 
 def test_only_the_values_change(remote: Remote, repository: Repository) -> None:
     before = remote.text()
-    assert repository.served(TARGET) == Served(f"{URL}1", "1")
-    assert repository.deploy(TARGET, Served(f"{URL}2", "2"), "deploy", only=f"{URL}1")
+    assert repository.served(TARGET) == ModelOfService(f"{URL}1", "1")
+    assert repository.deploy(TARGET, ModelOfService(f"{URL}2", "2"), "deploy", only=f"{URL}1")
     assert remote.text() == before.replace('"1"', '"2"').replace("digits/1", "digits/2")
-    assert repository.served(TARGET) == Served(f"{URL}2", "2")
+    assert repository.served(TARGET) == ModelOfService(f"{URL}2", "2")
     assert remote.git("-C", str(remote.url), "log", "-1", "--format=%an <%ae> %cn", "main") == (
         "avactl <avactl@localhost> avactl"
     )
 
 
 def test_a_repetition_does_nothing(remote: Remote, repository: Repository) -> None:
-    assert repository.deploy(TARGET, Served(f"{URL}2", "2"), "deploy")
-    assert not repository.deploy(TARGET, Served(f"{URL}2", "2"), "deploy")
-    assert not repository.deploy(TARGET, Served(f"{URL}3", "3"), "deploy", only=f"{URL}1")
-    assert not repository.deploy(TARGET, Served(f"{URL}3", "3"), "deploy", unless=f"{URL}2")
+    assert repository.deploy(TARGET, ModelOfService(f"{URL}2", "2"), "deploy")
+    assert not repository.deploy(TARGET, ModelOfService(f"{URL}2", "2"), "deploy")
+    assert not repository.deploy(TARGET, ModelOfService(f"{URL}3", "3"), "deploy", only=f"{URL}1")
+    assert not repository.deploy(TARGET, ModelOfService(f"{URL}3", "3"), "deploy", unless=f"{URL}2")
     assert remote.count() == 2
 
 
@@ -96,14 +98,14 @@ def test_others_push_at_the_same_time(remote: Remote, repository: Repository, mo
         return made
 
     monkeypatch.setattr(repository, "_commit", later)
-    assert repository.deploy(TARGET, Served(f"{URL}2", "2"), "deploy")
+    assert repository.deploy(TARGET, ModelOfService(f"{URL}2", "2"), "deploy")
     assert remote.count() == 4
     assert "digits/2" in remote.text()
 
 
 def test_a_branch_for_a_pull_request(remote: Remote, repository: Repository) -> None:
     for _ in range(2):
-        repository.propose(TARGET, Served(f"{URL}2", "2"), "deploy", "avactl/x-2")
+        repository.propose(TARGET, ModelOfService(f"{URL}2", "2"), "deploy", "avactl/x-2")
     assert "digits/2" in remote.text("avactl/x-2")
     assert "digits/1" in remote.text()
     assert remote.git("-C", str(remote.url), "rev-list", "--count", "avactl/x-2") == "2"
@@ -112,7 +114,7 @@ def test_a_branch_for_a_pull_request(remote: Remote, repository: Repository) -> 
 @pytest.mark.parametrize("forgery", ["more", "other value", "older", "two commits"])
 def test_a_branch_of_somebody_else_is_not_proposed(remote: Remote, repository: Repository, forgery: str) -> None:
     """Whoever may push branches knows the name of the next one. The pull request would be the daemon's."""
-    wanted, branch = Served(f"{URL}2", "2"), "avactl/x-2"
+    wanted, branch = ModelOfService(f"{URL}2", "2"), "avactl/x-2"
     repository.propose(TARGET, wanted, "deploy", branch)
     honest = remote.git("-C", str(remote.url), "rev-parse", branch)
     remote.git("fetch", "-q", "origin")
@@ -142,10 +144,10 @@ def test_a_branch_of_somebody_else_is_not_proposed(remote: Remote, repository: R
 def test_the_version_before(remote: Remote, repository: Repository) -> None:
     assert repository.before(TARGET) is None
     for number in (2, 3, 2):
-        repository.deploy(TARGET, Served(f"{URL}{number}", str(number)), "deploy")
+        repository.deploy(TARGET, ModelOfService(f"{URL}{number}", str(number)), "deploy")
         remote.commit({"specs/teams/web.yaml": remote.text().replace("replicas: 4", f"replicas: 4 # {number}\n")})
         repository.fetch()
-    assert repository.before(TARGET) == Served(f"{URL}1", "1")
+    assert repository.before(TARGET) == ModelOfService(f"{URL}1", "1")
 
 
 def test_changes_of_files(remote: Remote, repository: Repository) -> None:
@@ -155,7 +157,7 @@ def test_changes_of_files(remote: Remote, repository: Repository) -> None:
     repository.fetch()
     assert repository.last_change(["train/**"]) == first
     # What pipelines deploy triggers none.
-    repository.deploy(TARGET, Served(f"{URL}2", "2"), "deploy\n\nAvactl-Pipeline: vision/digits run 2\n")
+    repository.deploy(TARGET, ModelOfService(f"{URL}2", "2"), "deploy\n\nAvactl-Pipeline: vision/digits run 2\n")
     assert repository.last_change(["specs/**"]) not in ("", repository.head)
     assert repository.last_change(["*.yaml"]) == repository.last_change(["specs/**"])
     # A merge counts with what it brings.
@@ -172,11 +174,11 @@ def test_changes_of_files(remote: Remote, repository: Repository) -> None:
 
 def test_what_would_not_compile_is_not_committed(remote: Remote, repository: Repository) -> None:
     with pytest.raises(DeliveryError, match="the specs would not compile"):
-        repository.deploy(TARGET, Served("https://example.com/model", "2"), "deploy")
+        repository.deploy(TARGET, ModelOfService("https://example.com/model", "2"), "deploy")
     assert remote.count() == 1
     # Errors that are there already are no reason.
     remote.commit({"specs/broken.yaml": "kind: Teem\nmetadata: {name: x}\nspec: {}\n"})
-    assert repository.deploy(TARGET, Served(f"{URL}2", "2"), "deploy")
+    assert repository.deploy(TARGET, ModelOfService(f"{URL}2", "2"), "deploy")
 
 
 @pytest.mark.parametrize(
@@ -201,7 +203,7 @@ def test_unreachable(tmp_path: Path, remote: Remote, repository: Repository) -> 
     with pytest.raises(DeliveryError):
         repository.fetch()
     assert repository.head == head
-    secret = Repository("https://ann:s3cret@127.0.0.1:9/x.git", "main", "", tmp_path, Author("a", "b@c"))
+    secret = Repository("https://ann:s3cret@127.0.0.1:9/x.git", "main", "", tmp_path, CommitAuthor("a", "b@c"))
     with pytest.raises(DeliveryError) as error:
         secret.fetch()
     assert "s3cret" not in f"{error.value} {error.value.hint} {secret.shown}"

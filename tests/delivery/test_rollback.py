@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from avactl.contracts.delivery import RollbackPlan
-from avactl.daemons.delivery.commits.repository import Author, DeliveryError, Repository
-from avactl.daemons.delivery.commits.rollback import Finding, compiled_digest, rolled_back
+from avactl.daemons.delivery.commits.repository import CommitAuthor, DeliveryError, Repository
+from avactl.daemons.delivery.commits.rollback import RollbackFinding, compiled_digest, rolled_back
 from tests.delivery.test_repository import Remote
 
 WEB = RollbackPlan(
@@ -24,7 +24,7 @@ def remote(tmp_path: Path) -> Remote:
 
 @pytest.fixture
 def repository(remote: Remote, tmp_path: Path) -> Repository:
-    return Repository(str(remote.url), "main", "specs", tmp_path / "cache", Author("avactl", "avactl@localhost"))
+    return Repository(str(remote.url), "main", "specs", tmp_path / "cache", CommitAuthor("avactl", "avactl@localhost"))
 
 
 class History:
@@ -48,7 +48,7 @@ class History:
 
     def roll_back(self, to: int = 0, why: str = "latency 1.4") -> bool:
         """Do what the daemon does after the newest version was rolled back to an earlier one."""
-        found = Finding(self.digests[-1], self.digests[to], why)
+        found = RollbackFinding(self.digests[-1], self.digests[to], why)
         return self.repository.change(WEB.file, lambda repository: rolled_back(repository, WEB, found))
 
 
@@ -116,7 +116,7 @@ def test_other_documents_of_the_file_stay(history: History) -> None:
 
 def test_somebody_has_mended_it_already(history: History) -> None:
     history.replace("server@sha256", "worse@sha256")
-    found = Finding(history.digests[1], history.digests[0], "")
+    found = RollbackFinding(history.digests[1], history.digests[0], "")
     history.replace("worse@sha256", "mended@sha256")
     assert rolled_back(history.repository, WEB, found) is None
 
@@ -158,7 +158,7 @@ def test_a_file_that_was_moved(history: History) -> None:
     history.remote.git("commit", "-q", "-m", "move")
     history.remote.git("push", "-q", "origin", "HEAD:main")
     history.repository.fetch()
-    found = Finding(history.digests[1], history.digests[0], "")
+    found = RollbackFinding(history.digests[1], history.digests[0], "")
     moved = WEB.replace(file="teams/moved.yaml")
     with pytest.raises(DeliveryError, match="no earlier text"):
         history.repository.change(moved.file, lambda repository: rolled_back(repository, moved, found))
@@ -168,7 +168,7 @@ def test_a_file_that_was_moved(history: History) -> None:
 
 def test_a_branch_for_a_pull_request(history: History) -> None:
     history.replace("server@sha256", "worse@sha256")
-    found = Finding(history.digests[1], history.digests[0], "")
+    found = RollbackFinding(history.digests[1], history.digests[0], "")
     for _ in range(2):
         assert history.repository.change_on(
             "avactl/rollback-x", WEB.file, lambda repository: rolled_back(repository, WEB, found)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from avactl.contracts.names import CONFIG_LABEL, PIPELINE_CONFIG
-from avactl.daemons.delivery.daemon import Daemon, Options
-from avactl.kube.access import Access
+from avactl.daemons.delivery.daemon import DeliveryDaemon, DeliveryOptions
+from avactl.kube.access import ClusterAccess
 from avactl.kube.client import Client
 from tools.waiting import wait_until_async
 
@@ -29,8 +29,8 @@ def test_a_pipeline_that_waits_holds_up_no_other_team(monkeypatch: pytest.Monkey
 
     async def scenario() -> None:
         going = asyncio.Event()
-        client, repository = Client(Access("http://nobody", None, lambda: "")), Repository()
-        daemon = Daemon(client, repository, None, Options("avactl-system", interval=0.01))  # type: ignore[arg-type]
+        client, repository = Client(ClusterAccess("http://nobody", None, lambda: "")), Repository()
+        daemon = DeliveryDaemon(client, repository, None, DeliveryOptions("avactl-system", interval=0.01))  # type: ignore[arg-type]
 
         async def advance(name: str) -> None:
             begun[name] += 1

@@ -14,7 +14,7 @@ from avactl.change.diff.phrases import show_field
 from avactl.compiler import PASSES, compile_tree
 from avactl.compiler.config import load_config, rules_of
 from avactl.compiler.driver import run_passes
-from avactl.compiler.pass_state import State
+from avactl.compiler.pass_state import PassState
 from avactl.compiler.policies.evaluation import judge_specs
 from avactl.spec.documents.yaml import load_yaml
 from avactl.spec.repository.tree import MemoryTree
@@ -52,7 +52,7 @@ def test_the_name_of_a_file_does_not_hide_a_spec() -> None:
     tree = MemoryTree({"avactl.yaml": "policies: {images-pinned: {}}\n"})
     rules = rules_of(load_config(tree)[0], ())
     base, head = (
-        run_passes(State(tree, documents=(*platform, *more), rules=rules), PASSES[1:-1]) for more in ((), documents)
+        run_passes(PassState(tree, documents=(*platform, *more), rules=rules), PASSES[1:-1]) for more in ((), documents)
     )
     assert [intent.op for intent in compare(base, head).intents] == ["added"]
     assert rules is not None

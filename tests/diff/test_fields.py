@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from avactl.base.equality import canonical_json, is_same
 from avactl.base.terminal import visible_text
-from avactl.change.diff.fields import Change, changed_lines, field_differences, format_path, object_differences
+from avactl.change.diff.fields import ValueChange, changed_lines, field_differences, format_path, object_differences
 from avactl.change.diff.model import ABSENT
 from avactl.change.diff.objects import field_changes
 from avactl.program.lowering import k8s
@@ -22,7 +22,7 @@ def told(old: Any, new: Any) -> list[tuple[str, str, Any, Any]]:
     return [(format_path(c.path), c.op, c.old, c.new) for c in field_differences(old, new)]
 
 
-def lines(change: Change) -> tuple[str, ...]:
+def lines(change: ValueChange) -> tuple[str, ...]:
     return field_changes([change])[0].lines
 
 
@@ -242,7 +242,7 @@ PLAIN: st.SearchStrategy[Any] = st.recursive(
 @given(PLAIN, PLAIN)
 @settings(max_examples=5000 if SOAK else 300)
 def test_there_is_a_difference_exactly_where_values_differ(old: Any, new: Any) -> None:
-    changes: list[Change] = field_differences({"body": old}, {"body": new})
+    changes: list[ValueChange] = field_differences({"body": old}, {"body": new})
     assert bool(changes) == (canonical_json(old) != canonical_json(new)) == (not is_same(old, new))
     for change in changes:
         assert format_path(change.path)

@@ -4,28 +4,32 @@ from __future__ import annotations
 
 from avactl.apply.doctor.checks import check
 from avactl.apply.doctor.live import Live
-from avactl.apply.doctor.model import State
-from avactl.apply.doctor.needs import Claim, Needs, Pool
+from avactl.apply.doctor.model import CheckState
+from avactl.apply.doctor.needs import NeededClaim, NeededNodes, ProgramNeeds
 
 
-def _messages(needs: Needs, live: Live, state: State = State.FAILED) -> list[tuple[str, str]]:
+def _messages(needs: ProgramNeeds, live: Live, state: CheckState = CheckState.FAILED) -> list[tuple[str, str]]:
     found = check(needs, live, rights=False)
-    assert all(each.remedy for each in found if each.state is not State.OK)
+    assert all(each.remedy for each in found if each.state is not CheckState.OK)
     return [(each.message, each.remedy) for each in found if each.state is state]
 
 
 def test_versions() -> None:
-    assert _messages(Needs("c", "1.36"), Live("1.36.3")) == []
-    assert _messages(Needs("c", "1.36"), Live("1.36.3-eks-1a2b3c")) == []
-    assert _messages(Needs("c", "1.3"), Live("1.36.3")) == [
+    assert _messages(ProgramNeeds("c", "1.36"), Live("1.36.3")) == []
+    assert _messages(ProgramNeeds("c", "1.36"), Live("1.36.3-eks-1a2b3c")) == []
+    assert _messages(ProgramNeeds("c", "1.3"), Live("1.36.3")) == [
         ("Kubernetes 1.36.3; the specs declare 1.3", 'set `kubernetesVersion: "1.36"` in Cluster c')
     ]
-    assert len(_messages(Needs("c", "1.36.4"), Live("1.36.3"))) == 1
+    assert len(_messages(ProgramNeeds("c", "1.36.4"), Live("1.36.3"))) == 1
 
 
 def test_storage() -> None:
-    needs = Needs("c", "1.36", provisioners={"rbd": "rbd.csi.ceph.com"})
-    needs.claims = {Claim(None, False): {"A"}, Claim("rbd", True): {"B"}, Claim("gone", False): {"C", "D"}}
+    needs = ProgramNeeds("c", "1.36", provisioners={"rbd": "rbd.csi.ceph.com"})
+    needs.claims = {
+        NeededClaim(None, False): {"A"},
+        NeededClaim("rbd", True): {"B"},
+        NeededClaim("gone", False): {"C", "D"},
+    }
     live = Live("1.36.0", classes={"rbd": {"metadata": {"name": "rbd"}, "provisioner": "ebs.csi.aws.com"}})
     assert [message for message, _ in _messages(needs, live)] == [
         "storage class rbd has provisioner ebs.csi.aws.com; the specs declare rbd.csi.ceph.com",
@@ -35,22 +39,22 @@ def test_storage() -> None:
     ]
     default = {"annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}
     live.classes = {"fs": {"metadata": default, "provisioner": "cephfs.csi.ceph.com"}}
-    needs = Needs("c", "1.36", claims={Claim(None, True): {"A"}})
+    needs = ProgramNeeds("c", "1.36", claims={NeededClaim(None, True): {"A"}})
     assert _messages(needs, live) == []
 
 
 def test_gates() -> None:
-    needs = Needs("c", "1.36", gates={"DRAConsumableCapacity": {"A"}})
+    needs = ProgramNeeds("c", "1.36", gates={"DRAConsumableCapacity": {"A"}})
     assert _messages(needs, Live("1.36.0", gates={"DRAConsumableCapacity": True})) == []
     ((message, _),) = _messages(needs, Live("1.36.0", gates={"DRAConsumableCapacity": False}))
     assert message == "feature gate DRAConsumableCapacity is off; needed by A"
-    assert len(_messages(needs, Live("1.36.0"), State.UNKNOWN)) == 1
+    assert len(_messages(needs, Live("1.36.0"), CheckState.UNKNOWN)) == 1
 
 
 def test_nodes_and_device_plugins() -> None:
     labels = {"avactl.dev/pool": "p"}
-    pool = Pool("p", labels, (), 2, 8, "", {"nvidia.com/gpu": 8}, "pools.yaml:3")
-    needs = Needs("c", "1.36", pools=[pool, pool._replace(name="q", nodes=("a", "z"), least=2)])
+    pool = NeededNodes("p", labels, (), 2, 8, "", {"nvidia.com/gpu": 8}, "pools.yaml:3")
+    needs = ProgramNeeds("c", "1.36", pools=[pool, pool._replace(name="q", nodes=("a", "z"), least=2)])
 
     def node(gpus: object) -> dict[str, object]:
         return {"metadata": {"labels": dict(labels)}, "status": {"allocatable": {"nvidia.com/gpu": gpus}}}
@@ -67,15 +71,15 @@ def test_nodes_and_device_plugins() -> None:
 
 
 def test_images() -> None:
-    needs = Needs("c", "1.36", images={"a@sha256:1": {"A"}, "b:1": {"B"}})
-    ((message, _),) = _messages(needs, Live("1.36.0"), State.WARNING)
+    needs = ProgramNeeds("c", "1.36", images={"a@sha256:1": {"A"}, "b:1": {"B"}})
+    ((message, _),) = _messages(needs, Live("1.36.0"), CheckState.WARNING)
     assert message == "b:1 of B has no digest"
 
 
 def test_kinds_that_the_specs_define_are_not_missing() -> None:
-    needs = Needs("c", "1.36", kinds={("g/v1", "K"): {""}, ("h/v1", "L"): {""}}, defined={("g/v1", "K")})
+    needs = ProgramNeeds("c", "1.36", kinds={("g/v1", "K"): {""}, ("h/v1", "L"): {""}}, defined={("g/v1", "K")})
     needs.users = {("g/v1", "K"): {"A"}, ("h/v1", "L"): {"B"}}
     ((message, _),) = _messages(needs, Live("1.36.0"))
     assert message == "L of h/v1 is not served; needed by B"
-    found = [message for message, _ in _messages(needs, Live("1.36.0"), State.OK)]
+    found = [message for message, _ in _messages(needs, Live("1.36.0"), CheckState.OK)]
     assert "1 of 2 kinds are served, 1 of them once the specs are applied" in found

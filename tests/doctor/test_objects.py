@@ -13,9 +13,9 @@ from typing import Any
 from avactl import compile_tree
 from avactl.apply.doctor.checks import check
 from avactl.apply.doctor.live import Live
-from avactl.apply.doctor.needs import Needs
+from avactl.apply.doctor.needs import ProgramNeeds
 from avactl.apply.doctor.objects import ObjectNeed, needed_objects
-from avactl.program.references import CLAIM, CONFIG_MAP, Reference, find_references
+from avactl.program.references import CLAIM, CONFIG_MAP, PodReference, find_references
 from avactl.spec.repository.tree import DirTree
 from tests.cli.running import Run, write
 from tools.controlplane import ControlPlane, build_binaries
@@ -98,12 +98,12 @@ def test_references_in_values_of_any_shape() -> None:
     assert list(find_references([None, 3, {"configMap": None, "persistentVolumeClaim": "x", "items": [[{}]]}])) == []
     value: Any = {"configMap": {"name": "a", "items": [None, {"key": 3}, {"key": "k"}], "key": 1}}
     assert list(find_references(value, ("x",))) == [
-        Reference(CONFIG_MAP, "a", ("x", "configMap", "name"), (("k", ("x", "configMap", "items", 2, "key")),))
+        PodReference(CONFIG_MAP, "a", ("x", "configMap", "name"), (("k", ("x", "configMap", "items", 2, "key")),))
     ]
 
 
 def test_what_an_account_may_not_read_is_unknown() -> None:
-    needs = Needs("c", "1.36", objects=[ObjectNeed(CLAIM, "n", "a", optional=False, users={"A"})])
+    needs = ProgramNeeds("c", "1.36", objects=[ObjectNeed(CLAIM, "n", "a", optional=False, users={"A"})])
     found = check(needs, Live("1.36.0", objects={(CLAIM, "n", "a"): None}), rights=False)
     assert [(each.check, each.state.value) for each in found][1:] == [("claims", "unknown")]
 

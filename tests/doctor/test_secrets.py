@@ -8,8 +8,8 @@ from typing import Any
 import yaml
 
 from avactl import compile_tree
-from avactl.apply.doctor.needs import Claim, claims_of, defined_by
-from avactl.apply.doctor.secrets import Reference, made_by, needed_secrets, secret_references
+from avactl.apply.doctor.needs import NeededClaim, claims_of, defined_by
+from avactl.apply.doctor.secrets import SecretReference, made_by, needed_secrets, secret_references
 from avactl.spec.repository.tree import DirTree
 from tests.cli.running import Run, write
 
@@ -74,7 +74,7 @@ def test_of_specs(tmp_path: Path, avactl: Run) -> None:
 
 
 def test_of_objects_in_general() -> None:
-    def found(text: str) -> set[Reference]:
+    def found(text: str) -> set[SecretReference]:
         body: dict[str, Any] = yaml.safe_load(text)
         return set(secret_references({"metadata": {"name": "x", "namespace": "n"}, **body}))
 
@@ -91,31 +91,31 @@ def test_of_objects_in_general() -> None:
       - {name: w, projected: {sources: [{secret: {name: f}}, {configMap: {name: z}}]}}
       - {name: u, csi: {driver: d, nodePublishSecretRef: {name: g}}}
     """
-    registry = Reference("n", "a", (".dockerconfigjson",), type="kubernetes.io/dockerconfigjson")
+    registry = SecretReference("n", "a", (".dockerconfigjson",), type="kubernetes.io/dockerconfigjson")
     assert found(pod) == {
         registry,
-        Reference("n", "b", ("k",), optional=True),
-        Reference("n", "c"),
-        Reference("n", "d", optional=True),
-        Reference("n", "e", ("k",)),
-        Reference("n", "f"),
-        Reference("n", "g"),
+        SecretReference("n", "b", ("k",), optional=True),
+        SecretReference("n", "c"),
+        SecretReference("n", "d", optional=True),
+        SecretReference("n", "e", ("k",)),
+        SecretReference("n", "f"),
+        SecretReference("n", "g"),
     }
 
-    def tls(namespace: str) -> Reference:
-        return Reference(namespace, "s", ("tls.crt", "tls.key"), type="kubernetes.io/tls")
+    def tls(namespace: str) -> SecretReference:
+        return SecretReference(namespace, "s", ("tls.crt", "tls.key"), type="kubernetes.io/tls")
 
     assert found("{kind: Ingress, spec: {tls: [{hosts: [h], secretName: s}]}}") == {tls("n")}
     gateway = "{kind: Gateway, spec: {listeners: [{tls: {certificateRefs: [{name: s, namespace: o}]}}]}}"
     assert found(gateway) == {tls("o")}
     juice = "{csi: {driver: csi.juicefs.com, nodePublishSecretRef: {name: s, namespace: o}}}"
-    assert found(f"{{kind: PersistentVolume, spec: {juice}}}") == {Reference("o", "s", ("name", "metaurl"))}
+    assert found(f"{{kind: PersistentVolume, spec: {juice}}}") == {SecretReference("o", "s", ("name", "metaurl"))}
     (flux,) = found("{kind: GitRepository, spec: {secretRef: {name: s}}}")
     assert flux.alternatives == (("identity", "known_hosts"), ("username", "password"))
 
 
 def test_of_objects_of_any_shape() -> None:
-    def found(text: str) -> set[Reference]:
+    def found(text: str) -> set[SecretReference]:
         return set(secret_references(yaml.safe_load(text)))
 
     definition = "{kind: CustomResourceDefinition, metadata: {name: x}, spec: {group: g, names: {kind: K}, VERSIONS}}"
@@ -136,10 +136,10 @@ def test_of_objects_of_any_shape() -> None:
       secretRef: text
       env: {secretKeyRef: {name: k}}
     """
-    assert found(odd) == {Reference("", "s"), Reference("", "k")}
+    assert found(odd) == {SecretReference("", "s"), SecretReference("", "k")}
     assert list(claims_of(yaml.safe_load(odd))) == []
     claims = "{kind: A, volumeClaimTemplates: [null, {spec: {accessModes: [ReadWriteMany]}}], volumeClaimTemplate: 3}"
-    assert list(claims_of(yaml.safe_load(claims))) == [Claim(None, True)]
+    assert list(claims_of(yaml.safe_load(claims))) == [NeededClaim(None, True)]
 
 
 def test_secrets_that_operators_make() -> None:

@@ -14,12 +14,12 @@ from avactl_worker import messages as m
 
 from avactl.contracts.names import PROGRESS
 from avactl.daemons.elastic.events import Fate, Gradient, Stepped, decode, encode
-from avactl.daemons.elastic.service import Member, Service
+from avactl.daemons.elastic.service import MemberSession, Service
 from avactl.daemons.elastic.state.snapshot import dump, load
-from avactl.daemons.elastic.state.store import Store
+from avactl.daemons.elastic.state.store import StateStore
 from avactl.daemons.elastic.status import Summary
 from avactl.workbench.jobs.progress import read
-from avactl.workbench.jobs.state import TrainingJob, unusual_conditions
+from avactl.workbench.jobs.state import TrainingJobState, unusual_conditions
 from tools.elastic import ElasticJob, environment
 from tools.waiting import patience, wait_until
 
@@ -31,8 +31,8 @@ class Workers:
 
     def __init__(self, folder: Path, names: list[str], gradients: int) -> None:
         self._path, self._gradients, self._last = folder / "state", gradients, 0
-        self.service = Service(Store(self._path, 0.0), 0.0, gradients=gradients)
-        self.members: dict[str, Member] = {}
+        self.service = Service(StateStore(self._path, 0.0), 0.0, gradients=gradients)
+        self.members: dict[str, MemberSession] = {}
         self._started, self.now = 0, 0.0
         self.processes: dict[str, int] = {}
         """Number of each worker's process."""
@@ -48,7 +48,7 @@ class Workers:
 
     def connect(self, name: str) -> None:
         """Connect a worker, anew or again."""
-        self.members[name] = Member()
+        self.members[name] = MemberSession()
         answer = self.send(name, join=m.Join(worker=name, incarnation=self.processes[name], library="0"))
         assert answer
         assert answer.joined
@@ -65,7 +65,7 @@ class Workers:
     def kill_master(self) -> None:
         """Start another master with the state of this one; all workers connect to it."""
         self.service.store.close()
-        self.service = Service(Store(self._path, 0.0), 0.0, gradients=self._gradients)
+        self.service = Service(StateStore(self._path, 0.0), 0.0, gradients=self._gradients)
         for name in self.members:
             self.connect(name)
 
@@ -200,7 +200,7 @@ def test_owners_see_how_many_gradients_were_dropped(tmp_path: Path) -> None:
         progress = read({"annotations": {PROGRESS: Summary("run").text(state)}}, PROGRESS)
         assert progress
         assert progress.dropped == 1
-        shown = TrainingJob(
+        shown = TrainingJobState(
             namespace="research",
             name="net",
             team="research",

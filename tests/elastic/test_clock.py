@@ -10,8 +10,8 @@ import pytest
 from avactl_worker import messages as m
 
 from avactl.daemons.elastic.clock import StepClock
-from avactl.daemons.elastic.service import Member, Service
-from avactl.daemons.elastic.state.store import Store
+from avactl.daemons.elastic.service import MemberSession, Service
+from avactl.daemons.elastic.state.store import StateStore
 
 
 @pytest.mark.parametrize("staleness", [0, 1, 3, 10])
@@ -71,10 +71,10 @@ def test_a_worker_that_is_gone_holds_up_nobody() -> None:
 
 
 def test_a_restarted_master_knows_the_steps_of_workers_that_compute(tmp_path: Path) -> None:
-    service = Service(Store(tmp_path / "state", 0.0), 0.0, settled=False)
+    service = Service(StateStore(tmp_path / "state", 0.0), 0.0, settled=False)
     members = {}
     for name, step in (("slow", 1), ("fast", 3)):
-        members[name] = member = Member()
+        members[name] = member = MemberSession()
         join = m.Join(worker=name, incarnation=step, library="0")
         assert service.handle(member, m.Request(id=1, join=join), 0.1) is not None
         assert service.handle(member, m.Request(id=2, resume=m.Resume(step=step)), 0.2) is not None
@@ -87,8 +87,8 @@ def test_a_restarted_master_knows_the_steps_of_workers_that_compute(tmp_path: Pa
 
 
 def test_the_master_bounds_what_workers_ask_for(tmp_path: Path) -> None:
-    service = Service(Store(tmp_path / "state", 0.0), 0.0, staleness=1)
-    members = [Member(), Member()]
+    service = Service(StateStore(tmp_path / "state", 0.0), 0.0, staleness=1)
+    members = [MemberSession(), MemberSession()]
     for index, member in enumerate(members):
         service.handle(member, m.Request(id=1, join=m.Join(worker=f"w{index}", incarnation=index, library="0")), 0.0)
         service.handle(member, m.Request(id=2, clock=m.Clock(step=0, staleness=1000)), 0.0)

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from avactl.daemons.elastic.definition import DefinitionError
-from avactl.daemons.elastic.events import Done, Event, Given, decode, encode
-from avactl.daemons.elastic.job import LEASE, Assignment, Job, Nothing, ReplacedError, TaskKey
-from avactl.daemons.elastic.progress import Progress
-from avactl.daemons.elastic.state.snapshot import SnapshotError, dump, load
+from avactl.daemons.elastic.events import Event, TaskDone, TaskGiven, decode, encode
+from avactl.daemons.elastic.job import LEASE, Assignment, JobLedger, Nothing, ReplacedError, TaskKey
+from avactl.daemons.elastic.progress import EpochProgress
+from avactl.daemons.elastic.state.snapshot import StateSnapshotError, dump, load
 from tests.elastic.test_definition import definition
 from tests.work import calls
 
@@ -40,12 +40,12 @@ class Cluster(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now, self.processes, self.started = 0.0, dict[str, Process](), 0
-        self.job, self.events = Job(), list[Event]()
+        self.job, self.events = JobLedger(), list[Event]()
         self.computed: Counter[TaskKey] = Counter()
 
     @initialize()
     def register(self) -> None:
-        self.start(Job())
+        self.start(JobLedger())
         self.saved = dump(self.job, {}, full=False)
 
     def process(self, name: str) -> Process:
@@ -96,13 +96,13 @@ class Cluster(RuleBasedStateMachine):
         self.now += seconds
         self.job.expire(self.now)
 
-    def restored(self, state: bytes, events: list[Event]) -> Job:
+    def restored(self, state: bytes, events: list[Event]) -> JobLedger:
         job, _ = load(state, self.now)
         for event in events:
             job.apply(decode(encode(event)), self.now)
         return job
 
-    def start(self, job: Job) -> None:
+    def start(self, job: JobLedger) -> None:
         self.job, self.base, self.events = job, dump(job, {}), []
         self.job.record = self.events.append
         for each in (TRAIN, VALID):
@@ -152,14 +152,14 @@ TestCluster = Cluster.TestCase
 TestCluster.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
-def make(*definitions: Any) -> Job:
-    job = Job()
+def make(*definitions: Any) -> JobLedger:
+    job = JobLedger()
     for each in definitions:
         job.register(each, 0.0)
     return job
 
 
-def take(job: Job, worker: Any, now: float = 0.0) -> Assignment:
+def take(job: JobLedger, worker: Any, now: float = 0.0) -> Assignment:
     found = job.take(worker, list(job.datasets), now)
     assert isinstance(found, Assignment)
     return found
@@ -184,7 +184,7 @@ def test_a_process_started_anew_frees_the_tasks_of_the_one_before_at_once() -> N
 
 def test_a_process_that_was_lost_does_not_come_back_after_its_successor() -> None:
     """The pod of an unreachable node is deleted, and another one gets its name; then the node is reachable again."""
-    job = Job()
+    job = JobLedger()
     job.join("w", 1, 0.0)
     job.expire(LEASE + 1)
     assert job.join("w", 1, 20.0)  # nobody has taken its place
@@ -259,7 +259,7 @@ def test_the_state_of_a_million_tasks_is_small_at_any_moment_of_a_random_order()
     largest = 0
     for count, position in enumerate(order[:-1]):
         if count % 100_000 == 0:
-            restored = Progress.restored(progress.definition, progress.header(), progress.bitmap())
+            restored = EpochProgress.restored(progress.definition, progress.header(), progress.bitmap())
             assert restored.result == progress.result
             largest = max(largest, len(dump(job, {}, full=False)))
         if count == 0:
@@ -296,19 +296,19 @@ def test_damaged_states_are_refused() -> None:
     whole = dump(job, {"a": 1})
     assert load(whole, 0.0)[1] == {"a": 1}
     for damaged in (whole[:-1], whole[:-1] + b"x", b"", b"1234"):
-        with pytest.raises(SnapshotError):
+        with pytest.raises(StateSnapshotError):
             load(damaged, 0.0)
     newer = whole[4:].replace(b'"version":1', b'"version":9')
-    with pytest.raises(SnapshotError, match="version 9; this avactl reads version 1"):
+    with pytest.raises(StateSnapshotError, match="version 9; this avactl reads version 1"):
         load(zlib.crc32(newer).to_bytes(4, "little") + newer, 0.0)
 
 
 def test_events_that_do_not_fit_are_refused() -> None:
     job = make(definition([100], 2))
-    for event in (Given(9, 0, 1), Given(0, 0, 7), Done(0, 2**31, 1, 0, {})):
+    for event in (TaskGiven(9, 0, 1), TaskGiven(0, 0, 7), TaskDone(0, 2**31, 1, 0, {})):
         with pytest.raises(ValueError, match="does not fit"):
             job.apply(event, 0.0)
-    for raw in (b"", b"\x09", b"\x03\x00", encode(Done(0, 1, 1, 0, {"loss": 1.0}))[:-9]):
+    for raw in (b"", b"\x09", b"\x03\x00", encode(TaskDone(0, 1, 1, 0, {"loss": 1.0}))[:-9]):
         with pytest.raises(ValueError, match=r"event|metric"):
             decode(raw)
 

@@ -20,10 +20,10 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from avactl.daemons.elastic import daemon, metrics
-from avactl.daemons.elastic.daemon import STUCK, Daemon, Options
-from avactl.daemons.elastic.events import Joined, Registered, Replaced
+from avactl.daemons.elastic.daemon import STUCK, MasterDaemon, MasterOptions
+from avactl.daemons.elastic.events import Joined, Registered, WorkerReplaced
 from avactl.daemons.elastic.service import Service
-from avactl.daemons.elastic.state.store import Store
+from avactl.daemons.elastic.state.store import StateStore
 from tests.elastic.test_definition import definition
 from tests.proxy import Proxy
 from tools.controlplane import ControlPlane
@@ -110,7 +110,7 @@ def test_a_loop_that_does_not_turn_is_noticed(tmp_path: Path, monkeypatch: pytes
 
     async def run() -> None:
         nonlocal ahead
-        replica = Daemon(Options("127.0.0.1:0", tmp_path / "state"), None)
+        replica = MasterDaemon(MasterOptions("127.0.0.1:0", tmp_path / "state"), None)
         assert replica._alive()
         assert not replica._ready()
         task = asyncio.ensure_future(replica.run())
@@ -148,13 +148,13 @@ def test_a_loop_that_does_not_turn_is_noticed(tmp_path: Path, monkeypatch: pytes
 
 def test_the_labels_are_bounded(tmp_path: Path) -> None:
     """Workers have any names, and there are as many datasets as scripts declare."""
-    store = Store(tmp_path / "state", 0.0)
+    store = StateStore(tmp_path / "state", 0.0)
     service = Service(store, 0.0)
     for number in range(100):
         store.job.apply(Registered(definition([10], 2, name=f"d{number}")), 0.0)
     for number in range(1, 2001):
         store.job.apply(Joined(number, number, f"worker-{number}"), 0.0)
-    store.job.apply(Replaced(7, 1.0, 0.1, "worker-7"), 0.0)
+    store.job.apply(WorkerReplaced(7, 1.0, 0.1, "worker-7"), 0.0)
     service.expire(100.0)
     text = generate_latest(metrics.make_registry(lambda: service)).decode()
     found = samples(text)

@@ -11,13 +11,13 @@ from avactl.daemons.elastic import rounds, values
 from avactl.daemons.elastic.job import LEASE, JobError
 from avactl.daemons.elastic.rounds import Rounds
 from avactl.daemons.elastic.values import Values
-from avactl.daemons.elastic.workers import Worker
+from avactl.daemons.elastic.workers import ElasticWorker
 
 QUIET = rounds.QUIET + 0.01
 
 
-def worker(name: str) -> Worker:
-    return Worker(ord(name), name, ord(name), 0.0)
+def worker(name: str) -> ElasticWorker:
+    return ElasticWorker(ord(name), name, ord(name), 0.0)
 
 
 class World:
@@ -26,7 +26,7 @@ class World:
     def __init__(self) -> None:
         self.now = 0.0
         self.rounds = Rounds()
-        self.workers: dict[str, Worker] = {}
+        self.workers: dict[str, ElasticWorker] = {}
         self.places: dict[str, m.Round] = {}
         self.requests: dict[str, m.Rendezvous] = {}
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from avactl.daemons.elastic.job import Assignment, Job
+from avactl.daemons.elastic.job import Assignment, JobLedger
 from avactl.daemons.elastic.status import Summary
 from tests.elastic.test_definition import definition
 
 
-def do(job: Job, tasks: int, first_loss: float = 0.0) -> None:
+def do(job: JobLedger, tasks: int, first_loss: float = 0.0) -> None:
     """Do tasks of two records, the loss of which counts up."""
     worker = job.join("w", 1, 0.0)
     for number in range(tasks):
@@ -22,13 +22,13 @@ def do(job: Job, tasks: int, first_loss: float = 0.0) -> None:
         job.finish(worker, found.key, {"other": -1.0, "loss": first_loss + number}, 0.0)
 
 
-def text(summary: Summary, job: Job) -> dict[str, Any]:
+def text(summary: Summary, job: JobLedger) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(summary.text(job))
     return found
 
 
 def test_the_curve_has_the_mean_between_two_samples() -> None:
-    job, summary = Job(), Summary("run")
+    job, summary = JobLedger(), Summary("run")
     job.register(definition([10], 2, epochs=4), 0.0)
     assert text(summary, job)["speed"] is None
     for second, tasks in enumerate((0, 2, 0, 4, 1)):
@@ -44,7 +44,7 @@ def test_the_curve_has_the_mean_between_two_samples() -> None:
 
 
 def test_the_curve_is_bounded_and_keeps_the_mean() -> None:
-    job, summary = Job(), Summary("")
+    job, summary = JobLedger(), Summary("")
     job.register(definition([20], 2, epochs=1000), 0.0)
     for number in range(1000):
         do(job, 1, float(number))
@@ -60,7 +60,7 @@ def test_the_curve_is_bounded_and_keeps_the_mean() -> None:
 
 
 def test_a_master_that_was_restarted_goes_on_with_the_curve_of_epochs() -> None:
-    job, summary = Job(), Summary("")
+    job, summary = JobLedger(), Summary("")
     job.register(definition([4], 2, epochs=9), 0.0)
     do(job, 4)
     summary.observe(job, 0.0)

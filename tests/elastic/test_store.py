@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from avactl.daemons.elastic.job import Assignment, Job
+from avactl.daemons.elastic.job import Assignment, JobLedger
 from avactl.daemons.elastic.state.snapshot import dump
-from avactl.daemons.elastic.state.store import Store, StoreError
+from avactl.daemons.elastic.state.store import StateStore, StateStoreError
 from tests.conftest import ROOT
 from tests.elastic.test_definition import definition
 from tools.elastic import environment
 
 
-def work(store: Store, steps: int, name: str = "w") -> None:
+def work(store: StateStore, steps: int, name: str = "w") -> None:
     """Register a dataset and do tasks, each committed."""
     job = store.job
     job.register(definition([1000], 2, epochs=100_000, seed=1), 0.0)
@@ -31,16 +31,16 @@ def work(store: Store, steps: int, name: str = "w") -> None:
         store.commit()
 
 
-def reopened(path: Path) -> Store:
-    return Store(path, 0.0)
+def reopened(path: Path) -> StateStore:
+    return StateStore(path, 0.0)
 
 
-def content(job: Job) -> bytes:
+def content(job: JobLedger) -> bytes:
     return dump(job, {})
 
 
 def test_the_state_is_that_of_the_process_before(tmp_path: Path) -> None:
-    first = Store(tmp_path / "state", 0.0)
+    first = StateStore(tmp_path / "state", 0.0)
     assert first.new
     work(first, 700)
     first.close()
@@ -53,7 +53,7 @@ def test_the_state_is_that_of_the_process_before(tmp_path: Path) -> None:
 
 def test_snapshots_replace_long_journals(tmp_path: Path) -> None:
     path = tmp_path / "state[1]"  # a name that is a pattern too
-    store = Store(path, 0.0, rotate=2000)
+    store = StateStore(path, 0.0, rotate=2000)
     work(store, 300)
     store.close()
     assert sorted(each.name for each in tmp_path.iterdir()) == [
@@ -68,7 +68,7 @@ def test_snapshots_replace_long_journals(tmp_path: Path) -> None:
 
 def test_a_journal_that_ends_at_any_byte_loses_only_what_is_not_whole(tmp_path: Path) -> None:
     path = tmp_path / "state"
-    store = Store(path, 0.0)
+    store = StateStore(path, 0.0)
     work(store, 3)
     store.close()
     journal = path.with_name("state.0.journal")
@@ -88,7 +88,7 @@ def test_a_journal_that_ends_at_any_byte_loses_only_what_is_not_whole(tmp_path: 
 
 def test_a_torn_record_is_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "state"
-    store = Store(path, 0.0)
+    store = StateStore(path, 0.0)
     work(store, 3)
     store.close()
     with path.with_name("state.0.journal").open("ab") as file:
@@ -103,8 +103,8 @@ def test_a_torn_record_is_overwritten(tmp_path: Path) -> None:
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
-    store = Store(tmp_path / "state", 0.0)
-    with pytest.raises(StoreError, match="another master uses this state"):
+    store = StateStore(tmp_path / "state", 0.0)
+    with pytest.raises(StateStoreError, match="another master uses this state"):
         reopened(tmp_path / "state")
     store.close()
     reopened(tmp_path / "state").close()
@@ -113,25 +113,25 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
 def test_what_is_not_a_state_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "state"
     path.write_bytes(b"something else")
-    with pytest.raises(StoreError, match="state: the checksum is wrong"):
+    with pytest.raises(StateStoreError, match="state: the checksum is wrong"):
         reopened(path)
-    with pytest.raises(StoreError, match="state/below: file exists"):
-        Store(path / "below", 0.0)
+    with pytest.raises(StateStoreError, match="state/below: file exists"):
+        StateStore(path / "below", 0.0)
 
 
 def test_a_full_disk_ends_the_master(tmp_path: Path) -> None:
-    store = Store(tmp_path / "state", 0.0)
+    store = StateStore(tmp_path / "state", 0.0)
     store._journal = os.open("/dev/full", os.O_WRONLY)
-    with pytest.raises(StoreError, match="no space left on device"):
+    with pytest.raises(StateStoreError, match="no space left on device"):
         work(store, 1)
 
 
 WRITER = """
 import sys
 from pathlib import Path
-from avactl.daemons.elastic.state.store import Store
+from avactl.daemons.elastic.state.store import StateStore
 from tests.elastic.test_store import work
-store = Store(Path(sys.argv[1]), 0.0, rotate=3000)
+store = StateStore(Path(sys.argv[1]), 0.0, rotate=3000)
 while True:
     work(store, 1)
     print(store.job.datasets["train"].progress.total_records, flush=True)

@@ -12,12 +12,12 @@ from avactl_worker import messages as m
 from avactl_worker.wire import Message
 
 from avactl.contracts import names
-from avactl.daemons.elastic.events import Replaced
-from avactl.daemons.elastic.job import Job
-from avactl.daemons.elastic.service import Member, Service
-from avactl.daemons.elastic.state.snapshot import SnapshotError, dump, load
-from avactl.daemons.elastic.state.store import Store
-from avactl.daemons.elastic.workers import Stragglers, Worker, speed_shares
+from avactl.daemons.elastic.events import WorkerReplaced
+from avactl.daemons.elastic.job import JobLedger
+from avactl.daemons.elastic.service import MemberSession, Service
+from avactl.daemons.elastic.state.snapshot import StateSnapshotError, dump, load
+from avactl.daemons.elastic.state.store import StateStore
+from avactl.daemons.elastic.workers import ElasticWorker, StragglerDetector, speed_shares
 from tools.elastic import ElasticJob
 from tools.waiting import patience
 
@@ -29,18 +29,18 @@ class World:
 
     def __init__(self, seconds: dict[str, float], least: int = 1, below: float = 0.5, after: float = 60.0) -> None:
         self.now = 0.0
-        self.stragglers = Stragglers(least, below, after, clock=lambda: 1e9 + self.now)
-        self.workers: dict[str, Worker] = {}
+        self.stragglers = StragglerDetector(least, below, after, clock=lambda: 1e9 + self.now)
+        self.workers: dict[str, ElasticWorker] = {}
         self.seconds = seconds
-        self.before: deque[Replaced] = deque(maxlen=16)
+        self.before: deque[WorkerReplaced] = deque(maxlen=16)
         for name in seconds:
             self.join(name)
 
     def join(self, name: str) -> None:
         number = len(self.workers) + round(self.now) * 1000 + 1
-        self.workers[name] = Worker(number, name, number, 0.0, replaceable=name != "w0")
+        self.workers[name] = ElasticWorker(number, name, number, 0.0, replaceable=name != "w0")
 
-    def go(self, seconds: float, work: Callable[[Worker, float], None] | None = None) -> list[str]:
+    def go(self, seconds: float, work: Callable[[ElasticWorker, float], None] | None = None) -> list[str]:
         """Let time pass; return the workers that were told to leave."""
         found = []
         for _ in range(round(seconds)):
@@ -54,7 +54,7 @@ class World:
             if chosen is not None:
                 found.append(chosen.worker.name)
                 worker = chosen.worker
-                self.before.append(Replaced(worker.incarnation, 1e9 + self.now, chosen.share, worker.name))
+                self.before.append(WorkerReplaced(worker.incarnation, 1e9 + self.now, chosen.share, worker.name))
         return found
 
 
@@ -87,7 +87,7 @@ def test_some_long_tasks_make_no_worker_slow() -> None:
     """A checkpoint every few tasks, and a slow start."""
     world = World(even(4))
 
-    def work(worker: Worker, seconds: float) -> None:
+    def work(worker: ElasticWorker, seconds: float) -> None:
         long = worker.name == "w2" and (worker.tasks < 4 or worker.tasks % 3 == 0)
         worker.finished(10, 60.0 if long else seconds, 0)
 
@@ -97,7 +97,7 @@ def test_some_long_tasks_make_no_worker_slow() -> None:
 def test_evaluation_is_not_compared() -> None:
     world = World(even(4))
 
-    def work(worker: Worker, seconds: float) -> None:
+    def work(worker: ElasticWorker, seconds: float) -> None:
         worker.finished(10, 9.0 if worker.name == "w2" else 1.0, None)
 
     assert world.go(300, work) == []
@@ -107,7 +107,7 @@ def test_evaluation_is_not_compared() -> None:
 def test_workers_with_other_data_are_not_compared() -> None:
     world = World(even(6, w3=9.0, w4=9.0, w5=9.0))
 
-    def work(worker: Worker, seconds: float) -> None:
+    def work(worker: ElasticWorker, seconds: float) -> None:
         worker.finished(10, seconds, int(seconds > 1))
 
     assert world.go(300, work) == []
@@ -117,7 +117,7 @@ def test_synchronous_workers_are_compared_by_what_they_say() -> None:
     """Their tasks take equally long, because all wait for the slowest."""
     world = World(even(4, w3=4.0))
 
-    def work(worker: Worker, seconds: float) -> None:
+    def work(worker: ElasticWorker, seconds: float) -> None:
         worker.finished(10, 4.0, 0)
         worker.said(1 / seconds)
 
@@ -126,7 +126,7 @@ def test_synchronous_workers_are_compared_by_what_they_say() -> None:
 
 @pytest.mark.parametrize("pace", [float("nan"), float("inf"), -1.0, 0.0, 1e300])
 def test_an_impossible_pace(pace: float) -> None:
-    worker = Worker(1, "w", 1, 0.0)
+    worker = ElasticWorker(1, "w", 1, 0.0)
     worker.said(pace)
     assert worker.rate() is None
 
@@ -174,11 +174,11 @@ def test_six_in_an_hour() -> None:
 
 
 def service(path: Path) -> Service:
-    stragglers = Stragglers(1, after=4.0, clock=lambda: 1e9)
-    return Service(Store(path / "state", 0.0), 0.0, stragglers=stragglers)
+    stragglers = StragglerDetector(1, after=4.0, clock=lambda: 1e9)
+    return Service(StateStore(path / "state", 0.0), 0.0, stragglers=stragglers)
 
 
-def ask(service: Service, member: Member, now: float, **content: Message) -> m.Answer:
+def ask(service: Service, member: MemberSession, now: float, **content: Message) -> m.Answer:
     answer = service.handle(member, m.Request(id=1, **content), now)
     assert answer is not None
     assert answer.error is None, answer.error
@@ -188,7 +188,7 @@ def ask(service: Service, member: Member, now: float, **content: Message) -> m.A
 
 def test_a_worker_is_told_also_by_the_next_master(tmp_path: Path) -> None:
     first = service(tmp_path)
-    members = [Member() for _ in range(4)]
+    members = [MemberSession() for _ in range(4)]
 
     def join(of: Service) -> None:
         for number, member in enumerate(members):
@@ -215,7 +215,7 @@ def test_a_worker_is_told_also_by_the_next_master(tmp_path: Path) -> None:
     again.store.rotate()
     again.store.close()
     third = service(tmp_path)
-    members[3] = Member()
+    members[3] = MemberSession()
     join(third)
     ask(third, members[3], 0.0, join=m.Join(worker="w3", incarnation=99, replaceable=True))
     assert told(third, 1.0) == [""] * 4
@@ -224,12 +224,12 @@ def test_a_worker_is_told_also_by_the_next_master(tmp_path: Path) -> None:
 
 
 def test_the_copy_in_the_config_map_has_it_too() -> None:
-    job = Job()
+    job = JobLedger()
     job.replace(job.join("w", 2**63 - 1, 0.0), 0.25, 1e9, 0.0)
     again, _ = load(dump(job, {}, full=False), 0.0)
-    assert list(again.told_to_leave) == list(job.told_to_leave) == [Replaced(2**63 - 1, 1e9, 0.25, "w")]
-    job.told_to_leave.append(Replaced(1, float("inf"), 0.25, "w"))
-    with pytest.raises(SnapshotError):
+    assert list(again.told_to_leave) == list(job.told_to_leave) == [WorkerReplaced(2**63 - 1, 1e9, 0.25, "w")]
+    job.told_to_leave.append(WorkerReplaced(1, float("inf"), 0.25, "w"))
+    with pytest.raises(StateSnapshotError):
         load(dump(job, {}, full=False), 0.0)
 
 

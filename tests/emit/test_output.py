@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from avactl.apply.files import atomic_swap, output
-from avactl.apply.files.output import OutputError, Seen, Written
+from avactl.apply.files.output import OutputError, Seen, WrittenFiles
 from avactl.spec.repository.tree import DirTree
 from avactl.spec.repository.tree_files import RENDERED
 
@@ -29,7 +29,7 @@ FIRST: Files = {
 }
 
 
-def write(directory: Path, files: Files, force: bool = False, seen: Seen | None = None) -> Written:
+def write(directory: Path, files: Files, force: bool = False, seen: Seen | None = None) -> WrittenFiles:
     wanted = {path: sha256(text.encode()).hexdigest() for path, text in files.items()}
 
     def texts(paths: Collection[str]) -> Mapping[str, str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from avactl.apply.files.render import write_objects
-from avactl.apply.publish import Options, Outcome, PublishError, looks_elsewhere, publish_commit
+from avactl.apply.publish import PublishError, PublishOptions, PublishOutcome, looks_elsewhere, publish_commit
 from avactl.apply.publish.publisher import SOURCE
 from avactl.apply.publish.target import Remote
 from avactl.spec.repository.tree import DirTree
@@ -37,7 +37,7 @@ kind: Quota
 metadata: {name: gpus, team: vision}
 spec: {gpus: [{gpu: A10, guaranteed: GUARANTEED}]}
 """
-TO = Options("rendered")
+TO = PublishOptions("rendered")
 
 
 def specs(guaranteed: int) -> dict[str, str]:
@@ -127,7 +127,7 @@ def forge(tmp_path: Path) -> Forge:
     return Forge(tmp_path)
 
 
-def run(root: Path, options: Options = TO) -> Outcome:
+def run(root: Path, options: PublishOptions = TO) -> PublishOutcome:
     compilation, outcome = publish_commit(root, options)
     assert outcome is not None, compilation.diagnostics
     return outcome
@@ -222,7 +222,7 @@ def test_an_older_commit_never_takes_the_place_of_a_newer_one(forge: Forge) -> N
     run(forge.author.root)
     outcome = run(late)
     assert (outcome.older, outcome.commit, forge.quota()) == (True, None, "2")
-    run(late, Options("rendered", even_if_older=True))
+    run(late, PublishOptions("rendered", even_if_older=True))
     assert (forge.quota(), len(forge.history())) == ("1", 2)
 
 
@@ -333,7 +333,7 @@ def test_a_shallow_clone_learns_what_it_must_know(forge: Forge) -> None:
     alone = forge.clone("alone", "--depth=1")
     subprocess.run(["git", "-C", str(alone), "remote", "rename", "origin", "elsewhere"], check=True)
     with pytest.raises(PublishError, match="the clone is shallow: it cannot tell") as caught:
-        run(alone, Options("rendered", to=forge.bare.as_uri()))
+        run(alone, PublishOptions("rendered", to=forge.bare.as_uri()))
     assert "fetch-depth: 0" in caught.value.hint
     assert len(forge.history()) == 2
 
@@ -341,7 +341,7 @@ def test_a_shallow_clone_learns_what_it_must_know(forge: Forge) -> None:
 def test_other_peoples_branches_are_left_alone(forge: Forge) -> None:
     commit = forge.push(specs(1))
     with pytest.raises(PublishError, match="main is not a branch of rendered manifests"):
-        run(forge.author.root, Options("main"))
+        run(forge.author.root, PublishOptions("main"))
     assert forge.git("rev-parse", "main") == commit
     forge.author.write({"platform/specs.yaml": specs(1)["specs.yaml"], "platform/avactl.yaml": "include: [.]\n"})
     forge.push({"avactl.yaml": "include: [specs.yaml]\n"})
@@ -396,15 +396,15 @@ def test_what_cannot_be_published_says_why(forge: Forge, tmp_path: Path) -> None
         run(author.root)
     forge.push(specs(1))
     with pytest.raises(PublishError, match="unknown remote `upstream`") as caught:
-        run(author.root, Options("rendered", remote="upstream"))
+        run(author.root, PublishOptions("rendered", remote="upstream"))
     assert "origin" in caught.value.hint
     with pytest.raises(PublishError, match="cannot read rendered from"):
-        run(author.root, Options("rendered", to=str(tmp_path / "nowhere.git")))
+        run(author.root, PublishOptions("rendered", to=str(tmp_path / "nowhere.git")))
     with pytest.raises(PublishError, match=r"cannot read rendered from https://\*\*\*@127"):
-        run(author.root, Options("rendered", to="https://bot:hunter2@127.0.0.1:1/x.git"))
+        run(author.root, PublishOptions("rendered", to="https://bot:hunter2@127.0.0.1:1/x.git"))
     for branch in ("refs/heads/rendered", "a..b", "-x"):
         with pytest.raises(PublishError, match="is not a valid branch name"):
-            run(author.root, Options(branch))
+            run(author.root, PublishOptions(branch))
     author.write(specs(2) | {"notes.txt": "not a spec\n"})
     with pytest.raises(PublishError, match=r"^not committed: specs.yaml$"):
         run(author.root)
@@ -422,7 +422,7 @@ def test_what_cannot_be_published_says_why(forge: Forge, tmp_path: Path) -> None
 
 
 def test_without_a_push_it_is_a_branch_here(forge: Forge) -> None:
-    here = Options("rendered", push=False)
+    here = PublishOptions("rendered", push=False)
     author = forge.author
     author.commit(specs(1))
     first = run(author.root, here).commit
@@ -445,7 +445,7 @@ def test_another_repository_and_another_hash(tmp_path: Path) -> None:
     subprocess.run(["git", "init", "-q", "--bare", "--object-format=sha256", str(other)], check=True)
     for number in (1, 2):
         work.commit(specs(number))
-        assert run(work.root, Options("train", to=str(other))).written
+        assert run(work.root, PublishOptions("train", to=str(other))).written
     listed = subprocess.run(["git", "-C", str(other), "rev-list", "train"], capture_output=True, text=True, check=True)
     assert len(listed.stdout.split()) == 2
 
@@ -462,7 +462,7 @@ def test_flux_is_not_led_to_delete_what_teams_have(forge: Forge) -> None:
     with pytest.raises(PublishError, match="cluster main removes Flux from flux-system") as caught:
         run(forge.author.root)
     assert "suspend" in caught.value.hint
-    assert run(forge.author.root, Options("rendered", let_go=True)).deleted == 3
+    assert run(forge.author.root, PublishOptions("rendered", let_go=True)).deleted == 3
     # A team that goes may take its own with it.
     forge.push({"specs.yaml": followed})
     run(forge.author.root)
@@ -474,7 +474,7 @@ def test_a_branch_has_the_objects_of_one_environment(tmp_path: Path, monkeypatch
     """Another environment would delete the objects of the first from it."""
     git = Repository(tmp_path / "author")
     git.commit({**specs(4), "avactl.yaml": "environments: {prod: {}, staging: {}}\n"})
-    to = Options("rendered-prod", push=False)
+    to = PublishOptions("rendered-prod", push=False)
     monkeypatch.setenv("AVACTL_ENVIRONMENT", "prod")
     _, outcome = publish_commit(git.root, to)
     assert outcome is not None

@@ -12,7 +12,7 @@ from avactl.compiler.validate import validate_document
 from avactl.hardware.machine_type_yaml import machine_type_yaml
 from avactl.hardware.topo_gpu import listed
 from avactl.hardware.topo_matrix import Matrix, read
-from avactl.hardware.topo_spec import Given, describe
+from avactl.hardware.topo_spec import GivenTopology, describe
 from avactl.kinds.machine_type.check import check_machine_type
 from avactl.program.program import Item
 from avactl.spec.documents.yaml import load_yaml
@@ -57,7 +57,7 @@ def holds(text: str) -> None:
             assert 1 <= problem.span.line <= text.count("\n") + 1
             assert problem.span.column <= len(text.split("\n")[problem.span.line - 1]) + 1
         return
-    described = describe(result, Given(), listed(text))
+    described = describe(result, GivenTopology(), listed(text))
     out = machine_type_yaml(described.name, described.spec, described.remarks, described.assumed)
     documents, found = load_yaml("a.yaml", out.encode())
     assert not found, out

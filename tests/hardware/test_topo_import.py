@@ -23,7 +23,7 @@ from avactl.hardware.machine import Machine
 from avactl.hardware.placement.links import links
 from avactl.hardware.topo_gpu import listed, parse_name
 from avactl.hardware.topo_matrix import Matrix, read
-from avactl.hardware.topo_spec import Given, describe
+from avactl.hardware.topo_spec import GivenTopology, describe
 from avactl.hardware.topo_text import decode
 from avactl.hardware.topology import topology_of
 from avactl.kinds.machine_type import MachineType
@@ -166,7 +166,7 @@ def decided(text: str) -> dict[str, Any]:
     """What the matrix decides of the machine type."""
     matrix = read(text, "a.txt")
     assert isinstance(matrix, Matrix), matrix
-    spec = describe(matrix, Given(), listed(text)).spec
+    spec = describe(matrix, GivenTopology(), listed(text)).spec
     return {key: spec.get(key) for key in ("gpus", "sockets", "switches", "nvlink", "nics")}
 
 

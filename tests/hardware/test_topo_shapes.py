@@ -14,10 +14,10 @@ import pytest
 
 from avactl.hardware import library
 from avactl.hardware.nvidia_topo import find
-from avactl.hardware.topo_affinity import Affinity, affinity
+from avactl.hardware.topo_affinity import GpuAffinity, affinity
 from avactl.hardware.topo_check import compare
 from avactl.hardware.topo_matrix import Matrix, read
-from avactl.hardware.topo_spec import Given, describe
+from avactl.hardware.topo_spec import GivenTopology, describe
 from avactl.hardware.topo_text import Token, decode
 from tests.hardware.topo_matrices import library_machine, render, rows
 
@@ -31,7 +31,7 @@ def spec(text: str) -> dict[str, Any] | str:
     matrix = read(text, "a.txt")
     if not isinstance(matrix, Matrix):
         return matrix[0].message
-    described = describe(matrix, Given(), None)
+    described = describe(matrix, GivenTopology(), None)
     return next((remark for remark in described.remarks if "are ignored" in remark), described.spec)
 
 
@@ -83,7 +83,7 @@ def test_columns_behind_the_links(
     columns: tuple[str, ...], words: str, glued: bool, expected: tuple[str | None, ...] | None
 ) -> None:
     tail = [Token(word, 1, 1) for word in words.split()]
-    assert affinity(columns, tail, glued) == (None if expected is None else Affinity(*expected))
+    assert affinity(columns, tail, glued) == (None if expected is None else GpuAffinity(*expected))
 
 
 def test_words_behind_the_links_that_mean_nothing_are_told() -> None:
@@ -238,7 +238,7 @@ def test_lists_of_gpus_around_a_matrix_are_none() -> None:
 def test_numbers_of_empty_lines_are_no_nodes() -> None:
     text = "\tGPU0\tGPU1\n\nGPU0\t X \tNV4\n\nGPU1\tNV4\t X \n\n"
     numbered = DISGUISES["numbered"](text)
-    assert matrix(numbered).affinities == matrix(text).affinities == (Affinity(), Affinity())
+    assert matrix(numbered).affinities == matrix(text).affinities == (GpuAffinity(), GpuAffinity())
 
 
 def test_long_names_of_nics_are_told() -> None:

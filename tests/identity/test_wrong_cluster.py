@@ -16,7 +16,7 @@ import pytest
 from avactl.apply.pulumi.engine import StackName
 from avactl.apply.reconcile import command
 from avactl.apply.reconcile.reconciler import reconcile_once
-from avactl.apply.reconcile.reporting.report import Result
+from avactl.apply.reconcile.reporting.report import StepResult
 from avactl.compiler import compile_tree
 from avactl.kube import access
 from avactl.kube.client import Client
@@ -249,12 +249,12 @@ def more(clusters: Clusters, tmp_path: Path) -> Iterator[Path]:
                     kube.delete("v1", "ConfigMap", config, f"{name}-system")
 
 
-def _request(clusters: Clusters, path: Path, cluster: str, **options: Any) -> command.Request:
+def _request(clusters: Clusters, path: Path, cluster: str, **options: Any) -> command.ReconcileRequest:
     connect = partial(access.find, clusters.kubeconfig, "alpha")
-    return command.Request(path=path, connect=connect, cluster=cluster, wait=False, **options)
+    return command.ReconcileRequest(path=path, connect=connect, cluster=cluster, wait=False, **options)
 
 
-async def _reconcile(request: command.Request) -> Result:
+async def _reconcile(request: command.ReconcileRequest) -> StepResult:
     declared = command.compile_revision(request, command.source_of(request).newest())
     assert declared.ok
     async with Client(request.connect("")) as client:
@@ -277,7 +277,7 @@ def test_several_clusters_on_one_kubernetes_cluster(clusters: Clusters, more: Pa
 
 
 def test_two_first_claims_never_both_apply(clusters: Clusters, more: Path) -> None:
-    async def both() -> list[Result]:
+    async def both() -> list[StepResult]:
         requests = [_request(clusters, more, name, carries=("alpha",)) for name in ("epsilon", "zeta")]
         return list(await asyncio.gather(*map(_reconcile, requests)))
 

@@ -7,18 +7,19 @@ from pathlib import Path
 
 from avactl.workbench.importer.reading import read, read_objects
 from avactl.workbench.importer.session import Imported, import_objects
-from avactl.workbench.importer.sources.context import Options
+from avactl.workbench.importer.sources.context import ImportOptions
 
 IMAGES = {name: f"registry.example.com/{name}@sha256:{'ab' * 32}" for name in ("kubectl", "fetch")}
 
 
 def imported(text: str, directory: Path, **options: object) -> Imported:
     """Return the import of manifests into an empty repository."""
-    made, _ = import_objects(read_objects("a.yaml", text.encode()), Options(**{"images": IMAGES, **options}), directory)  # type: ignore[arg-type]
+    merged = ImportOptions(**{"images": IMAGES, **options})  # type: ignore[arg-type]
+    made, _ = import_objects(read_objects("a.yaml", text.encode()), merged, directory)
     return made
 
 
 def imported_file(path: Path, directory: Path) -> Imported:
     """Return the import of one file."""
-    made, _ = import_objects(read([path], BytesIO()), Options(images=IMAGES), directory)
+    made, _ = import_objects(read([path], BytesIO()), ImportOptions(images=IMAGES), directory)
     return made

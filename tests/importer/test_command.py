@@ -14,7 +14,7 @@ from avactl import compile_tree
 from avactl.change.plan.workloads import find_workloads
 from avactl.kinds import TrainingJob
 from avactl.spec.repository.tree import DirTree
-from avactl.workbench.importer.model import Result
+from avactl.workbench.importer.model import ImportResult
 from tests.cli.running import Run, write
 from tests.importer.importing import imported
 
@@ -147,5 +147,5 @@ def test_jobs_of_operators_have_no_pods_in_a_plan(tmp_path: Path) -> None:
     """A Job of Volcano has another shape than one of Kubernetes."""
     text = JOB.replace("batch/v1", "batch.volcano.sh/v1alpha1").replace("  template:", "  tasks: []\n  other:")
     made = imported(text, tmp_path)
-    assert [outcome.result for outcome in made.outcomes] == [Result.raw]
+    assert [outcome.result for outcome in made.outcomes] == [ImportResult.raw]
     assert find_workloads(made.compilation.manifests, "imported") == {}

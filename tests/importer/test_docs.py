@@ -11,7 +11,7 @@ from pathlib import Path
 
 from avactl.workbench.importer.reading import read, read_scripts
 from avactl.workbench.importer.session import import_objects, write
-from avactl.workbench.importer.sources.context import Options
+from avactl.workbench.importer.sources.context import ImportOptions
 from tests import console
 
 ROOT = Path(__file__).parent.parent.parent
@@ -31,11 +31,11 @@ def test_the_page_shows_what_is_printed(tmp_path: Path, golden: Callable[[Path, 
 
 def test_the_example_is_what_an_import_writes(tmp_path: Path) -> None:
     manifests, specs = EXAMPLE / "manifests", tmp_path / "specs"
-    made, root = import_objects(read([manifests], BytesIO()), Options(cluster="lab"), specs)
+    made, root = import_objects(read([manifests], BytesIO()), ImportOptions(cluster="lab"), specs)
     write(made, root)
     image = {"job": "registry.example.com/vision/finetune:2"}
     scripts = read_scripts([manifests / "finetune.sbatch"], BytesIO())
-    made, root = import_objects(scripts, Options(namespace="vision", images=image), specs)
+    made, root = import_objects(scripts, ImportOptions(namespace="vision", images=image), specs)
     write(made, root)
     written = {path.relative_to(specs): path.read_text() for path in specs.rglob("*.yaml")}
     kept = EXAMPLE / "specs"

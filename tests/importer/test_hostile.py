@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from avactl.workbench.importer import reading, report
-from avactl.workbench.importer.model import Given, ImportProblem, Result
+from avactl.workbench.importer.model import GivenValue, ImportProblem, ImportResult
 from avactl.workbench.importer.session import import_objects, write
-from avactl.workbench.importer.sources.context import Options
+from avactl.workbench.importer.sources.context import ImportOptions
 from tests.importer.importing import IMAGES, imported
 from tests.importer.test_manifests import CASES
 
@@ -54,7 +54,7 @@ def _set(value: Any, path: tuple[Any, ...], new: Any) -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_odd_values_end_in_specs_or_words(seed: int, tmp_path: Path) -> None:
     chance = random.Random(seed)
-    objects: list[Given] = []
+    objects: list[GivenValue] = []
     for case in CASES:
         for each in reading.read([case], None):  # type: ignore[arg-type]
             body = copy.deepcopy(each.value)
@@ -64,7 +64,7 @@ def test_odd_values_end_in_specs_or_words(seed: int, tmp_path: Path) -> None:
                     _set(body, chance.choice(places), copy.deepcopy(chance.choice(_ODD)))
             with suppress(ImportProblem):  # what is no object ends the import with its place
                 objects += reading.read_objects("a.yaml", yaml.safe_dump(body).encode())
-    made, _ = import_objects(objects, Options(images=IMAGES), tmp_path)
+    made, _ = import_objects(objects, ImportOptions(images=IMAGES), tmp_path)
     assert made.compilation.ok
     assert report.as_json(made)
     assert report.difference_lines(made)
@@ -110,7 +110,7 @@ def test_names_of_others_cannot_leave_the_directory(tmp_path: Path) -> None:
         }
     )
     made = imported(text, tmp_path)
-    assert [outcome.result for outcome in made.outcomes] == [Result.left_out]
+    assert [outcome.result for outcome in made.outcomes] == [ImportResult.left_out]
     assert all(".." not in path for path in made.files)
 
 
@@ -121,7 +121,7 @@ def test_links_of_a_repository_are_not_followed(tmp_path: Path) -> None:
     (root / "avactl.yaml").write_text("{}\n")
     (root / "objects").symlink_to(outside)
     text = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, namespace: vision}\ndata: {a: b}\n"
-    made, top = import_objects(reading.read_objects("a.yaml", text.encode()), Options(images=IMAGES), root)
+    made, top = import_objects(reading.read_objects("a.yaml", text.encode()), ImportOptions(images=IMAGES), root)
     with pytest.raises(OSError, match="symbolic link of the repository"):
         write(made, top)
     assert not [*outside.rglob("*")]

@@ -20,7 +20,7 @@ from avactl.spec.repository.tree import DirTree
 from avactl.workbench.importer.adopt import Adoption, adopt_objects
 from avactl.workbench.importer.live import read
 from avactl.workbench.importer.session import import_objects
-from avactl.workbench.importer.sources.context import Options
+from avactl.workbench.importer.sources.context import ImportOptions
 from tests.cli.running import Run
 from tools.controlplane import ApiError, ControlPlane, KubeClient
 from tools.waiting import wait_until
@@ -273,7 +273,7 @@ def test_what_would_change_is_refused_with_the_fields(cluster: Cluster, tmp_path
     async def run() -> list[Adoption]:
         async with Client(find(cluster.plane.kubeconfig)) as client:
             objects, version = await read(client, [name])
-            options = Options(cluster="changed", as_is=True)
+            options = ImportOptions(cluster="changed", as_is=True)
             made, _ = import_objects(objects, options, tmp_path, version=version)
             (manifest,) = (each for each in made.compilation.manifests if each.kind == "Deployment")
             manifest.body["spec"]["template"]["spec"]["containers"][0]["image"] = "registry.example.com/main:2"

@@ -14,7 +14,7 @@ import pytest
 from avactl import compile_tree
 from avactl.spec.repository.tree import DirTree
 from avactl.workbench.importer import report
-from avactl.workbench.importer.model import Result
+from avactl.workbench.importer.model import ImportResult
 from avactl.workbench.importer.reading import read
 from avactl.workbench.importer.session import Imported, write
 from tests.importer.importing import imported, imported_file
@@ -79,7 +79,7 @@ def test_every_difference_is_listed(case: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.stem)
 def test_what_stays_a_manifest_is_the_same(case: Path, tmp_path: Path) -> None:
     made = imported_file(case, tmp_path)
-    changed = {id(each.spec) for each in made.outcomes if each.result is Result.approximated}
+    changed = {id(each.spec) for each in made.outcomes if each.result is ImportResult.approximated}
     for each in made.compared:
         if each.spec.raw and id(each.spec) not in changed:
             assert each.lines == []
@@ -109,7 +109,7 @@ def test_what_is_in_the_namespace_default_stays_a_manifest(tmp_path: Path) -> No
     text = (HERE / "job-single-gpu.yaml").read_text().replace("  namespace: nlp\n", "")
     made = imported(text, tmp_path)
     (outcome,) = made.outcomes
-    assert outcome.result is Result.raw
+    assert outcome.result is ImportResult.raw
     assert "`default` is reserved" in outcome.note
     made = imported(text, tmp_path, namespace="nlp")
     assert [spec.kind for spec in made.specs if spec.given] == ["TrainingJob"]

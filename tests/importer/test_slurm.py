@@ -11,11 +11,11 @@ import pytest
 from avactl import compile_tree
 from avactl.spec.repository.tree import DirTree
 from avactl.workbench.importer import report
-from avactl.workbench.importer.model import Result
+from avactl.workbench.importer.model import ImportResult
 from avactl.workbench.importer.reading import read_scripts
 from avactl.workbench.importer.session import import_objects, write
 from avactl.workbench.importer.slurm.script import parse
-from avactl.workbench.importer.sources.context import Options
+from avactl.workbench.importer.sources.context import ImportOptions
 from tests.cli.running import Run
 from tests.importer.importing import IMAGES
 
@@ -27,7 +27,7 @@ IMAGE = "registry.example.com/hpc/job:1"
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.stem)
 def test_script(case: Path, tmp_path: Path, golden: Callable[[Path, str], None]) -> None:
     objects = read_scripts([case], BytesIO())
-    made, _ = import_objects(objects, Options(namespace="hpc", images={**IMAGES, "job": IMAGE}), tmp_path)
+    made, _ = import_objects(objects, ImportOptions(namespace="hpc", images={**IMAGES, "job": IMAGE}), tmp_path)
     write(made, tmp_path)
     assert not made.files or compile_tree(DirTree(tmp_path)).ok
     lines = ["  ".join(row) for row in report.table_rows(made)]
@@ -48,9 +48,9 @@ def test_directives_end_at_the_first_command() -> None:
 
 
 def test_a_script_without_an_image_says_how_to_name_one(tmp_path: Path) -> None:
-    made, _ = import_objects(read_scripts([HERE / "single.sbatch"], BytesIO()), Options(), tmp_path)
+    made, _ = import_objects(read_scripts([HERE / "single.sbatch"], BytesIO()), ImportOptions(), tmp_path)
     (outcome,) = made.outcomes
-    assert outcome.result is Result.left_out
+    assert outcome.result is ImportResult.left_out
     assert "--image job=IMAGE" in outcome.note
 
 
@@ -72,7 +72,7 @@ _ODD = (
 def test_odd_scripts_end_in_words(text: str, tmp_path: Path) -> None:
     path = tmp_path / "odd.sbatch"
     path.write_text(text)
-    options = Options(namespace="hpc", images={**IMAGES, "job": IMAGE})
+    options = ImportOptions(namespace="hpc", images={**IMAGES, "job": IMAGE})
     made, _ = import_objects(read_scripts([path], BytesIO()), options, tmp_path / "out")
     assert len(made.outcomes) == 1
 

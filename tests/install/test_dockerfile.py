@@ -16,7 +16,7 @@ import pytest
 
 from avactl import __version__
 from avactl.workbench.scaffold import template_files
-from avactl.workbench.scaffold.choice import Choice
+from avactl.workbench.scaffold.choice import ScaffoldChoice
 from tests.conftest import ROOT
 
 LOCK = ROOT / "tools" / "image" / "requirements.lock"
@@ -41,7 +41,7 @@ def steps() -> list[Step]:
 
 
 def test_the_lock_is_that_of_pipelines(golden: Callable[[Path, str], None]) -> None:
-    golden(LOCK, template_files(Choice("none"))["requirements.lock"].decode())
+    golden(LOCK, template_files(ScaffoldChoice("none"))["requirements.lock"].decode())
 
 
 def test_everything_is_pinned_and_no_process_is_root() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from avactl import __version__
 from avactl.workbench.scaffold import template_files
-from avactl.workbench.scaffold.choice import Choice, source_of
+from avactl.workbench.scaffold.choice import ScaffoldChoice, source_of
 from tests import console
 from tests.conftest import ROOT
 
@@ -112,7 +112,7 @@ def test_pipelines_install_no_other_file(dist: Path, tmp_path: Path) -> None:
     """The line that `init` writes for a wheel, with its URL filled in: pip takes this file only."""
     (line,) = [
         data.decode()
-        for path, data in template_files(Choice("none", source=source_of(str(dist / WHEEL)))).items()
+        for path, data in template_files(ScaffoldChoice("none", source=source_of(str(dist / WHEEL)))).items()
         if path == "requirements.txt"
     ]
     requirements = tmp_path / "requirements.txt"

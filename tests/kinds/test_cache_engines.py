@@ -27,7 +27,7 @@ FAKE = '''
 """Engine `flash`: a file on each machine."""
 
 from avactl.diagnostics import Diagnostic
-from avactl.program.cache_engines import Engine, Needs
+from avactl.program.cache_engines import EngineNeeds, EngineRecord
 from avactl.program.lowering import k8s
 
 
@@ -44,9 +44,9 @@ def volume(tier, program, name, path, read_only):
     return {"nfs": {"server": tier.name, "path": path, "readOnly": read_only}}
 
 
-ENGINE = Engine(
+ENGINE = EngineRecord(
     title="Flash", image="avactl", check=check, lower=lower, volume=volume,
-    worker=lambda item: Needs("1", 2**30), shared=False,
+    worker=lambda item: EngineNeeds("1", 2**30), shared=False,
 )
 '''
 SPECS = """

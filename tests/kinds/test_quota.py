@@ -12,7 +12,7 @@ from avactl.compiler import Compilation, compile_tree
 from avactl.compiler.incremental.compile import compile_cached
 from avactl.contracts.document import load
 from avactl.contracts.scheduling import QUOTA_KEY, TeamLeaf
-from avactl.hardware.placement.quota import Limit
+from avactl.hardware.placement.quota import QuotaLimit
 from avactl.program import registry
 from avactl.scheduler.objects.config import TeamQuota
 from avactl.spec.repository.tree import DirTree, MemoryTree
@@ -337,7 +337,7 @@ spec: {gpus: [{gpu: A10, guaranteed: 2}]}
     assert leaf["metadata"]["labels"]["avactl.dev/config"] == "quota"
     parsed = TeamQuota.from_leaf(load(TeamLeaf, leaf["data"][QUOTA_KEY]))
     assert (parsed.team, parsed.namespaces) == ("guests", ("guests-a", "guests-b"))
-    assert parsed.quota.limits == {"A10": Limit(0, 3)}
+    assert parsed.quota.limits == {"A10": QuotaLimit(0, 3)}
 
 
 MANIFEST = """

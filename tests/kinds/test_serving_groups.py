@@ -10,7 +10,7 @@ from avactl.apply.doctor.checks import check
 from avactl.apply.doctor.live import Live
 from avactl.apply.doctor.needs import needs_of
 from avactl.base.object_identity import ObjectKey
-from avactl.change.diff.fields import Change
+from avactl.change.diff.fields import ValueChange
 from avactl.change.diff.rules import POD_RESTART, classify_change
 from avactl.change.plan.workloads import GROUPS, KINDS, find_workloads
 from avactl.compiler import Compilation, compile_tree
@@ -174,7 +174,7 @@ def test_both_templates_are_seen_everywhere() -> None:
     assert [path[-2] for _, path in nested_pods(body)] == ["leaderTemplate", "workerTemplate"]
     assert ObjectKey("", "ConfigMap", "vision", "checks") in dependencies(body)
     for name in ("leaderTemplate", "workerTemplate"):
-        change = Change(("spec", "leaderWorkerTemplate", name, "spec", "nodeName"), "changed", "a", "b")
+        change = ValueChange(("spec", "leaderWorkerTemplate", name, "spec", "nodeName"), "changed", "a", "b")
         assert classify_change("LeaderWorkerSet", change, body)[0] is POD_RESTART
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from avactl.apply.doctor.checks import check
 from avactl.apply.doctor.live import Live
-from avactl.apply.doctor.model import State
+from avactl.apply.doctor.model import CheckState
 from avactl.apply.doctor.needs import needs_of
 from avactl.compiler import Compilation, compile_tree
 from avactl.spec.repository.tree import MemoryTree
@@ -99,11 +99,11 @@ def test_doctor_looks_for_the_kind_and_the_picker() -> None:
     assert [(each.kind, each.namespace, each.name) for each in needs.objects if each.kind == "Service"] == [SERVICE]
     missing = [each for each in check(needs, Live(version="1.36.0"), rights=False) if each.check == "services"]
     assert [(each.state, each.message) for each in missing] == [
-        (State.FAILED, "no Service vision/chat-epp; needed by ServingDeployment vision/classifier")
+        (CheckState.FAILED, "no Service vision/chat-epp; needed by ServingDeployment vision/classifier")
     ]
     there = Live(version="1.36.0", objects={SERVICE: frozenset()})
     (found,) = [each for each in check(needs, there, rights=False) if each.check == "services"]
-    assert (found.state, found.message) == (State.OK, "1 of 1 exist")
+    assert (found.state, found.message) == (CheckState.OK, "1 of 1 exist")
 
 
 def test_the_api_server_takes_every_object(kube: KubeClient, namespace: str) -> None:

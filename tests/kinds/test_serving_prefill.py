@@ -11,7 +11,7 @@ from avactl.apply.doctor.checks import check
 from avactl.apply.doctor.live import Live
 from avactl.apply.doctor.needs import needs_of
 from avactl.base.object_identity import ObjectKey
-from avactl.change.diff.fields import Change
+from avactl.change.diff.fields import ValueChange
 from avactl.change.diff.rules import IN_PLACE, POD_RESTART, classify_change
 from avactl.change.plan.workloads import KINDS, ROLES, find_workloads
 from avactl.compiler import Compilation, compile_tree
@@ -287,9 +287,9 @@ def test_all_templates_are_seen_everywhere() -> None:
     assert len(list(nested_pods(body))) == 4
     assert ObjectKey("", "ServiceAccount", "vision", "avactl-run") in dependencies(body)
     for path in paths:
-        change = Change((*path, "spec", "nodeName"), "changed", "a", "b")
+        change = ValueChange((*path, "spec", "nodeName"), "changed", "a", "b")
         assert classify_change("DisaggregatedSet", change, body)[0] is POD_RESTART
-    change = Change(("spec", "roles", "decode", "spec", "replicas"), "changed", 3, 4)
+    change = ValueChange(("spec", "roles", "decode", "spec", "replicas"), "changed", 3, 4)
     assert classify_change("DisaggregatedSet", change, body)[0] is IN_PLACE
 
 

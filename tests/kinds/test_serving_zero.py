@@ -9,7 +9,7 @@ import pytest
 
 from avactl.base.object_identity import ObjectKey
 from avactl.change.diff.compare import compare
-from avactl.change.plan.model import Verdict
+from avactl.change.plan.model import PlanVerdict
 from avactl.change.plan.planner import make_plan
 from avactl.change.plan.workloads import find_workloads
 from tests.kinds.compiling import DIGEST, body, codes, compiled, unchecked
@@ -151,9 +151,9 @@ def test_plans_and_diffs_count_no_pods() -> None:
 
 
 def test_a_new_service_has_its_first_pod_at_once() -> None:
-    def verdicts(base: str, head: str) -> list[tuple[Verdict, int]]:
+    def verdicts(base: str, head: str) -> list[tuple[PlanVerdict, int]]:
         entries = make_plan(compiled(PLATFORM + base), compiled(PLATFORM + head), "main").entries
         return [(each.verdict, each.pods) for each in entries if each.owner.name == "web"]
 
-    assert verdicts(LLM, LLM + "---" + FAST) == [(Verdict.STARTS, 1)]
-    assert verdicts(FAST, FAST.replace("server:1", "server:2")) == [(Verdict.STOPPED, 0)]
+    assert verdicts(LLM, LLM + "---" + FAST) == [(PlanVerdict.STARTS, 1)]
+    assert verdicts(FAST, FAST.replace("server:1", "server:2")) == [(PlanVerdict.STOPPED, 0)]

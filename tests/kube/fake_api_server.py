@@ -8,7 +8,7 @@ from typing import Any
 
 from aiohttp import web
 
-from avactl.kube.access import Access
+from avactl.kube.access import ClusterAccess
 from avactl.kube.client import Client
 
 Handler = Callable[[web.Request], Awaitable[web.Response]]
@@ -22,7 +22,7 @@ async def server(handler: Handler) -> AsyncIterator[Client]:
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:
-        async with Client(Access(f"http://127.0.0.1:{runner.addresses[0][1]}", None, lambda: "")) as client:
+        async with Client(ClusterAccess(f"http://127.0.0.1:{runner.addresses[0][1]}", None, lambda: "")) as client:
             yield client
     finally:
         await runner.cleanup()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from avactl.kube.access import Access
+from avactl.kube.access import ClusterAccess
 from avactl.kube.client import JSON, Client
 
 
@@ -12,7 +12,7 @@ class RecordingClient(Client):
     """Remembers what is sent, and raises the error of a method."""
 
     def __init__(self, **errors: Exception) -> None:
-        super().__init__(Access("http://nobody", None, lambda: ""))
+        super().__init__(ClusterAccess("http://nobody", None, lambda: ""))
         self.errors = errors
         self.sent: list[tuple[str, str, Any]] = []
 

@@ -13,7 +13,7 @@ import yaml
 from avactl.base.kubeconfig import KubeconfigError, choose_context, current_context
 from avactl.kube import access
 from avactl.kube.client import JSON, ApiError
-from avactl.kube.identity import Target, read_cluster
+from avactl.kube.identity import IdentityTarget, read_cluster
 
 
 def write(path: Path, *names: str, current: str = "") -> Path:
@@ -30,7 +30,7 @@ def write(path: Path, *names: str, current: str = "") -> Path:
 @pytest.fixture
 def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """This process has the account of a pod."""
-    account = access.Access("https://pod", None, lambda: "")
+    account = access.ClusterAccess("https://pod", None, lambda: "")
     monkeypatch.setattr(access, "in_cluster", lambda: account)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("KUBECONFIG", raising=False)
@@ -120,6 +120,8 @@ def test_what_a_cluster_says_of_itself_is_bounded(answer: Any, name: str, reason
 
 
 def test_a_target_says_what_is_not_verified() -> None:
-    assert str(Target("prod", "alpha")) == "context prod · cluster alpha"
-    assert str(Target("", "alpha")) == "the pod's own cluster · cluster alpha"
-    assert str(Target("prod", "", "no ConfigMap")) == "context prod · cluster unknown (not verified: no ConfigMap)"
+    assert str(IdentityTarget("prod", "alpha")) == "context prod · cluster alpha"
+    assert str(IdentityTarget("", "alpha")) == "the pod's own cluster · cluster alpha"
+    assert (
+        str(IdentityTarget("prod", "", "no ConfigMap")) == "context prod · cluster unknown (not verified: no ConfigMap)"
+    )

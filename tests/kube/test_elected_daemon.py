@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from avactl.kube.client import Client
 from avactl.kube.elected_daemon import ElectedDaemon, ReplicaOptions
-from avactl.kube.leader import LostError
+from avactl.kube.leader import LostElectionError
 from tests.kube.fake_api_server import OneLease, server
 
 
@@ -96,7 +96,7 @@ def test_work_ends_when_the_lease_is_lost(monkeypatch: pytest.MonkeyPatch) -> No
             lease.lease["spec"] |= {"holderIdentity": "elsewhere_1", "renewTime": "2026-01-01T00:00:01Z"}
             with pytest.raises(ExceptionGroup) as raised:
                 await running
-            assert raised.group_contains(LostError)
+            assert raised.group_contains(LostElectionError)
             assert daemon.done == ["work", "clean up, leading"]
 
     asyncio.run(run())

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from avactl.kube.access import Access, AccessError, find
+from avactl.kube.access import AccessError, ClusterAccess, find
 from avactl.kube.client import Client, CredentialsError, UntrustedError
 from tests.cli.running import Run
 from tests.kube.connect_proxy import ConnectProxy
@@ -135,7 +135,7 @@ def config(plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     return Config(plane, tmp_path)
 
 
-def users(access: Access, times: int = 1) -> list[str]:
+def users(access: ClusterAccess, times: int = 1) -> list[str]:
     """Ask the API server who we are."""
 
     async def ask() -> list[str]:

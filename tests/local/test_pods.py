@@ -16,7 +16,7 @@ from avactl.spec.repository.tree import DirTree
 from avactl.workbench.local.addresses import AddressBlock, path_translator
 from avactl.workbench.local.environment import expand_references, resolve
 from avactl.workbench.local.errors import LocalRunError
-from avactl.workbench.local.pods import LocalJob, LocalPod, Place, describe
+from avactl.workbench.local.pods import LocalJob, LocalPlace, LocalPod, describe
 from avactl.workbench.local.selection import select
 from tests.local.running import EXAMPLE, copy_example, local_run, losses, plain_losses, rewrite
 
@@ -46,7 +46,7 @@ def job(tmp_path: Path, block: AddressBlock) -> Any:
     ) -> LocalJob:
         caller = {"PATH": "/usr/bin:/bin", "CALLER": "1", **own}
         selected = select(compiled(example), (), name, workers)
-        place = Place(EXAMPLE, tmp_path / "pods", tmp_path / "volumes", given or {}, caller)
+        place = LocalPlace(EXAMPLE, tmp_path / "pods", tmp_path / "volumes", given or {}, caller)
         return describe(selected.item, selected.hooks.run(selected.item), selected.manifests, place, block)
 
     return described

@@ -9,22 +9,22 @@ from itertools import combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from avactl.hardware.placement.allocation import Booking, Node, State
-from avactl.hardware.placement.defrag import Move, make_whole
-from avactl.hardware.placement.gang import Gang, Role, place_gang
+from avactl.hardware.placement.allocation import AllocationState, Booking, Node
+from avactl.hardware.placement.defrag import GangMove, make_whole
+from avactl.hardware.placement.gang import Gang, GangRole, place_gang
 from avactl.hardware.placement.request import Request
 from avactl.hardware.placement.score import Scorer
 from avactl.hardware.topology import gpus_in_mask
 
 
-def fleet(nodes: int, gpus: int = 4) -> State:
-    state = State(("cpu",), ("block",))
+def fleet(nodes: int, gpus: int = 4) -> AllocationState:
+    state = AllocationState(("cpu",), ("block",))
     for index in range(nodes):
         state.put_node(Node(f"n{index}", (64000,), gpus, "V100", domains=(f"b{index // 2}",)))
     return state
 
 
-def fill(state: State, *pods: tuple[int, int]) -> dict[Hashable, Request]:
+def fill(state: AllocationState, *pods: tuple[int, int]) -> dict[Hashable, Request]:
     """Pods `(node, GPUs)`, and what they ask for."""
     asked: dict[Hashable, Request] = {}
     for index, (node, gpus) in enumerate(pods):
@@ -35,13 +35,13 @@ def fill(state: State, *pods: tuple[int, int]) -> dict[Hashable, Request]:
 
 
 def gang(count: int, gpus: int, within: str | None = None) -> Gang:
-    return Gang((Role("w", Request((1000,), gpus), count),), within)
+    return Gang((GangRole("w", Request((1000,), gpus), count),), within)
 
 
 def test_the_node_with_fewest_pods_is_cleared() -> None:
     state = fleet(3)
     movable = fill(state, (0, 1), (0, 1), (1, 2), (2, 1))
-    assert make_whole(Scorer(state), "x", gang(1, 4), movable) == [Move(2, 1, 0, 0b1100)]
+    assert make_whole(Scorer(state), "x", gang(1, 4), movable) == [GangMove(2, 1, 0, 0b1100)]
     assert make_whole(Scorer(state), "x", gang(1, 3), movable) == []
     assert sorted(state.bookings, key=str) == [0, 1, 2, 3]
 
@@ -50,7 +50,7 @@ def test_only_what_may_move_moves() -> None:
     state = fleet(2)
     movable = fill(state, (0, 1), (1, 1))
     del movable[0]
-    assert make_whole(Scorer(state), "x", gang(1, 4), movable) == [Move(1, 1, 0, 0b0010)]
+    assert make_whole(Scorer(state), "x", gang(1, 4), movable) == [GangMove(1, 1, 0, 0b0010)]
     assert make_whole(Scorer(state), "x", gang(1, 4), {}) is None
     assert make_whole(Scorer(state), "x", gang(2, 4), movable) is None
 
@@ -126,7 +126,7 @@ def test_as_few_as_an_enumeration_finds(seed: int) -> None:
     assert place_gang(Scorer(state), "x", wanted) is not None
 
 
-def _possible(state: State, movable: dict[Hashable, Request], wanted: Gang, count: int) -> bool:
+def _possible(state: AllocationState, movable: dict[Hashable, Request], wanted: Gang, count: int) -> bool:
     """Whether moving so many pods of one node, whichever, makes room there: by trying all nodes for all of them."""
     gpus = wanted.roles[0].request.gpus
     free = [int(state.whole[node]).bit_count() for node in range(state.size)]

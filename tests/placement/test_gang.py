@@ -9,8 +9,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from avactl.hardware.placement.allocation import MILLI_PER_GPU, Booking, BookingError, Node, State
-from avactl.hardware.placement.gang import Gang, Member, Role, count_fitting, place_gang
+from avactl.hardware.placement.allocation import MILLI_PER_GPU, AllocationState, Booking, BookingError, Node
+from avactl.hardware.placement.gang import Gang, GangMember, GangRole, count_fitting, place_gang
 from avactl.hardware.placement.request import Request
 from avactl.hardware.placement.score import Scorer
 from avactl.hardware.topology import gpus_in_mask
@@ -18,20 +18,20 @@ from tests.kinds.test_hardware import of
 from tests.work import calls
 
 
-def blocks(*racks: tuple[str, int], gpus: int = 8, cpu: int = 64000) -> State:
+def blocks(*racks: tuple[str, int], gpus: int = 8, cpu: int = 64000) -> AllocationState:
     """Racks `block/rack` with so many nodes each."""
-    state = State(("cpu",), ("block", "rack"))
+    state = AllocationState(("cpu",), ("block", "rack"))
     for rack, nodes in racks:
         for index in range(nodes):
             state.put_node(Node(f"{rack}/{index}", (cpu,), gpus, "H100", domains=(rack.split("/")[0], rack)))
     return state
 
 
-def worker(count: int, gpus: int = 8) -> Role:
-    return Role("worker", Request((8000,), gpus), count)
+def worker(count: int, gpus: int = 8) -> GangRole:
+    return GangRole("worker", Request((8000,), gpus), count)
 
 
-def racks_of(state: State, placed: list[Member]) -> set[str]:
+def racks_of(state: AllocationState, placed: list[GangMember]) -> set[str]:
     return {str(state.names[member.node]).rsplit("/", 1)[0] for member in placed}
 
 
@@ -74,7 +74,7 @@ def test_a_required_level_is_kept_or_nothing_is_placed() -> None:
 
 def test_roles_go_together() -> None:
     state = blocks(("a/1", 2), ("b/1", 3), cpu=32000)
-    server = Role("server", Request((30000,)), 1)
+    server = GangRole("server", Request((30000,)), 1)
     placed = place_gang(Scorer(state), "x", Gang((server, worker(2))))
     assert placed is not None
     assert racks_of(state, placed) == {"b/1"}
@@ -83,7 +83,7 @@ def test_roles_go_together() -> None:
 
 def test_a_role_without_room_takes_the_others_back() -> None:
     state = blocks(("a/1", 2), cpu=16000)
-    servers = Role("server", Request((9000,)), 1)
+    servers = GangRole("server", Request((9000,)), 1)
     assert place_gang(Scorer(state), "x", Gang((worker(2), servers))) is None
     assert not state.bookings
 
@@ -92,7 +92,7 @@ def test_a_role_without_room_takes_the_others_back() -> None:
 @settings(max_examples=150, deadline=None)
 def test_against_plain_counting(seed: int) -> None:
     rng = random.Random(seed)
-    state = State(("cpu",), ("block", "rack"))
+    state = AllocationState(("cpu",), ("block", "rack"))
     machine = of("v100-pcie-8").machine
     for index in range(rng.randrange(1, 12)):
         block, rack = rng.choice(["a", "b", None]), rng.choice(["1", "2"])
@@ -127,7 +127,7 @@ def test_against_plain_counting(seed: int) -> None:
         for group in groups(level)
         if sum(room[slot] for slot in group) >= count
     ]
-    placed = place_gang(Scorer(state), "gang", Gang((Role("w", request, count),), within))
+    placed = place_gang(Scorer(state), "gang", Gang((GangRole("w", request, count),), within))
     if placed is None:
         assert not possible
         assert state.bookings == before
@@ -146,7 +146,7 @@ def test_against_plain_counting(seed: int) -> None:
     assert sum(room[slot] for slot in inside[0]) == min(sum_ for level, sum_ in possible if level == narrowest)
 
 
-def _room(state: State, request: Request, slot: int) -> int:
+def _room(state: AllocationState, request: Request, slot: int) -> int:
     """Pods that fit one after the other."""
     other, count = state.copy(), 0
     table = other.kinds[other.kind[slot]]
@@ -171,7 +171,7 @@ def test_large_gangs_are_quick() -> None:
     """512 pods of 8 GPUs on 1,000 nodes: a hundred calls a pod, the tables of their machines included."""
     state = blocks(*((f"{block}/{rack}", 8) for block, rack in product(range(5), range(25))))
     scorer = Scorer(state)
-    placed: list[Member] = []
+    placed: list[GangMember] = []
     assert calls(lambda: placed.extend(place_gang(scorer, "x", Gang((worker(512),))) or ())) < 200 * 512
     assert len(placed) == 512
     assert len({state.domains[member.node, 0] for member in placed}) == 3
@@ -184,7 +184,7 @@ def hops(groups: list[tuple[int, ...]]) -> int:
 
 
 def test_ranks_of_a_rack_are_neighbours() -> None:
-    state = State(("cpu",), ("rack",))
+    state = AllocationState(("cpu",), ("rack",))
     for index in range(12):  # racks alternate in the order of nodes
         state.put_node(Node(f"n{index}", (64000,), 8, "H100", domains=(f"r{index % 4}",)))
     placed = place_gang(Scorer(state), "x", Gang((worker(12),)))
@@ -199,7 +199,7 @@ def test_ranks_of_a_rack_are_neighbours() -> None:
 @settings(deadline=None)
 def test_ranks_make_the_fewest_hops_at_every_level(places: list[tuple[int, int, int]], data: st.DataObject) -> None:
     levels = ("block", "rack", "nvlink")
-    state = State(("cpu",), levels)
+    state = AllocationState(("cpu",), levels)
     for index, place in enumerate(places):
         paths = [place[: depth + 1] for depth in range(3)]
         # Not every node is in a domain of every level.

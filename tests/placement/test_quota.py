@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from avactl.hardware.placement.quota import Ledger, Limit, Quota, Refusal, Shape, TeamWorkload
+from avactl.hardware.placement.quota import Ledger, QuotaLimit, QuotaNode, QuotaRefusal, QuotaShape, TeamWorkload
 from avactl.hardware.placement.reclaim import Reclaim, make_room
 
 V = "V100"
 
 
-def quota(name: str, guaranteed: int, borrow: int | None = 0, weight: int = 1, parent: str | None = None) -> Quota:
-    return Quota(name, {V: Limit(guaranteed, borrow, weight)}, parent=parent)
+def quota(name: str, guaranteed: int, borrow: int | None = 0, weight: int = 1, parent: str | None = None) -> QuotaNode:
+    return QuotaNode(name, {V: QuotaLimit(guaranteed, borrow, weight)}, parent=parent)
 
 
 def work(
@@ -32,7 +32,7 @@ def work(
     return TeamWorkload(key, team, members, gpus, V, least, started, priority, serving, preemptible)
 
 
-def ledger(*quotas: Quota, running: tuple[TeamWorkload, ...] = (), total: int = 32) -> Ledger:
+def ledger(*quotas: QuotaNode, running: tuple[TeamWorkload, ...] = (), total: int = 32) -> Ledger:
     book = Ledger(quotas, {V: total})
     for each in running:
         book.start(each)
@@ -42,8 +42,8 @@ def ledger(*quotas: Quota, running: tuple[TeamWorkload, ...] = (), total: int = 
 def test_limits_are_guarantee_and_borrowing() -> None:
     book = ledger(quota("a", 8, 4), running=(work("x", "a", 8),))
     assert book.may_start(work("y", "a", 4)) == []
-    assert book.may_start(work("y", "a", 5)) == [Refusal("a", V, 8, 5, 12, 8)]
-    assert book.may_start(work("y", "a", 4, preemptible=False)) == [Refusal("a", V, 8, 4, 8, 8)]
+    assert book.may_start(work("y", "a", 5)) == [QuotaRefusal("a", V, 8, 5, 12, 8)]
+    assert book.may_start(work("y", "a", 4, preemptible=False)) == [QuotaRefusal("a", V, 8, 4, 8, 8)]
     assert book.borrowed("a", V) == 0
     book.start(work("y", "a", 4))
     assert book.borrowed("a", V) == 4
@@ -59,9 +59,9 @@ def test_models_without_a_limit_are_not_for_the_team_and_teams_without_a_quota_h
 
 
 def test_whole_machines_count_as_guaranteed() -> None:
-    given = Quota("a", {V: Limit(4, 2)}, (Shape(2, 8, V), Shape(1, 8, "H100")))
-    assert given.limit(V) == Limit(20, 2)
-    assert given.limit("H100") == Limit(8, 0)
+    given = QuotaNode("a", {V: QuotaLimit(4, 2)}, (QuotaShape(2, 8, V), QuotaShape(1, 8, "H100")))
+    assert given.limit(V) == QuotaLimit(20, 2)
+    assert given.limit("H100") == QuotaLimit(8, 0)
 
 
 def test_parents_limit_all_below() -> None:
@@ -76,10 +76,10 @@ def test_parents_limit_all_below() -> None:
 
 
 def test_amounts_are_limited_too() -> None:
-    book = Ledger([Quota("a", amounts=(None, 100))], {})
+    book = Ledger([QuotaNode("a", amounts=(None, 100))], {})
     book.start(TeamWorkload("x", "a", 3, amounts=(5, 20)))
     assert book.may_start(TeamWorkload("y", "a", 2, amounts=(5, 20))) == []
-    assert book.may_start(TeamWorkload("y", "a", 3, amounts=(5, 20))) == [Refusal("a", 1, 60, 60, 100, 100)]
+    assert book.may_start(TeamWorkload("y", "a", 3, amounts=(5, 20))) == [QuotaRefusal("a", 1, 60, 60, 100, 100)]
 
 
 def test_idle_gpus_are_due_by_weight() -> None:

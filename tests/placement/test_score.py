@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from avactl.hardware.placement.allocation import MILLI_PER_GPU, Booking, Node, State
+from avactl.hardware.placement.allocation import MILLI_PER_GPU, AllocationState, Booking, Node
 from avactl.hardware.placement.expected_workload import Workload, distance
 from avactl.hardware.placement.fragmentation import Measure
 from avactl.hardware.placement.request import Request
@@ -33,8 +33,8 @@ requests = st.builds(
 )
 
 
-def fleet() -> State:
-    state = State(("cpu", "memory"))
+def fleet() -> AllocationState:
+    state = AllocationState(("cpu", "memory"))
     for index, (cpu, gpus, model) in enumerate([(16000, 4, "V100"), (8000, 2, "T4"), (12000, 0, ""), (6000, 4, "T4")]):
         state.put_node(Node(f"n{index}", (cpu, 40), gpus, model))
     return state
@@ -62,7 +62,9 @@ def cost(shares: dict[Request, float], cpu: int, memory: int, gpus: list[int], m
     return lost + max(0.0, sum(gpus) - usable)
 
 
-def node_cost(state: State, shares: dict[Request, float], slot: int, request: Request | None, gpus: int) -> float:
+def node_cost(
+    state: AllocationState, shares: dict[Request, float], slot: int, request: Request | None, gpus: int
+) -> float:
     free = state.free[slot].tolist()
     millis = [max(0, int(each)) for each in state.gpu_free[slot]]
     if request is not None:
@@ -133,7 +135,7 @@ def test_caches_follow_the_fleet(seed: int, objective: Objective) -> None:
 
 
 def test_whole_machines_stay_whole() -> None:
-    state = State(("cpu",))
+    state = AllocationState(("cpu",))
     for index in range(4):
         state.put_node(Node(f"n{index}", (64000,), 8, "V100", of("v100-pcie-8").machine))
     small, large = Request((4000,), 1), Request((32000,), 8)
@@ -148,7 +150,7 @@ def test_whole_machines_stay_whole() -> None:
 
 def test_gpus_are_not_left_without_cpu() -> None:
     """Pods without GPUs go where CPU is to spare, though FGD's measure sees no difference between the nodes."""
-    state = State(("cpu",))
+    state = AllocationState(("cpu",))
     state.put_node(Node("lean", (16000,), 4, "V100"))
     state.put_node(Node("rich", (64000,), 4, "V100"))
     scorer = Scorer(state, Workload.declared([Request((4000,), 1)]))
@@ -158,7 +160,7 @@ def test_gpus_are_not_left_without_cpu() -> None:
 
 
 def test_scarce_models_are_kept_for_those_that_need_them() -> None:
-    state = State(("cpu",))
+    state = AllocationState(("cpu",))
     state.put_node(Node("a", (64000,), 4, "T4"))
     state.put_node(Node("b", (64000,), 4, "V100"))
     constrained = Request((1000,), 1, models=frozenset({"T4"}))
@@ -170,7 +172,7 @@ def test_scarce_models_are_kept_for_those_that_need_them() -> None:
 
 
 def test_links_decide_among_nodes() -> None:
-    state = State(("cpu",))
+    state = AllocationState(("cpu",))
     for name in ("a", "b"):
         state.put_node(Node(name, (64000,), 8, "V100", of("v100-pcie-8").machine))
     scorer = Scorer(state)
@@ -193,7 +195,7 @@ def test_objectives_come_before_fragmentation() -> None:
     typical = [Request((1000,), 8)] * 9 + [Request((1000,), 4)]
     wanted, chosen = Request((1000,), 4), {}
     for objective in get_args(Objective):
-        state = State(("cpu",))
+        state = AllocationState(("cpu",))
         for name, machine in (("half", "v100-pcie-8"), ("fast", "dgx1-v100"), ("idle", "v100-pcie-8")):
             state.put_node(Node(name, (64000,), 8, "V100", of(machine).machine))
         state.book("x", Booking(0, (1000,), mask(0, 1, 2, 3)))

@@ -7,21 +7,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from avactl.hardware.placement.allocation import MAX_GPUS, MILLI_PER_GPU, Booking, BookingError, Node, State
+from avactl.hardware.placement.allocation import MAX_GPUS, MILLI_PER_GPU, AllocationState, Booking, BookingError, Node
 from avactl.hardware.placement.request import Request
 
 ARRAYS = ("free", "gpu_free", "gpu_total", "whole", "model_free")
 
 
-def small() -> State:
-    state = State(("cpu", "memory"), ("rack",))
+def small() -> AllocationState:
+    state = AllocationState(("cpu", "memory"), ("rack",))
     state.put_node(Node("a", (8000, 64), 4, "V100", domains=("r1",)))
     state.put_node(Node("b", (8000, 64), 2, "A100", domains=("r2",)))
     state.put_node(Node("c", (4000, 64), domains=("r1",)))
     return state
 
 
-def picture(state: State) -> list[object]:
+def picture(state: AllocationState) -> list[object]:
     return [getattr(state, name).tolist() for name in ARRAYS] + [
         dict(state.bookings),
         [set(keys) for keys in state.held],

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from avactl.hardware.placement.allocation import MILLI_PER_GPU, Booking, Node, State
+from avactl.hardware.placement.allocation import MILLI_PER_GPU, AllocationState, Booking, Node
 from avactl.hardware.placement.diagnosis import Cause, Lack, fits_empty, gang_message, pod_message, why_gang, why_pod
-from avactl.hardware.placement.gang import Gang, Role, place_gang
+from avactl.hardware.placement.gang import Gang, GangRole, place_gang
 from avactl.hardware.placement.request import Request
 from avactl.hardware.placement.score import Scorer
 from tests.kinds.test_hardware import of
@@ -20,9 +20,9 @@ from tests.work import calls
 H100 = frozenset({"H100"})
 
 
-def fleet() -> State:
+def fleet() -> AllocationState:
     """Block b1 with four machines of which one is busy, b2 with two, and two other nodes."""
-    state = State(("cpu", "memory"), ("block",))
+    state = AllocationState(("cpu", "memory"), ("block",))
     for index in range(6):
         state.put_node(Node(f"h{index}", (64000, 512), 8, "H100", domains=("b1" if index < 4 else "b2",)))
     state.put_node(Node("v", (64000, 512), 8, "V100", of("v100-pcie-8").machine))
@@ -31,13 +31,13 @@ def fleet() -> State:
     return state
 
 
-def words(state: State, request: Request) -> str:
+def words(state: AllocationState, request: Request) -> str:
     return pod_message(why_pod(state, request))
 
 
 def test_a_gang_is_told_which_block_comes_nearest() -> None:
     state = fleet()
-    gang = Gang((Role("worker", Request((32000, 64), 8, models=H100), 4),), within="block")
+    gang = Gang((GangRole("worker", Request((32000, 64), 8, models=H100), 4),), within="block")
     reason = why_gang(state, gang)
     assert reason is not None
     assert reason.ever
@@ -46,17 +46,17 @@ def test_a_gang_is_told_which_block_comes_nearest() -> None:
 
 
 def test_a_gang_that_can_never_fit_is_told_so() -> None:
-    reason = why_gang(fleet(), Gang((Role("worker", Request((1000, 1), 2, models=H100), 30),)))
+    reason = why_gang(fleet(), Gang((GangRole("worker", Request((1000, 1), 2, models=H100), 30),)))
     assert reason is not None
     assert gang_message(reason) == (
         "needs capacity for 30 pods with 2 free H100; only 21 available; "
         "the cluster is too small for it even if it is empty"
     )
-    assert why_gang(fleet(), Gang((Role("worker", Request((1000, 1), 2, models=H100), 21),))) is None
+    assert why_gang(fleet(), Gang((GangRole("worker", Request((1000, 1), 2, models=H100), 21),))) is None
 
 
 def test_servers_without_gpus_have_reasons_too() -> None:
-    gang = Gang((Role("worker", Request((1000, 1), 1), 1), Role("server", Request((60000, 1)), 9)))
+    gang = Gang((GangRole("worker", Request((1000, 1), 1), 1), GangRole("server", Request((60000, 1)), 9)))
     reason = why_gang(fleet(), gang)
     assert reason is not None
     assert gang_message(reason).startswith("needs capacity for 9 pods; only 7 available; the cluster is too small")
@@ -113,7 +113,7 @@ def test_every_lack_has_its_words() -> None:
 
 
 def test_links_that_no_machine_has_are_not_called_a_lack_of_size() -> None:
-    state = State(("cpu",))
+    state = AllocationState(("cpu",))
     state.put_node(Node("v", (64000,), 8, "V100", of("v100-pcie-8").machine))
     state.put_node(Node("nobody-knows-its-links", (64000,), 8, "V100"))
     state.put_node(Node("cpu", (64000,)))
@@ -121,7 +121,7 @@ def test_links_that_no_machine_has_are_not_called_a_lack_of_size() -> None:
         "fits on none of 3 nodes: 2 have no 6 GPUs that are known to have link socket, 1 has no GPUs; "
         "no node is suitable even if it is empty"
     )
-    gang = Gang((Role("w", Request((1,), 2, link="pcieSwitch", required=True), 4),))
+    gang = Gang((GangRole("w", Request((1,), 2, link="pcieSwitch", required=True), 4),))
     assert why_gang(state, gang) is None
     state.book("one", Booking(0, (0,), 1))
     reason = why_gang(state, gang)
@@ -130,32 +130,32 @@ def test_links_that_no_machine_has_are_not_called_a_lack_of_size() -> None:
 
 
 def test_a_node_in_no_rack_is_not_called_a_rack() -> None:
-    state = State(("cpu",), ("example.com/rack",))
+    state = AllocationState(("cpu",), ("example.com/rack",))
     state.put_node(Node("a", (4,), 8, domains=("r1",)))
     state.put_node(Node("b", (4,), 8))
-    reason = why_gang(state, Gang((Role("w", Request((1,), 8), 2),), within="example.com/rack"))
+    reason = why_gang(state, Gang((GangRole("w", Request((1,), 8), 2),), within="example.com/rack"))
     assert reason is not None
     assert "in one rack; b (without label example.com/rack) has 1, rack r1 has 1" in gang_message(reason)
 
 
 def test_roles_that_are_too_much_together() -> None:
     """Each role alone has room; whether they ever do together, the empty fleet says."""
-    state = State(("cpu",))
+    state = AllocationState(("cpu",))
     for name in ("a", "b"):
         state.put_node(Node(name, (4,), 8))
     state.book("runs", Booking(1, (1,), 1))
-    roles = Role("worker", Request((1,), 8), 1), Role("server", Request((1,), 4), 3)
+    roles = GangRole("worker", Request((1,), 8), 1), GangRole("server", Request((1,), 4), 3)
     assert why_gang(state, Gang(roles)) is None
     assert place_gang(Scorer(state), "x", Gang(roles)) is None
     assert not fits_empty(state, Gang(roles))
-    fewer = Gang((roles[0], Role("server", Request((1,), 4), 2)))
+    fewer = Gang((roles[0], GangRole("server", Request((1,), 4), 2)))
     assert place_gang(Scorer(state), "x", fewer) is None
     assert fits_empty(state, fewer)
     assert list(state.bookings) == ["runs"]
 
 
 def test_shares_where_there_are_no_gpus() -> None:
-    state = State(("cpu",))
+    state = AllocationState(("cpu",))
     state.put_node(Node("cpu", (4,)))
     assert words(state, Request((1,), 1, 500)) == (
         "fits on none of 1 node: 1 has no GPUs; no node is suitable even if it is empty"
@@ -163,9 +163,9 @@ def test_shares_where_there_are_no_gpus() -> None:
 
 
 def test_an_empty_fleet_has_an_answer() -> None:
-    state = State(("cpu",))
+    state = AllocationState(("cpu",))
     assert pod_message(why_pod(state, Request((1,), 1))) == "there are no nodes"
-    reason = why_gang(state, Gang((Role("w", Request((1,), 1), 1),)))
+    reason = why_gang(state, Gang((GangRole("w", Request((1,), 1), 1),)))
     assert reason is not None
     assert "only 0 available" in gang_message(reason)
     assert Scorer(state).choose(Request((1,), 1)) is None
@@ -197,17 +197,17 @@ def test_counts_are_whole_and_agree_with_the_choice(seed: int) -> None:
     scores = Scorer(state).scores(request)
     assert reason.fitting == int(np.isfinite(scores).sum())
     assert reason.fitting + sum(cause.nodes for cause in reason.causes) == reason.nodes == 8
-    gang = Gang((Role("w", request, rng.randrange(1, 9)),), rng.choice([None, "block"]))
+    gang = Gang((GangRole("w", request, rng.randrange(1, 9)),), rng.choice([None, "block"]))
     assert (why_gang(state, gang) is None) == (place_gang(Scorer(state), "x", gang) is not None)
 
 
 def test_reasons_are_quick() -> None:
     """5,000 nodes are looked at as arrays, not one by one."""
-    state = State(("cpu",), ("block",))
+    state = AllocationState(("cpu",), ("block",))
     for index in range(5000):
         slot = state.put_node(Node(f"n{index}", (64000,), 8, "H100", domains=(index // 100,)))
         state.book(index, Booking(slot, (1000,), 1))
-    gang = Gang((Role("w", Request((1000,), 8), 10),), within="block")
+    gang = Gang((GangRole("w", Request((1000,), 8), 10),), within="block")
     assert calls(lambda: why_gang(state, gang)) < 1000
     reason = why_gang(state, gang)
     assert reason is not None

@@ -17,18 +17,18 @@ from unittest.mock import patch
 import orjson
 
 from avactl.change.plan import rollout
-from avactl.change.plan.model import Plan, Verdict
+from avactl.change.plan.model import Plan, PlanVerdict
 from avactl.change.plan.planner import make_plan
 from avactl.change.plan.snapshot.capture import take_snapshot
 from avactl.change.plan.snapshot.loader import read
-from avactl.change.plan.workloads import KINDS, Maker, Workload, find_surroundings, find_workloads
+from avactl.change.plan.workloads import KINDS, PlannedWorkload, WorkloadMaker, find_surroundings, find_workloads
 from avactl.compiler import Compilation
 from avactl.contracts.document import load
 from avactl.contracts.scheduling import PlacementPolicy
 from avactl.kube.access import from_kubeconfig
 from avactl.kube.client import Client
 from avactl.program.manifest import Body
-from avactl.scheduler.daemon import Daemon, Options
+from avactl.scheduler.daemon import SchedulerDaemon, SchedulerOptions
 from avactl.scheduler.writers.evictor import Evictor
 from tests.kinds.compiling import DIGEST, apply, compiled, unchecked
 from tools.controlplane import ApiError, ControlPlane, KubeClient
@@ -184,7 +184,7 @@ class Arena:
         """The pods of workloads that are not known yet, as their controllers would make them, by name."""
         # Of job masters.
         apply(self.kube, [manifest for manifest in result.manifests if manifest.kind == "ServiceAccount"])
-        maker = Maker(find_surroundings(result.manifests, "main"), "", mark)
+        maker = WorkloadMaker(find_surroundings(result.manifests, "main"), "", mark)
         works = find_workloads(result.manifests, "main")
         for id_ in sorted(works, key=lambda each: (each.namespace, each.name)):
             if str(id_) in known or id_.namespace == SYSTEM:
@@ -236,7 +236,7 @@ class Arena:
 
         async def run() -> None:
             async with Client(self.access, "avactl-scheduler") as client:
-                daemon = Daemon(client, Options(self.policy.system_namespace, policy=self.policy))
+                daemon = SchedulerDaemon(client, SchedulerOptions(self.policy.system_namespace, policy=self.policy))
                 tasks = [asyncio.create_task(daemon.run()), asyncio.create_task(self._settled(daemon))]
                 try:
                     done, _ = await asyncio.wait(tasks, return_when="FIRST_COMPLETED")
@@ -250,7 +250,7 @@ class Arena:
         asyncio.run(run())
         return self.pods()
 
-    async def _settled(self, daemon: Daemon) -> None:
+    async def _settled(self, daemon: SchedulerDaemon) -> None:
         ending: dict[str, float] = {}
         seen, since, deadline = b"", time.monotonic(), time.monotonic() + 60
         while True:
@@ -282,7 +282,7 @@ class Arena:
         wait_until(true, timeout=timeout)
 
 
-def _busy(daemon: Daemon, pods: dict[str, Body]) -> str:
+def _busy(daemon: SchedulerDaemon, pods: dict[str, Body]) -> str:
     """What the scheduler does not know of these pods, or has left to do; it rests between two tries too."""
     cache, queue, room = daemon.cache, daemon.queue, daemon.cycle.preemptor
     known = {(key, pod.uid, pod.node) for key, pod in cache.tables.pods.items()}
@@ -336,7 +336,7 @@ def seen(pods: dict[str, Body], name: str) -> str:
 
 def foretold(plan: Plan) -> dict[str, str]:
     """What the plan says of each spec, in the same words."""
-    short = {Verdict.STARTS: "starts", Verdict.GOES_ON: "starts", Verdict.NEVER: "never"}
+    short = {PlanVerdict.STARTS: "starts", PlanVerdict.GOES_ON: "starts", PlanVerdict.NEVER: "never"}
     return {entry.owner.name: short.get(entry.verdict, "waits") for entry in plan.entries}
 
 
@@ -369,7 +369,7 @@ def agree(arena: Arena, seed: int) -> list[str]:
     expected, found = outcomes(plan, before, pods)
     if expected != found:
         # Who comes first of those that have one priority and were made in one second, no rule says.
-        def shuffled(works: Iterable[Workload]) -> list[Workload]:
+        def shuffled(works: Iterable[PlannedWorkload]) -> list[PlannedWorkload]:
             return sorted(works, key=lambda work: (made.get(work.origin.key[2], ""), random.random()))
 
         for _ in range(_ORDERS):

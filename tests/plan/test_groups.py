@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import json
 
-from avactl.change.plan.model import Cost, Entry, Owner, Place, Plan, Verdict, Wait
+from avactl.change.plan.model import Cost, Plan, PlanEntry, PlannedOwner, PlannedPlace, PlanVerdict, Wait
 from avactl.change.plan.output.groups import group_rows
 from avactl.change.plan.output.json_output import render_json
 from avactl.change.plan.output.markdown import LIMIT, render_markdown
 from avactl.change.plan.output.text import render_text
 
 
-def entry(name: str, pods: int = 1, verdict: Verdict = Verdict.STARTS, words: str = "") -> Entry:
+def entry(name: str, pods: int = 1, verdict: PlanVerdict = PlanVerdict.STARTS, words: str = "") -> PlanEntry:
     waits = (Wait(verdict, pods, words),) if words else ()
     placed = 0 if words else pods
-    places = () if words else (Place("v100", 1),)
-    owner = Owner("TrainingJob", "vision", name)
+    places = () if words else (PlannedPlace("v100", 1),)
+    owner = PlannedOwner("TrainingJob", "vision", name)
     cost = Cost({"V100": 8.0 * pods}, hours=2.0)
-    return Entry(owner, "train", "added", verdict, pods, placed, places, waits, cost=cost)
+    return PlanEntry(owner, "train", "added", verdict, pods, placed, places, waits, cost=cost)
 
 
 def test_equal_predictions_are_one_row() -> None:
     entries = [entry(f"fold-{number:02}") for number in range(20)]
-    entries += [entry("big", pods=4), entry("late", verdict=Verdict.QUOTA, words="late waits for its team")]
-    entries += [entry("slow", verdict=Verdict.QUOTA, words="slow waits for its team")]
+    entries += [entry("big", pods=4), entry("late", verdict=PlanVerdict.QUOTA, words="late waits for its team")]
+    entries += [entry("slow", verdict=PlanVerdict.QUOTA, words="slow waits for its team")]
     plan = Plan("train", "specs", tuple(entries))
     found = group_rows(plan)
     assert [len(row.entries) for row in found] == [2, 1, 20]

@@ -10,11 +10,11 @@ import pytest
 from avactl.change.diff import compare
 from avactl.change.plan.cluster_state import configured_objects, declared_machines, declared_state
 from avactl.change.plan.effects import owner_of
-from avactl.change.plan.model import Entry, Owner, Plan, Verdict
+from avactl.change.plan.model import Plan, PlanEntry, PlannedOwner, PlanVerdict
 from avactl.change.plan.output.text import render_text
 from avactl.change.plan.planner import make_plan
 from avactl.change.plan.rollout import place_all
-from avactl.change.plan.simulator import World
+from avactl.change.plan.simulator import SimulatedCluster
 from avactl.change.plan.snapshot.loader import SnapshotError, read, strip_objects, write
 from avactl.change.plan.workloads import find_surroundings, find_workloads
 from avactl.compiler import Compilation
@@ -99,13 +99,13 @@ def plan(base: Compilation | None, head: Compilation, **more: Any) -> Plan:
     return make_plan(base, head, "main", **more)
 
 
-def entry(found: Plan, name: str) -> Entry:
+def entry(found: Plan, name: str) -> PlanEntry:
     return next(each for each in found.entries if each.owner.name == name)
 
 
 def snapshot(result: Compilation) -> bytes:
     """A snapshot of a cluster where this runs."""
-    world = World(declared_state(result.program, result.manifests, "main"))
+    world = SimulatedCluster(declared_state(result.program, result.manifests, "main"))
     works = [work for work in find_workloads(result.manifests, "main").values() if work.id.namespace != "avactl-system"]
     place_all(world, works, find_surroundings(result.manifests, "main"), "2026-01-01T00:00:00Z", "live")
     objects = {**configured_objects(result.manifests, "main"), **declared_machines(result.program, "main")}
@@ -121,7 +121,7 @@ def snapshot(result: Compilation) -> bytes:
 def test_a_new_job_starts_and_says_where() -> None:
     found = plan(compile_(platform()), compile_(platform(), job("new", 2)))
     new = entry(found, "new")
-    assert (new.verdict, new.pods, new.placed, new.change) == (Verdict.STARTS, 2, 2, "added")
+    assert (new.verdict, new.pods, new.placed, new.change) == (PlanVerdict.STARTS, 2, 2, "added")
     assert [(place.pool, place.machines, place.domains) for place in new.places] == [("v100", 2, ("rack r1",))]
     assert found.fine
     assert [(pool.before, pool.after) for pool in found.pools] == [(0, 16)]
@@ -132,7 +132,7 @@ def test_room_is_missing_beside_what_runs_already(live: bool) -> None:
     base = compile_(platform(), job("old", 3))
     head = compile_(platform(), job("old", 3), job("new", 2))
     new = entry(plan(base, head, live=read(snapshot(base), "s") if live else None), "new")
-    assert new.verdict == Verdict.ROOM
+    assert new.verdict == PlanVerdict.ROOM
     assert "needs 2 machines with 8 free V100; only 1 available" in new.waits[0].words
     assert new.waits[0].room == "rack r1 has capacity for 1 of 2"
 
@@ -141,16 +141,16 @@ def test_quota_says_its_numbers_and_beyond_the_cluster_is_never() -> None:
     quotas = quota("vision", 8, 8)
     base = compile_(platform(quotas=quotas), job("old", 1))
     new = entry(plan(base, compile_(platform(quotas=quotas), job("old", 1), job("new", 2))), "new")
-    assert new.verdict == Verdict.QUOTA
+    assert new.verdict == PlanVerdict.QUOTA
     assert "requests 16 V100, uses 8 of 16 (8 guaranteed + 8 borrowed)" in new.waits[0].words
     # The specs declare more machines than there are.
     few = read(snapshot(compile_(platform(count=1))), "s")
-    assert entry(plan(None, compile_(platform(), job("new", 2)), live=few), "new").verdict == Verdict.NEVER
+    assert entry(plan(None, compile_(platform(), job("new", 2)), live=few), "new").verdict == PlanVerdict.NEVER
     # Nor does a quota that gives way help then.
     full = compile_(platform(count=1, quotas=quotas), job("old", 1))
     head = compile_(platform(quotas=quotas), job("old", 1), job("new", 2))
     new = entry(plan(full, head, live=read(snapshot(full), "s")), "new")
-    assert new.verdict == Verdict.NEVER
+    assert new.verdict == PlanVerdict.NEVER
     assert "requests 16 V100, uses 8" in new.waits[0].words
     assert new.waits[0].words.endswith("; the cluster is too small for it even if it is empty")
 
@@ -160,7 +160,7 @@ def test_a_changed_job_restarts_and_others_stay(live: bool) -> None:
     base = compile_(platform(), job("a", 2), job("b", 2))
     head = compile_(platform(), job("a", 2), job("b", 2, more="  env: {X: '1'}\n"))
     found = plan(base, head, live=read(snapshot(base), "s") if live else None)
-    assert [(e.owner.name, e.verdict, e.restarts) for e in found.entries] == [("b", Verdict.STARTS, 2)]
+    assert [(e.owner.name, e.verdict, e.restarts) for e in found.entries] == [("b", PlanVerdict.STARTS, 2)]
     assert not found.effects
 
 
@@ -168,23 +168,23 @@ def test_a_run_that_may_end_first_is_not_stopped() -> None:
     base = compile_(platform(), job("a", 2))
     head = compile_(platform(), job("a", 2, more="  env: {X: '1'}\n  onChange: finish\n"))
     a = entry(plan(base, head), "a")
-    assert (a.verdict, a.restarts, a.later) == (Verdict.GOES_ON, 0, True)
+    assert (a.verdict, a.restarts, a.later) == (PlanVerdict.GOES_ON, 0, True)
 
 
 def test_a_rollout_needs_room_for_its_surge() -> None:
     base, head = compile_(platform(), service(3)), compile_(platform(), service(3, "2"))
     api = entry(plan(base, head), "api")
-    assert api.verdict == Verdict.STARTS
+    assert api.verdict == PlanVerdict.STARTS
     assert api.surge is not None
     assert (api.surge.wanted, api.surge.placed, api.placed) == (1, 1, 3)
     full = plan(compile_(platform(), service(4)), compile_(platform(), service(4, "2")))
     api = entry(full, "api")
     assert api.surge is not None
-    assert (api.verdict, api.surge.placed, api.restarts) == (Verdict.ROOM, 0, 0)
+    assert (api.verdict, api.surge.placed, api.restarts) == (PlanVerdict.ROOM, 0, 0)
     assert "rollout stalls, the old pods keep running" in render_text([full])
     # One that stops a pod first needs none.
     api = entry(plan(compile_(platform(), service(4, surge=0)), compile_(platform(), service(4, "2", surge=0))), "api")
-    assert (api.verdict, api.placed) == (Verdict.STARTS, 4)
+    assert (api.verdict, api.placed) == (PlanVerdict.STARTS, 4)
 
 
 def groups(replicas: int, version: str = "1", surge: int = 1, name: str = "chat") -> str:
@@ -206,7 +206,7 @@ GROUPS = platform(cluster="leaderWorkerSet: {}")
 
 def test_groups_of_pods_start_whole_or_wait() -> None:
     chat = entry(plan(None, compile_(GROUPS, groups(2))), "chat")
-    assert (chat.verdict, chat.pods, chat.placed) == (Verdict.STARTS, 4, 4)
+    assert (chat.verdict, chat.pods, chat.placed) == (PlanVerdict.STARTS, 4, 4)
     assert chat.cost is not None
     assert chat.cost.gpus == {"V100": 32}
     # Three of four machines are left: one group starts, and no pod of the other.
@@ -217,24 +217,24 @@ def test_groups_of_pods_start_whole_or_wait() -> None:
 
 @pytest.mark.parametrize("live", [False, True])
 def test_a_rollout_of_groups_needs_room_for_a_group(live: bool) -> None:
-    def rolled(replicas: int, surge: int) -> Entry:
+    def rolled(replicas: int, surge: int) -> PlanEntry:
         base, head = (compile_(GROUPS, groups(replicas, version, surge)) for version in "12")
         return entry(plan(base, head, live=read(snapshot(base), "s") if live else None), "chat")
 
     chat = rolled(1, 1)
     assert chat.surge is not None
-    assert (chat.verdict, chat.surge.wanted, chat.surge.placed, chat.placed) == (Verdict.STARTS, 2, 2, 2)
+    assert (chat.verdict, chat.surge.wanted, chat.surge.placed, chat.placed) == (PlanVerdict.STARTS, 2, 2, 2)
     chat = rolled(2, 1)
     assert chat.surge is not None
-    assert (chat.verdict, chat.surge.placed, chat.restarts) == (Verdict.ROOM, 0, 0)
-    assert (rolled(2, 0).verdict, rolled(2, 0).placed) == (Verdict.STARTS, 4)
+    assert (chat.verdict, chat.surge.placed, chat.restarts) == (PlanVerdict.ROOM, 0, 0)
+    assert (rolled(2, 0).verdict, rolled(2, 0).placed) == (PlanVerdict.STARTS, 4)
 
 
 @pytest.mark.parametrize("live", [False, True])
 def test_fewer_groups_are_no_restart(live: bool) -> None:
     base, head = compile_(GROUPS, groups(2)), compile_(GROUPS, groups(1))
     chat = entry(plan(base, head, live=read(snapshot(base), "s") if live else None), "chat")
-    assert (chat.verdict, chat.pods, chat.placed, chat.restarts, chat.ends) == (Verdict.GOES_ON, 2, 2, 0, 2)
+    assert (chat.verdict, chat.pods, chat.placed, chat.restarts, chat.ends) == (PlanVerdict.GOES_ON, 2, 2, 0, 2)
 
 
 def roles(replicas: int, version: str = "1") -> str:
@@ -245,11 +245,11 @@ def roles(replicas: int, version: str = "1") -> str:
 def test_both_roles_of_a_service_need_room(live: bool) -> None:
     """Of four machines, one reads prompts; the router needs no GPUs."""
 
-    def after(base: Compilation, head: Compilation) -> Entry:
+    def after(base: Compilation, head: Compilation) -> PlanEntry:
         return entry(plan(base, head, live=read(snapshot(base), "s") if live else None), "chat")
 
     chat = entry(plan(None, compile_(GROUPS, roles(3))), "chat")
-    assert (chat.verdict, chat.pods, chat.placed) == (Verdict.STARTS, 5, 5)
+    assert (chat.verdict, chat.pods, chat.placed) == (PlanVerdict.STARTS, 5, 5)
     assert chat.cost is not None
     assert chat.cost.gpus == {"V100": 32}
     base = compile_(GROUPS, roles(2))
@@ -258,7 +258,7 @@ def test_both_roles_of_a_service_need_room(live: bool) -> None:
     # Each role starts one pod of the new version before an old one stops, and there is room for one of them.
     newer = after(base, compile_(GROUPS, roles(2, "2")))
     assert newer.surge is not None
-    assert (newer.verdict, newer.surge.wanted, newer.surge.placed) == (Verdict.ROOM, 1, 0)
+    assert (newer.verdict, newer.surge.wanted, newer.surge.placed) == (PlanVerdict.ROOM, 1, 0)
 
 
 @pytest.mark.parametrize("live", [False, True])
@@ -266,11 +266,11 @@ def test_fewer_pods_are_no_restart(live: bool) -> None:
     base, head = compile_(platform(), service(3)), compile_(platform(), service(1))
     fewer = plan(base, head, live=read(snapshot(base), "s") if live else None)
     api = entry(fewer, "api")
-    assert (api.verdict, api.pods, api.placed, api.restarts, api.ends) == (Verdict.GOES_ON, 1, 1, 0, 2)
+    assert (api.verdict, api.pods, api.placed, api.restarts, api.ends) == (PlanVerdict.GOES_ON, 1, 1, 0, 2)
     assert "2 running pods stop for good" in render_text([fewer])
     # A Job is made anew for that: one of its pods does not come back.
     smaller = entry(plan(compile_(platform(), job("a", 3)), compile_(platform(), job("a", 2))), "a")
-    assert (smaller.verdict, smaller.placed, smaller.restarts, smaller.ends) == (Verdict.STARTS, 2, 2, 1)
+    assert (smaller.verdict, smaller.placed, smaller.restarts, smaller.ends) == (PlanVerdict.STARTS, 2, 2, 1)
 
 
 def test_an_autoscaler_with_new_bounds_changes_how_many_pods_run() -> None:
@@ -280,9 +280,9 @@ def test_an_autoscaler_with_new_bounds_changes_how_many_pods_run() -> None:
 
     base = scaled(2, 4)
     more = entry(plan(base, scaled(3, 4)), "api")
-    assert (more.verdict, more.pods, more.placed) == (Verdict.STARTS, 3, 3)
+    assert (more.verdict, more.pods, more.placed) == (PlanVerdict.STARTS, 3, 3)
     full = plan(base, scaled(4, 4))
-    assert (entry(full, "api").verdict, entry(full, "api").placed) == (Verdict.STARTS, 4)
+    assert (entry(full, "api").verdict, entry(full, "api").placed) == (PlanVerdict.STARTS, 4)
     assert [(effect.owner.name, effect.what) for effect in full.effects] == [("a", "preempted")]
     assert not plan(base, scaled(2, 3)).entries  # two run, and two is what both ask for
     assert not plan(base, scaled(1, 4)).entries  # nobody stops one that runs but the load
@@ -312,7 +312,7 @@ def test_whoever_borrowed_gives_back_and_whoever_waited_starts() -> None:
     quotas = quota("vision", 16, 16) + quota("ads", 16, 16)
     base = compile_(platform(quotas=quotas), job("borrows", 4, "ads"))
     taken = plan(base, compile_(platform(quotas=quotas), job("borrows", 4, "ads"), job("owner", 2)))
-    assert entry(taken, "owner").verdict == Verdict.STARTS
+    assert entry(taken, "owner").verdict == PlanVerdict.STARTS
     effect = taken.effects[0]
     assert (effect.owner.name, effect.what, effect.pods, effect.reason) == ("borrows", "preempted", 4, "quota-reclaim")
     assert effect.by is not None
@@ -322,7 +322,7 @@ def test_whoever_borrowed_gives_back_and_whoever_waited_starts() -> None:
         compile_(platform(quotas=quotas), job("first", 4, "ads"), job("second", 3, "ads")),
         compile_(platform(quotas=quotas), job("second", 3, "ads")),
     )
-    assert entry(given, "first").verdict == Verdict.REMOVED
+    assert entry(given, "first").verdict == PlanVerdict.REMOVED
     assert [(effect.owner.name, effect.what, effect.pods) for effect in given.effects] == [("second", "starts", 3)]
 
 
@@ -345,22 +345,22 @@ def test_whoever_is_preempted_waits_behind_those_that_wait_already(allocation: s
 
 def test_what_its_machines_leave_stops() -> None:
     found = plan(compile_(platform(4), job("old", 4)), compile_(platform(2), "---\n" + job("tiny", 1, gpus=1)[4:]))
-    assert entry(found, "old").verdict == Verdict.REMOVED
+    assert entry(found, "old").verdict == PlanVerdict.REMOVED
     left = plan(compile_(platform(4), job("old", 2)), compile_(platform(1), service(1)))
-    assert entry(left, "api").verdict == Verdict.STARTS
+    assert entry(left, "api").verdict == PlanVerdict.STARTS
 
 
 def test_dra_claims_are_made_and_met() -> None:
     dra = platform(pool=", allocation: dra")
     found = plan(compile_(dra), compile_(dra, job("new", 3), job("more", 2)))
-    assert sorted(each.verdict for each in found.entries) == sorted([Verdict.STARTS, Verdict.ROOM])
+    assert sorted(each.verdict for each in found.entries) == sorted([PlanVerdict.STARTS, PlanVerdict.ROOM])
     assert found.pools[0].after in (16, 24)
 
 
 def test_pods_of_kube_scheduler_are_an_estimate() -> None:
     text = platform().replace("daemons: {scheduler: true}", "")
     new = entry(plan(compile_(text), compile_(text, job("new", 2))), "new")
-    assert (new.verdict, new.estimated) == (Verdict.STARTS, True)
+    assert (new.verdict, new.estimated) == (PlanVerdict.STARTS, True)
 
 
 def test_hours_and_prices() -> None:
@@ -387,8 +387,8 @@ def test_everything_and_nothing() -> None:
     live = read(snapshot(result), "s")
     found = plan(result, result, everything=True, live=live)
     assert {each.owner.name: each.verdict for each in found.entries if each.owner.name != "main"} == {
-        "a": Verdict.GOES_ON,
-        "api": Verdict.GOES_ON,
+        "a": PlanVerdict.GOES_ON,
+        "api": PlanVerdict.GOES_ON,
     }
 
 
@@ -405,8 +405,8 @@ spec:
 """.replace("IMAGE", IMAGE)
     found = plan(base, compile_(platform(2), elastic, job("still", 1, more="  suspended: true\n")))
     grows, still = entry(found, "grows"), entry(found, "still")
-    assert (grows.verdict, grows.placed, grows.pods) == (Verdict.STARTS, 3, 5)
-    assert (still.verdict, still.pods) == (Verdict.STOPPED, 0)
+    assert (grows.verdict, grows.placed, grows.pods) == (PlanVerdict.STARTS, 3, 5)
+    assert (still.verdict, still.pods) == (PlanVerdict.STOPPED, 0)
     assert "starts with 3 of 5 pods" in render_text([found])
     found = plan(compile_(platform(2), job("a", 1)), compile_(platform(2), job("a", 1, more="  suspended: true\n")))
     assert "1 running pod stops  " in render_text([found])  # and not for good
@@ -417,15 +417,15 @@ def test_a_cluster_comes_and_goes() -> None:
     one = compile_(platform(), job("a", 2, more="  cluster: main\n"))
     both = compile_(platform(), job("a", 2, more="  cluster: main\n"), "---\n" + other.partition("---\nkind: Team")[0])
     came = make_plan(one, both, "other")
-    assert [entry.verdict for entry in came.entries] == [Verdict.STARTS]
+    assert [entry.verdict for entry in came.entries] == [PlanVerdict.STARTS]
     gone = make_plan(both, one, "other")
-    assert [entry.verdict for entry in gone.entries] == [Verdict.REMOVED]
+    assert [entry.verdict for entry in gone.entries] == [PlanVerdict.REMOVED]
     assert not make_plan(one, both, "main").entries
 
 
 def test_budgets_protect_what_the_base_runs() -> None:
     result = compile_(platform(), service(3))
-    world = World(declared_state(result.program, result.manifests, "main"))
+    world = SimulatedCluster(declared_state(result.program, result.manifests, "main"))
     works = find_workloads(result.manifests, "main")
     place_all(world, works.values(), find_surroundings(result.manifests, "main"), "2026-01-01T00:00:00Z", "base")
     for manifest in result.manifests:
@@ -460,7 +460,7 @@ def test_a_snapshot_that_somebody_damaged_is_refused(place: str) -> None:
 
 
 def test_a_pod_without_labels_of_a_spec_is_its_own_owner() -> None:
-    assert owner_of(PodInfo(pod("by-hand", 1), 0.0)) == Owner("Pod", "", "vision/by-hand")
+    assert owner_of(PodInfo(pod("by-hand", 1), 0.0)) == PlannedOwner("Pod", "", "vision/by-hand")
 
 
 def test_diff_and_plan_do_not_contradict_each_other() -> None:
@@ -468,7 +468,7 @@ def test_diff_and_plan_do_not_contradict_each_other() -> None:
     urgent = job("urgent", 2, more="  priority: high\n")
     for given in (platform(2), platform(4, quotas=quota("vision", 16, 0))):
         base, head = compile_(given, job("old", 2)), compile_(given, job("old", 2), urgent)
-        assert entry(plan(base, head), "urgent").verdict is Verdict.STARTS
+        assert entry(plan(base, head), "urgent").verdict is PlanVerdict.STARTS
         intent = next(each for each in compare(base, head).intents if each.item.name == "urgent")
         said = [each.text for each in intent.consequences if each.topic in ("capacity", "quota")]
         assert any("not all can run at once" in text for text in said)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from avactl.change.plan.model import Entry
+from avactl.change.plan.model import PlanEntry
 from avactl.change.plan.output.phrases import entry_details, format_price
 from avactl.change.plan.planner import make_plan
 from tests.kinds.compiling import compiled
@@ -16,7 +16,7 @@ PRICED = PLATFORM.replace("  daemons:", "  prices: {currency: EUR, gpus: {V100: 
 )
 
 
-def planned(spec: str, platform: str = PRICED) -> Entry:
+def planned(spec: str, platform: str = PRICED) -> PlanEntry:
     (entry,) = (
         entry
         for entry in make_plan(None, compiled(joined(platform, spec)), "main").entries

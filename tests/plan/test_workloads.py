@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from avactl.change.plan.snapshot.loader import strip_objects
-from avactl.change.plan.workloads import KINDS, Maker, find_surroundings, find_workloads
+from avactl.change.plan.workloads import KINDS, WorkloadMaker, find_surroundings, find_workloads
 from tests.kinds.compiling import DIGEST, apply, unchecked
 from tests.plan.arena import PLATFORM, TEAMS, Arena
 
@@ -92,7 +92,7 @@ def seen(pods: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def test_pods_are_as_the_controllers_make_them(arena: Arena) -> None:
     result = unchecked(SPECS)
     assert result.ok, result.diagnostics
-    maker = Maker(find_surroundings(result.manifests, "main"), "", "x")
+    maker = WorkloadMaker(find_surroundings(result.manifests, "main"), "", "x")
     works = [work for id_, work in find_workloads(result.manifests, "main").items() if id_.namespace == "alpha"]
     mine = [made.pod for work in works for made in maker.pods(work, range(work.count()))]
     apply(arena.kube, result.manifests)

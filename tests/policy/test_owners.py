@@ -13,7 +13,7 @@ from avactl.compiler import compile_tree
 from avactl.compiler.driver import compile_change
 from avactl.compiler.incremental.compile import compile_cached
 from avactl.diagnostics import Diagnostic
-from avactl.policy.owners import Owner, find
+from avactl.policy.owners import CodeOwner, find
 from avactl.spec.repository.tree import DirTree, MemoryTree
 from avactl.workbench.scaffold import template_files
 from tests.cli.running import Run
@@ -61,7 +61,7 @@ def told(found: tuple[Diagnostic, ...]) -> list[str]:
     ],
 )
 def test_patterns_match_as_in_codeowners(pattern: str, inside: list[str], outside: list[str]) -> None:
-    owners = (Owner(path=pattern),)
+    owners = (CodeOwner(path=pattern),)
     assert [path for path in inside if not find(owners, path)] == []
     assert [path for path in outside if find(owners, path)] == []
 

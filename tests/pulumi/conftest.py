@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from avactl.apply.pulumi.engine import Options, Session, StackName
+from avactl.apply.pulumi.engine import EngineOptions, Session, StackName
 from avactl.compiler import Compilation, compile_tree
 from avactl.spec.repository.tree import DirTree
 from tests.pulumi.repository import files
@@ -83,7 +83,7 @@ class Repository:
 
     def session(self) -> Session:
         """The team's stack."""
-        return Session(self.compile(), StackName("main", self.team), Options(self.root, self.plane.kubeconfig))
+        return Session(self.compile(), StackName("main", self.team), EngineOptions(self.root, self.plane.kubeconfig))
 
     def live(self, kind: str, name: str) -> dict[str, Any] | None:
         """An object of the team's namespace as it is in the cluster."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from avactl.apply.pulumi.engine import EngineError, Options, Session, StackName, WrongUseError, stack_names
+from avactl.apply.pulumi.engine import EngineOptions, PulumiEngineError, Session, StackName, WrongUseError, stack_names
 from avactl.compiler import compile_tree
 from avactl.spec.repository.tree import DirTree
 from tests.pulumi.conftest import Repository
@@ -163,7 +163,7 @@ def test_a_rename_that_would_leave_data_behind_is_refused(repository: Repository
     repository.session().up()
     home = uid(repository.live("PersistentVolumeClaim", "anna-home"))
     repository.write(("metadata: {name: anna,", "metadata: {name: annette,"))
-    with pytest.raises(EngineError, match=r"an empty .*annette-home would replace it") as caught:
+    with pytest.raises(PulumiEngineError, match=r"an empty .*annette-home would replace it") as caught:
         repository.session().up()
     assert "objectName: anna`" in caught.value.hint
     assert uid(repository.live("PersistentVolumeClaim", "anna-home")) == home
@@ -326,7 +326,7 @@ def test_a_whole_platform_is_applied_once(cluster: str, backend: Path) -> None:
     root = ROOT / "examples" / "ava"
     compilation = compile_tree(DirTree(root))
     with ControlPlane(controller_manager=True) as plane, plane.client() as kube:
-        options = Options(root, plane.kubeconfig, {cluster: "avactl"})
+        options = EngineOptions(root, plane.kubeconfig, {cluster: "avactl"})
         for manifest in compilation.manifests:
             if manifest.patch and manifest.cluster == cluster:
                 kube.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": manifest.name}})

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from avactl.apply.pulumi import engine
-from avactl.apply.pulumi.engine_report import Report, report_lines, report_summary
+from avactl.apply.pulumi.engine_report import EngineReport, report_lines, report_summary
 from avactl.base.installation import install_command
 from avactl.cli.app import app
 from avactl.compiler import compile_tree
@@ -37,8 +37,8 @@ def complaint(text: str, urn: str | None = None) -> Any:
     return SimpleNamespace(diagnostic_event=said, resource_pre_event=None)
 
 
-def report(*events: Any) -> Report:
-    result = Report()
+def report(*events: Any) -> EngineReport:
+    result = EngineReport()
     for entry in events:
         result.take(entry)
     return result

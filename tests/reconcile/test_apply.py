@@ -10,11 +10,11 @@ from typing import Any
 import orjson
 import pytest
 
-from avactl.apply.reconcile.actions import Action, Step
-from avactl.apply.reconcile.options import Options
+from avactl.apply.reconcile.actions import Action, ReconcileStep
+from avactl.apply.reconcile.options import ReconcileOptions
 from avactl.apply.reconcile.reconciler import Reconciler
 from avactl.apply.reconcile.reporting.commit_status import status_words
-from avactl.apply.reconcile.reporting.report import Result, as_json, as_text
+from avactl.apply.reconcile.reporting.report import StepResult, as_json, as_text
 from avactl.kube import access
 from avactl.kube.client import Client, UnreachableError
 from avactl.kube.object_client import ObjectClient
@@ -63,7 +63,7 @@ def job(policy: str = "retain", change: str = "replace") -> str:
     return JOB.replace("POLICY", policy).replace("CHANGE", change)
 
 
-def by_title(result: Result) -> dict[str, Step]:
+def by_title(result: StepResult) -> dict[str, ReconcileStep]:
     """The steps of a run by what they are about."""
     return {step.title: step for step in result.steps}
 
@@ -492,7 +492,7 @@ def test_the_system_namespace_of_a_run_without_specs_is_avactls(world: World) ->
 
     async def prepare() -> None:
         async with Client(access.find(world.kubeconfig)) as client:
-            await Reconciler(client, Options(namespace=f"{world.name}-system")).prepare(())
+            await Reconciler(client, ReconcileOptions(namespace=f"{world.name}-system")).prepare(())
 
     asyncio.run(prepare())
     assert world.kube.get("v1", "Namespace", f"{world.name}-system")

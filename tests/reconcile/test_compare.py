@@ -10,8 +10,8 @@ import pytest
 from avactl.apply.reconcile.actions import holds_data
 from avactl.apply.reconcile.diffing.field_policy import Hands, controller_paths, without_fields
 from avactl.apply.reconcile.diffing.managed_fields import format_path
-from avactl.apply.reconcile.diffing.object_diff import Comparison, compare
-from avactl.apply.reconcile.health import State, crashing_container, is_starting, object_health, of_pods
+from avactl.apply.reconcile.diffing.object_diff import ObjectComparison, compare
+from avactl.apply.reconcile.health import HealthState, crashing_container, is_starting, object_health, of_pods
 from avactl.compiler import compile_tree
 from avactl.program import registry
 from avactl.spec.repository.tree import DirTree
@@ -33,11 +33,11 @@ def deployment(**spec: Any) -> dict[str, Any]:
     return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "a", "namespace": "n"}, "spec": spec}
 
 
-def compared(want: dict[str, Any], there: dict[str, Any], owned: tuple[str, ...] = ()) -> Comparison:
+def compared(want: dict[str, Any], there: dict[str, Any], owned: tuple[str, ...] = ()) -> ObjectComparison:
     return compare(want, there, controller_paths(want["kind"], owned), HANDS)
 
 
-def fields_of(result: Comparison) -> list[str]:
+def fields_of(result: ObjectComparison) -> list[str]:
     return [difference.field for difference in result.all()]
 
 
@@ -161,15 +161,15 @@ def test_data_is_held_unless_the_mark_says_otherwise() -> None:
 
 def test_health_of_what_waits_and_what_is_ill() -> None:
     job = {"kind": "Job", "metadata": {}, "spec": {}, "status": {}}
-    assert object_health(job).state is State.ready
+    assert object_health(job).state is HealthState.ready
     failed = {"conditions": [{"type": "Failed", "status": "True", "message": "no"}]}
-    assert object_health({**job, "status": failed}).state is State.failed
+    assert object_health({**job, "status": failed}).state is HealthState.failed
     body = {**deployment(replicas=2), "status": {"observedGeneration": 1, "updatedReplicas": 2, "replicas": 2}}
-    assert object_health(body).state is State.progressing
+    assert object_health(body).state is HealthState.progressing
     pending = {"metadata": {"name": "p"}, "spec": {}, "status": {}}
     waiting = of_pods([pending])
     assert waiting is not None
-    assert waiting.state is State.waiting
+    assert waiting.state is HealthState.waiting
     assert of_pods([{**pending, "spec": {"nodeName": "n"}}]) is None
 
 
@@ -188,7 +188,7 @@ def test_init_containers_and_sidecars_that_crash_are_seen() -> None:
     said = "pod p, container server: CrashLoopBackOff back-off 5m0s"
     for found in (of_pods([pod]), crashing_container([pod])):
         assert found is not None
-        assert (found.state, found.reason) == (State.progressing, said)
+        assert (found.state, found.reason) == (HealthState.progressing, said)
     assert crashing_container([{**pod, "status": {}}]) is None
     assert is_starting({"status": {"active": 2, "ready": 1}})
     assert not is_starting({"status": {"active": 2, "ready": 2}})
@@ -209,19 +209,19 @@ def test_groups_of_pods_are_ready_once_all_are_updated_and_ready() -> None:
         ({"observedGeneration": 2, "updatedReplicas": 2, "readyReplicas": 1}, "1 of 2 groups are ready"),
         ({"observedGeneration": 2, "updatedReplicas": 2, "readyReplicas": 2}, "not all groups are updated and ready"),
     ):
-        assert object_health({**body, "status": status}) == (State.progressing, reason)
+        assert object_health({**body, "status": status}) == (HealthState.progressing, reason)
     ready = {"observedGeneration": 2, "updatedReplicas": 2, "readyReplicas": 2, "conditions": available}
-    assert object_health({**body, "status": ready}).state is State.ready
+    assert object_health({**body, "status": ready}).state is HealthState.ready
 
 
 @pytest.mark.parametrize(
     ("message", "state"),
     [
-        ('pods "a-1" is forbidden: exceeded quota: team', State.waiting),
-        ('pods "a-1" is forbidden: violates PodSecurity', State.progressing),
+        ('pods "a-1" is forbidden: exceeded quota: team', HealthState.waiting),
+        ('pods "a-1" is forbidden: violates PodSecurity', HealthState.progressing),
     ],
 )
-def test_pods_that_a_quota_refuses_are_not_waited_for(message: str, state: State) -> None:
+def test_pods_that_a_quota_refuses_are_not_waited_for(message: str, state: HealthState) -> None:
     """There are no pods then that could say that they wait for room."""
     refused = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": message}
     there = {**deployment(replicas=2), "status": {"observedGeneration": 1, "conditions": [refused]}}

@@ -8,11 +8,11 @@ from typing import Any
 import orjson
 import pytest
 
-from avactl.apply.reconcile.actions import Action, Step
-from avactl.apply.reconcile.health import Health, State
+from avactl.apply.reconcile.actions import Action, ReconcileStep
+from avactl.apply.reconcile.health import Health, HealthState
 from avactl.apply.reconcile.inventory import Records
 from avactl.apply.reconcile.reporting.events import RunEvents
-from avactl.apply.reconcile.reporting.report import Result, as_text
+from avactl.apply.reconcile.reporting.report import StepResult, as_text
 from avactl.base.object_identity import Gvk, ObjectKey
 from avactl.base.terminal import inert_text
 from tests.kube.recording_client import RecordingClient
@@ -20,14 +20,14 @@ from tests.kube.recording_client import RecordingClient
 HOSTILE = "::error::x\n##[error]y\x1b[2J\r\nsection_start:1:z " + "a" * 100_000
 
 
-def result() -> Result:
+def result() -> StepResult:
     metadata = {"name": "job", "namespace": "vision", "uid": "u"}
     live = {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata}
-    step = Step(
+    step = ReconcileStep(
         Action.change, "Job vision/job", ObjectKey("batch", "Job", "vision", "job"), 0, live=live, error=HOSTILE
     )
-    health = {"Job vision/job": Health(State.failed, HOSTILE)}
-    return Result("main", "x", "c" * 40, steps=[step], health=health, problem=HOSTILE)
+    health = {"Job vision/job": Health(HealthState.failed, HOSTILE)}
+    return StepResult("main", "x", "c" * 40, steps=[step], health=health, problem=HOSTILE)
 
 
 def test_a_report() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from avactl.apply.reconcile.health import Health, State, object_health
+from avactl.apply.reconcile.health import Health, HealthState, object_health
 from tests.definitions import define_groups
 from tests.reconcile.world import World
 
@@ -63,21 +63,23 @@ def made(body: dict[str, Any], revision: str, **replicas: int) -> list[dict[str,
 
 
 def test_the_groups_of_the_current_templates_are_ready() -> None:
-    assert object_health(live(), made(live(), "r1")).state is State.ready
-    assert object_health(live()) == Health(State.progressing, OBSERVED)
-    assert object_health(live(), made(live(), "r1")[:1]) == Health(State.progressing, OBSERVED)
+    assert object_health(live(), made(live(), "r1")).state is HealthState.ready
+    assert object_health(live()) == Health(HealthState.progressing, OBSERVED)
+    assert object_health(live(), made(live(), "r1")[:1]) == Health(HealthState.progressing, OBSERVED)
 
 
 def test_groups_of_other_templates_do_not_count() -> None:
     old, new = made(live(), "r1"), made(live("2"), "r2")
-    assert object_health(live("2"), old) == Health(State.progressing, OBSERVED)
-    assert object_health(live("2"), [*old, *new]) == Health(State.progressing, "3 old groups are still terminating")
+    assert object_health(live("2"), old) == Health(HealthState.progressing, OBSERVED)
+    assert object_health(live("2"), [*old, *new]) == Health(
+        HealthState.progressing, "3 old groups are still terminating"
+    )
     drained = made(live(), "r1", prefill=0, decode=0)
-    assert object_health(live("2"), [*drained, *new]).state is State.ready
+    assert object_health(live("2"), [*drained, *new]).state is HealthState.ready
     # A key that is removed is a change, too.
     less = live()
     del less["spec"]["roles"][0]["spec"]["leaderWorkerTemplate"]["workerTemplate"]["metadata"]["labels"]
-    assert object_health(less, old) == Health(State.progressing, OBSERVED)
+    assert object_health(less, old) == Health(HealthState.progressing, OBSERVED)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +93,7 @@ def test_groups_of_other_templates_do_not_count() -> None:
 def test_each_role_is_ready(change: dict[str, int], reason: str) -> None:
     sets = made(live(), "r1")
     (sets[1]["spec"] if "replicas" in change else sets[1]["status"]).update(change)
-    assert object_health(live(), sets) == Health(State.progressing, reason)
+    assert object_health(live(), sets) == Health(HealthState.progressing, reason)
 
 
 SERVICE = f"""\
@@ -118,7 +120,7 @@ def test_a_run_waits_for_both_roles(world: World) -> None:
     def seen() -> Health | None:
         return world.once(timeout=1.0).health.get(title)
 
-    assert seen() == Health(State.progressing, OBSERVED)
+    assert seen() == Health(HealthState.progressing, OBSERVED)
     body = world.kube.get(f"{PREFIX}/v1", "DisaggregatedSet", "chat", namespace)
     owner = {"apiVersion": f"{PREFIX}/v1", "kind": "DisaggregatedSet", "name": "chat", "uid": body["metadata"]["uid"]}
     for each in made(body, "r1"):
@@ -131,4 +133,4 @@ def test_a_run_waits_for_both_roles(world: World) -> None:
         world.kube.patch({**each, "status": status}, subresource="/status")
     assert seen() is None
     world.replace("service.yaml", 'version: "1", path: /opt/m-1', 'version: "2", path: /opt/m-2')
-    assert seen() == Health(State.progressing, OBSERVED)
+    assert seen() == Health(HealthState.progressing, OBSERVED)

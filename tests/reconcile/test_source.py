@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from avactl.apply.reconcile.reporting import commit_status
-from avactl.apply.reconcile.source import Branch, Revision, WorkingDirectory, without_credentials
+from avactl.apply.reconcile.source import SourceBranch, SourceRevision, WorkingDirectory, without_credentials
 from avactl.spec.repository.git import GitError
 from avactl.spec.repository.tree import MemoryTree
 
@@ -42,7 +42,7 @@ def commit(directory: Path, text: str) -> str:
 
 
 def test_a_branch_is_fetched_and_followed_also_after_a_forced_push(repository: Path, tmp_path: Path) -> None:
-    branch = Branch(str(repository), "main", "specs", cache=tmp_path / "cache")
+    branch = SourceBranch(str(repository), "main", "specs", cache=tmp_path / "cache")
     first = branch.newest()
     assert first.tree.paths() == ["a.yaml"]
     assert first.tree.read("a.yaml") == b"one"
@@ -60,7 +60,9 @@ def test_specs_in_a_directory_with_a_name_that_git_uses(repository: Path, tmp_pa
     (repository / "objects").mkdir()
     (repository / "objects" / "b.yaml").write_text("two")
     commit(repository, "one")
-    assert Branch(str(repository), "main", "objects", cache=tmp_path / "cache").newest().tree.paths() == ["b.yaml"]
+    assert SourceBranch(str(repository), "main", "objects", cache=tmp_path / "cache").newest().tree.paths() == [
+        "b.yaml"
+    ]
 
 
 def test_a_working_directory_has_a_commit_only_while_it_is_clean(repository: Path) -> None:
@@ -73,10 +75,10 @@ def test_a_working_directory_has_a_commit_only_while_it_is_clean(repository: Pat
 
 def test_what_git_cannot_reach_is_one_line_without_credentials(repository: Path, tmp_path: Path) -> None:
     with pytest.raises(GitError, match="has no branch `nope`"):
-        Branch(str(repository), "nope", cache=tmp_path / "cache").newest()
+        SourceBranch(str(repository), "nope", cache=tmp_path / "cache").newest()
     secret = "https://me:s3cr3t-t0ken@127.0.0.1:9/x.git"
     with pytest.raises(GitError) as error:
-        Branch(secret, "main", cache=tmp_path / "cache").newest()
+        SourceBranch(secret, "main", cache=tmp_path / "cache").newest()
     assert "s3cr3t" not in str(error.value)
     assert without_credentials(secret) == "https://127.0.0.1:9/x.git"
     assert not [path for path in (tmp_path / "cache").rglob("*") if "s3cr3t" in path.name]
@@ -122,8 +124,8 @@ def forge(monkeypatch: pytest.MonkeyPatch) -> Iterator[Forge]:
     forge.server.server_close()
 
 
-def revision(url: str) -> Revision:
-    return Revision(MemoryTree({}), "c0ffee", "", url)
+def revision(url: str) -> SourceRevision:
+    return SourceRevision(MemoryTree({}), "c0ffee", "", url)
 
 
 def test_the_status_of_a_commit(forge: Forge, monkeypatch: pytest.MonkeyPatch) -> None:

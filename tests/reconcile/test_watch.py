@@ -9,7 +9,7 @@ import socket
 import httpx
 import pytest
 
-from avactl.apply.reconcile.options import Options
+from avactl.apply.reconcile.options import ReconcileOptions
 from avactl.apply.reconcile.reconciler import Reconciler
 from avactl.kube import access
 from avactl.kube.client import Client
@@ -78,6 +78,6 @@ def test_a_branch_is_followed_and_drift_put_back(world: World) -> None:
 
 async def _hold_lease(world: World) -> bool:
     async with Client(access.find(world.kubeconfig)) as client:
-        reconciler = Reconciler(client, Options(namespace=f"{world.name}-system", inventory="lab"))
+        reconciler = Reconciler(client, ReconcileOptions(namespace=f"{world.name}-system", inventory="lab"))
         async with reconciler.lease.hold(patience=30.0):
             return reconciler.lease.leading()

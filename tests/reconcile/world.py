@@ -16,11 +16,11 @@ from typing import Any
 import orjson
 
 from avactl.apply.reconcile import command
-from avactl.apply.reconcile.command import Request
+from avactl.apply.reconcile.command import ReconcileRequest
 from avactl.apply.reconcile.desired import INVENTORY, Wanted
 from avactl.apply.reconcile.live_state import ALWAYS
 from avactl.apply.reconcile.reconciler import reconcile_once
-from avactl.apply.reconcile.reporting.report import Result
+from avactl.apply.reconcile.reporting.report import StepResult
 from avactl.compiler import compile_tree
 from avactl.kube import access
 from avactl.kube.client import Client
@@ -143,17 +143,19 @@ class World:
         self.running.append(process)
         return process
 
-    def _request(self, **options: Any) -> Request:
-        return command.Request(path=self.repository, connect=partial(access.find, self.kubeconfig, ""), **options)
+    def _request(self, **options: Any) -> ReconcileRequest:
+        return command.ReconcileRequest(
+            path=self.repository, connect=partial(access.find, self.kubeconfig, ""), **options
+        )
 
-    def once(self, cluster: str = "", **options: Any) -> Result:
+    def once(self, cluster: str = "", **options: Any) -> StepResult:
         """One run in this process."""
         options.setdefault("timeout", 20.0)
         request = self._request(cluster=cluster, **options)
         declared = command.compile_revision(request, command.source_of(request).newest())
         assert declared.ok, declared.compilation.diagnostics
 
-        async def go() -> Result:
+        async def go() -> StepResult:
             async with Client(request.connect(declared.cluster)) as client:
                 return (await reconcile_once(client, declared.options, declared.wanted))[0]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from avactl.change.diff.model import Diff
-from avactl.change.review.comment import Artifact, Review, Section, compose, marker, whole
+from avactl.change.review.comment import Artifact, CommentSection, Review, compose, marker, whole
 from avactl.change.review.comparison import Sides
 from avactl.cli.changes.ci import plan_of
 from avactl.forges import FORGES, forge_names
@@ -154,17 +154,17 @@ def test_a_credential_of_the_base_is_covered() -> None:
 
 def test_further_sections_have_their_room() -> None:
     sides = case_sides(next(case for case in CASES if case.name == "scale-a-job"))
-    plan = Section("Will it run?", "- `vision/resnet50` starts now\n")
-    review = Review("1", "2", diff=sides.review.diff, sections=[plan, Section("Empty", "")])
+    plan = CommentSection("Will it run?", "- `vision/resnet50` starts now\n")
+    review = Review("1", "2", diff=sides.review.diff, sections=[plan, CommentSection("Empty", "")])
     text = compose(review, ".", sides.source, limit=65_000)
     assert "\n### Will it run?\n\n- `vision/resnet50` starts now\n" in text
     assert "Empty" not in text
-    long = Review("1", "2", diff=sides.review.diff, sections=[Section("Long", "- `x`\n" * 50_000)])
+    long = Review("1", "2", diff=sides.review.diff, sections=[CommentSection("Long", "- `x`\n" * 50_000)])
     assert len(compose(long, ".", sides.source, limit=65_000)) <= 65_000
 
 
 def test_a_fold_that_is_cut_is_closed() -> None:
-    long = Section("Long", "<details><summary>all</summary>\n\n" + "- `x`\n" * 50_000 + "\n</details>\n")
+    long = CommentSection("Long", "<details><summary>all</summary>\n\n" + "- `x`\n" * 50_000 + "\n</details>\n")
     sides = case_sides(next(case for case in CASES if case.name == "scale-a-job"))
     text = compose(Review("1", "2", diff=sides.review.diff, sections=[long]), ".", sides.source, limit=65_000)
     assert text.count("<details>") == text.count("</details>") == 2

@@ -78,11 +78,11 @@ from avactl.spec.repository.checkout import is_ci
 from avactl.spec.repository.git_tree import _unshallow_hint
 from avactl.spec.repository.tree import MemoryTree
 from avactl.workbench.scaffold import template_files
-from avactl.workbench.scaffold.choice import Choice
+from avactl.workbench.scaffold.choice import ScaffoldChoice
 
 env = {"ANVIL_CI": "1", "GITHUB_ACTIONS": "true", "ANVIL_TOKEN": "t"}
 os.environ["ANVIL_CI"] = "1"
-written = template_files(Choice("none", "anvil"))
+written = template_files(ScaffoldChoice("none", "anvil"))
 destination = _find_destination(env, "https://anvil.test/acme/specs")
 run = current_run(env)
 specs = compile_tree(MemoryTree({"specs.yaml": sys.stdin.buffer.read()}))

@@ -8,7 +8,7 @@ from typing import Any
 from avactl.contracts import names
 from avactl.contracts.pod_annotations import DEVICES, GANG_SIZE, PREEMPTION
 from avactl.contracts.scheduling import PlacementPolicy
-from avactl.hardware.placement.quota import Limit, Quota
+from avactl.hardware.placement.quota import QuotaLimit, QuotaNode
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.constraints.cached_datasets import CachedDatasets
 from avactl.scheduler.constraints.constraint_set import ConstraintSet
@@ -98,8 +98,8 @@ class Memory:
     # -- what the test does -----------------------------------------------------------------------------------------
 
     def quota(self, team: str, guaranteed: int, borrow: int | None = None, weight: int = 1) -> None:
-        limits = {"V100": Limit(guaranteed, borrow, weight)}
-        self.cache.quotas.put_quota(team, TeamQuota(team, (team,), Quota(team, limits)))
+        limits = {"V100": QuotaLimit(guaranteed, borrow, weight)}
+        self.cache.quotas.put_quota(team, TeamQuota(team, (team,), QuotaNode(team, limits)))
 
     def pod(self, team: str, name: str, gpus: int = 0, notes: dict[str, str] | None = None, **spec: Any) -> None:
         self.clock += 1

@@ -7,7 +7,7 @@ from typing import Any
 from avactl.contracts.document import load
 from avactl.contracts.scheduling import POOL_KEY, PoolFacts
 from avactl.scheduler.cache.cluster import ClusterCache
-from avactl.scheduler.objects.config import Pool
+from avactl.scheduler.objects.config import ConfiguredPool
 from tests.kinds.compiling import DIGEST, body, compiled
 
 SPECS = f"""
@@ -24,10 +24,10 @@ spec: {{cluster: main, machineType: a100-sxm-8, count: 4}}
 RACK = "topology.kubernetes.io/rack"
 
 
-def pool(specs: str = SPECS, name: str = "big") -> Pool:
+def pool(specs: str = SPECS, name: str = "big") -> ConfiguredPool:
     """The pool as the scheduler reads it."""
     config = body(compiled(specs), "ConfigMap", f"avactl-pool-{name}", "avactl-system")
-    return Pool.from_facts(load(PoolFacts, config["data"][POOL_KEY]))
+    return ConfiguredPool.from_facts(load(PoolFacts, config["data"][POOL_KEY]))
 
 
 def node(name: str, gpus: int = 8, rack: str = "", pool: str = "big", **spec: Any) -> dict[str, Any]:

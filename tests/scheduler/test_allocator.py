@@ -8,8 +8,8 @@ import pytest
 
 from avactl.scheduler.dra.allocator import StuckError
 from avactl.scheduler.dra.manager import DraManager
-from avactl.scheduler.dra.resource_claim import DeviceClass, ResourceClaim, parse
-from avactl.scheduler.dra.resource_slices import Result
+from avactl.scheduler.dra.resource_claim import LiveDeviceClass, ResourceClaim, parse
+from avactl.scheduler.dra.resource_slices import AllocationResult
 from avactl.scheduler.objects.node_rules import RuleError
 from tests.cluster_fixtures import unavailable
 from tests.scheduler.device_worlds import NODE, Object, peer, world
@@ -25,11 +25,11 @@ def ours(given: Object) -> list[Object] | None:
     dra = DraManager("gpu.example.com")
     for item in given["slices"]:
         dra.put_slice(item)
-    classes = {item["metadata"]["name"]: DeviceClass.parse(item) for item in given["classes"]}
+    classes = {item["metadata"]["name"]: LiveDeviceClass.parse(item) for item in given["classes"]}
     dra.classes = classes
     for item in given["allocated"]:
         results = item["status"]["allocation"]["devices"]["results"]
-        dra.devices.hold(item["metadata"]["uid"], tuple(Result.parse(each) for each in results))
+        dra.devices.hold(item["metadata"]["uid"], tuple(AllocationResult.parse(each) for each in results))
     claims = [ResourceClaim(item) for item in given["claims"]]
     labels = given["node"]["metadata"]["labels"]
     try:

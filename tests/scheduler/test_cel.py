@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from avactl.kinds.cluster.devices import device_selector
-from avactl.scheduler.cel.compiler import CelError, Device, compile_selector, quantity, version
+from avactl.scheduler.cel.compiler import CelDevice, CelError, compile_selector, quantity, version
 
-V100 = Device(
+V100 = CelDevice(
     "gpu.nvidia.com",
     {
         "gpu.nvidia.com": {

@@ -11,7 +11,7 @@ import pytest
 from avactl.hardware.machine import Machine, PcieSwitch
 from avactl.scheduler.dra.manager import DraManager
 from avactl.scheduler.dra.resource_claim import ResourceClaim
-from avactl.scheduler.objects.config import Pool
+from avactl.scheduler.objects.config import ConfiguredPool
 from avactl.scheduler.objects.node_rules import NotYetError
 from avactl.scheduler.objects.pod_info import PodInfo
 from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup
@@ -29,7 +29,7 @@ class Claiming(Memory):
 
     def __init__(self, machines: int = 1) -> None:
         super().__init__(0)
-        self.cache.put_pool(Pool("p", "dra", "", "", GPU, TWO_SOCKETS))
+        self.cache.put_pool(ConfiguredPool("p", "dra", "", "", GPU, TWO_SOCKETS))
         for name, driver in (("gpu", GPU), ("nic", NIC)):
             selectors = [{"cel": {"expression": f'device.driver == "{driver}"'}}]
             self.cache.dra.put_class({"metadata": {"name": name}, "spec": {"selectors": selectors}})

@@ -14,7 +14,7 @@ from avactl.contracts.scheduling import PoolFacts, TeamLeaf
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.cache.team_usage import StartRequest
 from avactl.scheduler.handlers import resources
-from avactl.scheduler.objects.config import Pool, TeamQuota
+from avactl.scheduler.objects.config import ConfiguredPool, TeamQuota
 from tests.kinds.compiling import body, compiled
 from tests.scheduler import offline
 
@@ -67,7 +67,7 @@ def test_whatever_is_read_can_be_scheduled_with(given: dict[str, Any]) -> None:
                 if given is QUOTA:
                     made.quotas.put_quota("vision", TeamQuota.from_leaf(load(TeamLeaf, orjson.dumps(data))))
                 else:
-                    made.put_pool(Pool.from_facts(load(PoolFacts, orjson.dumps(data))))
+                    made.put_pool(ConfiguredPool.from_facts(load(PoolFacts, orjson.dumps(data))))
             except DocumentError:
                 refused += 1
                 continue

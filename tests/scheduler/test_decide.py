@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from avactl.contracts.scheduling import PlacementPolicy
-from avactl.kube.access import Access
+from avactl.kube.access import ClusterAccess
 from avactl.kube.client import Client
 from avactl.scheduler import daemon as daemons
-from avactl.scheduler.daemon import Daemon, Options
+from avactl.scheduler.daemon import SchedulerDaemon, SchedulerOptions
 from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup
 from tools.waiting import wait_until_async
 
@@ -25,15 +25,17 @@ def pod(name: str, cpu: str = "1", **spec: Any) -> dict[str, Any]:
     return {"metadata": metadata, "spec": {"schedulerName": "avactl", "containers": [container], **spec}}
 
 
-def daemon_of_one_machine() -> Daemon:
-    daemon = Daemon(Client(Access("http://nobody", None, lambda: "")), Options("avactl-system", policy=POLICY))
+def daemon_of_one_machine() -> SchedulerDaemon:
+    daemon = SchedulerDaemon(
+        Client(ClusterAccess("http://nobody", None, lambda: "")), SchedulerOptions("avactl-system", policy=POLICY)
+    )
     status = {"allocatable": {"cpu": "4", "memory": "1Gi", "pods": "10"}}
     daemon.cache.put_node({"metadata": {"name": "a"}, "spec": {}, "status": status})
     return daemon
 
 
 def test_a_decision_that_fails_stops_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run() -> Daemon:
+    async def run() -> SchedulerDaemon:
         daemon = daemon_of_one_machine()
         for name in ("odd", "plain"):
             daemon.pod_handler.put(pod(name))
@@ -76,8 +78,8 @@ def test_what_comes_free_right_after_a_try_is_not_left_until_the_next_tick(monke
 
 def test_a_replica_that_takes_over_after_long_is_alive_while_it_lists_anew() -> None:
     async def run() -> None:
-        client = Client(Access("http://nobody", None, lambda: ""))
-        daemon = Daemon(client, Options("avactl-system", "lease", policy=POLICY))
+        client = Client(ClusterAccess("http://nobody", None, lambda: ""))
+        daemon = SchedulerDaemon(client, SchedulerOptions("avactl-system", "lease", policy=POLICY))
         for reflector in daemon._reflectors:
             reflector.synced.set()
         daemon._turned -= 3600.0  # so long did it stand by

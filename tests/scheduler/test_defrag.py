@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from avactl.kube.access import Access
+from avactl.kube.access import ClusterAccess
 from avactl.kube.client import Client
 from avactl.scheduler.defrag import planner
 from avactl.scheduler.defrag.planner import DefragPlan, NoPlanError
@@ -33,7 +33,7 @@ def saved(name: str, gpus: int, node: str, devices: str, every: str = "900", **m
 
 
 def view(nodes: list[dict[str, Any]], pods: list[dict[str, Any]]) -> ClusterView:
-    seen = ClusterView(Client(Access("http://nobody", None, lambda: "")), SYSTEM)
+    seen = ClusterView(Client(ClusterAccess("http://nobody", None, lambda: "")), SYSTEM)
     seen.cache.put_pool(offline.pool())
     for item in nodes:
         seen.cache.put_node(item)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from avactl.apply.reconcile import role_sets
-from avactl.apply.reconcile.health import Health, State, object_health
+from avactl.apply.reconcile.health import Health, HealthState, object_health
 from avactl.base.object_identity import ObjectKey
-from avactl.change.plan.workloads import Maker, find_surroundings, find_workloads
+from avactl.change.plan.workloads import WorkloadMaker, find_surroundings, find_workloads
 from avactl.contracts import names
 from avactl.contracts.pod_annotations import GANG_SIZE
 from tests.kinds.compiling import DIGEST, apply
@@ -72,21 +72,21 @@ def test_the_life_of_a_service(world: World) -> None:
     world.wait(lambda: sum(1 for node in world.nodes_of().values() if node) in (3, 4))
     placed = [name for name in servers(world, "prefill") if world.nodes_of()[name]]
     assert len(placed) in (0, 2)
-    assert judged(world).state is State.progressing
+    assert judged(world).state is HealthState.progressing
     world.node("n3")
     assert len({node for name, node in world.bound().items() if name in servers(world)}) == 4
-    world.wait(lambda: judged(world).state is State.ready)
+    world.wait(lambda: judged(world).state is HealthState.ready)
     assert {name: len(servers(world, name)) for name in ROLES} == {"prefill": 2, "decode": 2}
     _is_wired(world)
     _plans_make_the_same_pods(world)
     _scales(world)
     before = uids(world)
     apply(world.kube, specs(service("2")))
-    assert judged(world) == Health(State.progressing, "the controller has not observed the change yet")
+    assert judged(world) == Health(HealthState.progressing, "the controller has not observed the change yet")
     world.wait(
         lambda: (
             not {before[name] for name in before if "router" not in name} & set(uids(world).values())
-            and judged(world).state is State.ready
+            and judged(world).state is HealthState.ready
         ),
         timeout=patience(180),
     )
@@ -135,7 +135,7 @@ def _budget(world: World) -> dict[str, Any]:
 def _plans_make_the_same_pods(world: World) -> None:
     """What plans make of the roles is what their controllers make, as far as the scheduler reads it."""
     manifests = specs(service())
-    maker = Maker(find_surroundings(manifests, "main"), "", "x")
+    maker = WorkloadMaker(find_surroundings(manifests, "main"), "", "x")
     mine = []
     for role in ROLES:
         work = find_workloads(manifests, "main")[ObjectKey("disaggregatedset.x-k8s.io", KIND, "vision", f"chat-{role}")]
@@ -148,7 +148,7 @@ def _scales(world: World) -> None:
     """Another number of replicas neither restarts pods nor counts as ready too early."""
     before = uids(world)
     apply(world.kube, specs(service(replicas=1)))
-    world.wait(lambda: len(servers(world, "decode")) == 1 and judged(world).state is State.ready)
+    world.wait(lambda: len(servers(world, "decode")) == 1 and judged(world).state is HealthState.ready)
     apply(world.kube, specs(service(replicas=2)))
-    world.wait(lambda: len(servers(world, "decode")) == 2 and judged(world).state is State.ready)
+    world.wait(lambda: len(servers(world, "decode")) == 2 and judged(world).state is HealthState.ready)
     assert len(set(before.values()) & set(uids(world).values())) == 4

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from avactl.apply.reconcile.health import State, object_health
+from avactl.apply.reconcile.health import HealthState, object_health
 from avactl.base.object_identity import ObjectKey
-from avactl.change.plan.workloads import Maker, find_surroundings, find_workloads
+from avactl.change.plan.workloads import WorkloadMaker, find_surroundings, find_workloads
 from avactl.contracts import names
 from tests.kinds.compiling import DIGEST, apply
 from tests.scheduler.groups import groups, seen, specs, uids
@@ -62,10 +62,10 @@ def test_the_life_of_a_service(world: World) -> None:
     assert placed in ({"chat-0", "chat-0-1"}, {"chat-1", "chat-1-1"})
     late = min(world.pods().keys() - placed)
     assert world.waiting(late, "needs").startswith("needs 2 machines with 8 free V100; only 1 available")
-    assert object_health(state(world)).state is State.progressing
+    assert object_health(state(world)).state is HealthState.progressing
     world.node("n3")
     assert len(set(world.bound().values())) == 4
-    world.wait(lambda: object_health(state(world)).state is State.ready)
+    world.wait(lambda: object_health(state(world)).state is HealthState.ready)
     _is_wired(world)
     _plans_make_the_same_pods(world)
     _starts_again_as_a_whole(world)
@@ -73,7 +73,8 @@ def test_the_life_of_a_service(world: World) -> None:
     apply(world.kube, specs(service("2")))
     world.wait(
         lambda: (
-            not set(before.values()) & set(uids(world).values()) and object_health(state(world)).state is State.ready
+            not set(before.values()) & set(uids(world).values())
+            and object_health(state(world)).state is HealthState.ready
         ),
         timeout=patience(),
     )
@@ -110,7 +111,7 @@ def _plans_make_the_same_pods(world: World) -> None:
     """What plans make of the set is what its controller makes, as far as the scheduler reads it."""
     manifests = specs(service())
     work = find_workloads(manifests, "main")[ObjectKey("leaderworkerset.x-k8s.io", KIND, "vision", "chat")]
-    maker = Maker(find_surroundings(manifests, "main"), "", "x")
+    maker = WorkloadMaker(find_surroundings(manifests, "main"), "", "x")
     mine = [made.pod for made in maker.pods(work, range(work.count()))]
     assert len(seen(mine, names.LWS_NAME)) == 4
     assert seen(mine, names.LWS_NAME) == seen(world.pods().values(), names.LWS_NAME)
@@ -127,6 +128,6 @@ def _starts_again_as_a_whole(world: World) -> None:
     stopped = {before["chat-1"], before["chat-1-1"]}
     world.wait(lambda: len(uids(world)) == 4 and not stopped & set(uids(world).values()))
     world.bound()
-    world.wait(lambda: object_health(state(world)).state is State.ready)
+    world.wait(lambda: object_health(state(world)).state is HealthState.ready)
     after = uids(world)
     assert (after["chat-0"], after["chat-0-1"]) == (before["chat-0"], before["chat-0-1"])

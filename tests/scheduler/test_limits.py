@@ -9,7 +9,7 @@ import pytest
 
 from avactl.base.quantity import MOST, resource_amount, whole_units
 from avactl.contracts.pod_annotations import MAX_TEXT_CHARS
-from avactl.scheduler.cel.compiler import CelError, Device, compile_selector
+from avactl.scheduler.cel.compiler import CelDevice, CelError, compile_selector
 from avactl.scheduler.objects.limits import bounded, quote
 from avactl.scheduler.objects.pod_info import read_pod
 from tests.scheduler import offline
@@ -177,7 +177,7 @@ def test_quotes_are_one_short_line() -> None:
     assert quote("x" * 1000).endswith("…")
 
 
-DEVICE = Device("gpu.example.com", {"gpu.example.com": {"name": "x"}}, {})
+DEVICE = CelDevice("gpu.example.com", {"gpu.example.com": {"name": "x"}}, {})
 
 
 @pytest.mark.parametrize(

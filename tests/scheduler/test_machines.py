@@ -9,7 +9,7 @@ import pytest
 from avactl.contracts import names
 from avactl.contracts.pod_annotations import GANG_SIZE, GPU_SHARE, LINK, LINK_POLICY
 from avactl.hardware.machine import Machine, Nvlink
-from avactl.scheduler.objects.config import Pool
+from avactl.scheduler.objects.config import ConfiguredPool
 from tests.hardware.topo_matrices import library_machine
 from tests.scheduler.memory import Memory
 
@@ -18,7 +18,7 @@ def world(machine: Machine | None, gpus: int, **status: Any) -> Memory:
     """One machine with so many GPUs of a pool with this type."""
     made = Memory(machines=0)
     if machine is not None:
-        made.cache.put_pool(Pool("p", "devicePlugin", "nvidia.com/gpu", "", "", machine))
+        made.cache.put_pool(ConfiguredPool("p", "devicePlugin", "nvidia.com/gpu", "", "", machine))
     amounts = {"cpu": "64", "memory": "512Gi", "pods": "110", **({"nvidia.com/gpu": str(gpus)} if gpus else {})}
     labels = {names.POOL_LABEL: "p", names.GPU_LABEL: "V100"}
     made.cache.put_node({"metadata": {"name": "n", "labels": labels}, "status": {"allocatable": amounts, **status}})

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from avactl.change.plan.cluster_state import ClusterState
-from avactl.change.plan.simulator import World
+from avactl.change.plan.simulator import SimulatedCluster
 from avactl.contracts.scheduling import PlacementPolicy
 from avactl.hardware.placement.fragmentation import Floats
-from avactl.kube.access import Access
+from avactl.kube.access import ClusterAccess
 from avactl.kube.client import Client
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.constraints import constraint_set
 from avactl.scheduler.constraints.constraint import ALL_NODES, Constraint, NodeFilter, Watch
-from avactl.scheduler.daemon import Daemon, Options
+from avactl.scheduler.daemon import SchedulerDaemon, SchedulerOptions
 from avactl.scheduler.defrag.planner import _pinned_reason
 from avactl.scheduler.inspection.cluster_view import ClusterView
 from avactl.scheduler.objects.node_rules import ReportedWaitError
@@ -135,9 +135,10 @@ def test_gangs_start_as_a_whole_and_grow_on_its_nodes() -> None:
 
 
 def test_the_daemon_watches_its_objects_and_retries_pods_at_its_event() -> None:
-    async def run() -> Daemon:
-        daemon = Daemon(
-            Client(Access("http://nobody", None, lambda: "")), Options(namespace="avactl-system", policy=POLICY)
+    async def run() -> SchedulerDaemon:
+        daemon = SchedulerDaemon(
+            Client(ClusterAccess("http://nobody", None, lambda: "")),
+            SchedulerOptions(namespace="avactl-system", policy=POLICY),
         )
         for name in ("a", "b"):
             daemon.cache.put_node(offline.node(name))
@@ -162,14 +163,14 @@ def test_plans_read_its_objects_and_apply_it(licences: list[dict[str, Any]], wor
     item = offline.pod("solve", 0)
     item["metadata"]["labels"] = LABEL
     nodes = [offline.node("a", pool=""), offline.node("b", pool="")]
-    world = World(ClusterState("main", POLICY, {"nodes": nodes, "licences": licences, "pods": [item]}))
+    world = SimulatedCluster(ClusterState("main", POLICY, {"nodes": nodes, "licences": licences, "pods": [item]}))
     world.settle()
     pod = world.cache.tables.pods["vision/solve"]
     assert (pod.node, world.said.get(pod.uid, "")) == ("" if words else "b", words)
 
 
 def test_defragmentation_does_not_move_what_it_restricts() -> None:
-    view = ClusterView(Client(Access("http://nobody", None, lambda: "")), "avactl-system")
+    view = ClusterView(Client(ClusterAccess("http://nobody", None, lambda: "")), "avactl-system")
     view.cache.put_node(offline.node("a"))
     view.cache.rebuild()
     item = offline.pod("solve", 0, node="a")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from avactl.contracts.scheduling import PlacementPolicy
-from avactl.hardware.placement.gang import Gang, Role, place_gang
+from avactl.hardware.placement.gang import Gang, GangRole, place_gang
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.constraints.constraint_set import ConstraintSet
 from benchmarks.clusters import running
@@ -122,7 +122,7 @@ def test_a_gang_prefers_nodes_among_equal_ones() -> None:
     item["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "16"
     pod = cache.put_pod(item)
     assert pod is not None
-    gang = Gang((Role("worker", cache.requests.request(pod.shape), 2),))
+    gang = Gang((GangRole("worker", cache.requests.request(pod.shape), 2),))
     placed = place_gang(cache.tables.scorer, "gang", gang)
     assert placed is not None
     assert {cache.tables.state.names[member.node] for member in placed} == {"n2", "n3"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from avactl.kube.access import Access
+from avactl.kube.access import ClusterAccess
 from avactl.kube.client import Client, Rate
 from avactl.scheduler.constraints.pod_topology import PodTopology
 from avactl.scheduler.inspection.cluster_view import ClusterView
@@ -215,7 +215,7 @@ def test_who_waits_for_company_is_told_of_it_whatever_namespaces_go_meanwhile() 
 
 
 def test_who_looks_on_for_days_forgets_pods_too() -> None:
-    view = ClusterView(Client(Access("http://nobody", None, lambda: "")), "system")
+    view = ClusterView(Client(ClusterAccess("http://nobody", None, lambda: "")), "system")
     for number in range(20):
         item = pod(f"p{number % 10}", 1, "a", job="train", checkpoint_every="60")
         item["metadata"] |= {"uid": str(number), "ownerReferences": [{"controller": True}]}
@@ -229,7 +229,7 @@ def test_who_looks_on_for_days_forgets_pods_too() -> None:
 
 
 def test_events_of_pods_with_the_longest_names_can_be_written() -> None:
-    reporter = PodReporter(Client(Access("http://nobody", None, lambda: "")), Rate(0, 0))
+    reporter = PodReporter(Client(ClusterAccess("http://nobody", None, lambda: "")), Rate(0, 0))
     reporter.scheduled(PodInfo(pod("x" * 235 + "-" + "y" * 17, 0), 0.0), "a")
     (report,) = reporter._queue
     name, _, number = report.body["metadata"]["name"].partition(".")

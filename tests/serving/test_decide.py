@@ -21,7 +21,7 @@ from avactl.contracts.serving import (
 from avactl.daemons.serving.decide import decide
 from avactl.daemons.serving.revisions import new_body, revisions_of
 from avactl.daemons.serving.sizes import Sizes, next_sizes, step_sizes
-from avactl.daemons.serving.view import Answers, Create, Plan, Reject, Scale, View, Weigh
+from avactl.daemons.serving.view import Answers, Create, Reject, Scale, ServingPlan, View, Weigh
 
 LABELS = {"app": "web", "app.kubernetes.io/component": "server"}
 
@@ -83,7 +83,7 @@ def test_the_condition_says_why_the_first_version_does_not_start() -> None:
     crashing = Answers(why=(False, "model ended with exit code 1: no such bucket"))
     first = RolloutState(stable="new", since=1000.0, reason="Starting")
 
-    def at(now: float, state: RolloutState, answers: Answers, ready: int = 0) -> Plan:
+    def at(now: float, state: RolloutState, answers: Answers, ready: int = 0) -> ServingPlan:
         made = deployment("b")
         config = by_replicas(steps=(RolloutStep(percent=25, pause=60),))
         sets = revisions_of(made, [replica_set("b", "new", 4, ready)])
@@ -140,7 +140,7 @@ def sleeping(
     return View(made, config, state, revisions_of(made, sets), {}, {}, {})
 
 
-def scaled(plan: Plan) -> list[tuple[str, int]]:
+def scaled(plan: ServingPlan) -> list[tuple[str, int]]:
     return [(each.revision.hash, each.replicas) for each in plan.actions if isinstance(each, Scale)]
 
 
@@ -205,7 +205,7 @@ def test_a_version_has_its_whole_time_once_the_service_has_pods_again(in_place: 
 
 @pytest.mark.parametrize(("surge", "in_place"), [(1, False), (0, False), (0, True)])
 def test_a_version_without_analysis_starts_once_before_it_is_promoted(surge: int, in_place: bool) -> None:
-    def step(state: RolloutState, sets: list[dict[str, Any]], now: float) -> Plan:
+    def step(state: RolloutState, sets: list[dict[str, Any]], now: float) -> ServingPlan:
         return decide(sleeping(state, sets, surge=surge, in_place=in_place), now, 1.0, Answers(why=(False, "crashes")))
 
     old, none = replica_set("a", "old", 0, 0), replica_set("b", "new", 0, 0)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from avactl.contracts.names import ROLLOUT
-from avactl.daemons.serving.daemon import Daemon, Options
-from avactl.kube.access import Access
+from avactl.daemons.serving.daemon import ServingDaemon, ServingOptions
+from avactl.kube.access import ClusterAccess
 from avactl.kube.client import Client
 from tools.waiting import wait_until_async
 
@@ -27,7 +27,9 @@ class Passes:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *keys: str) -> None:
         self.begun: Counter[str] = Counter()
         self.going = asyncio.Event()
-        self.daemon = Daemon(Client(Access("http://nobody", None, lambda: "")), Options("avactl-system", interval=60.0))
+        self.daemon = ServingDaemon(
+            Client(ClusterAccess("http://nobody", None, lambda: "")), ServingOptions("avactl-system", interval=60.0)
+        )
         for reflector in self.daemon._reflectors:
             reflector.synced.set()
         for key in keys:

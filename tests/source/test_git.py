@@ -12,7 +12,7 @@ import pytest
 from avactl.spec.repository import git as module
 from avactl.spec.repository import git_tree
 from avactl.spec.repository.git import (
-    Access,
+    GitAccess,
     GitCommandError,
     GitError,
     git_work_tree,
@@ -125,15 +125,15 @@ def test_only_a_fetch_uses_the_user_s_own_ssh(
     canary = tmp_path / "canary"
     monkeypatch.setenv("GIT_SSH_COMMAND", f"touch {canary} #")
     url = "ssh://git@example.com/x.git"
-    for access in (Access.READ, Access.WRITE):
+    for access in (GitAccess.READ, GitAccess.WRITE):
         with pytest.raises(GitCommandError, match="transport 'ssh' not allowed"):
             run_git(repository.root, "fetch", "--", url, access=access)
     assert not canary.exists()
     with pytest.raises(GitCommandError):
-        run_git(repository.root, "fetch", "--", url, access=Access.REMOTE)
+        run_git(repository.root, "fetch", "--", url, access=GitAccess.REMOTE)
     assert canary.exists()
     with pytest.raises(GitCommandError, match="transport 'ext' not allowed"):
-        run_git(repository.root, "fetch", "--", "ext::sh -c true", access=Access.REMOTE)
+        run_git(repository.root, "fetch", "--", "ext::sh -c true", access=GitAccess.REMOTE)
 
 
 @pytest.mark.parametrize(

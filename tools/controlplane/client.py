@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, TypeVar
 import orjson
 
 from avactl.base.object_identity import Gvk
-from avactl.kube.access import Access
+from avactl.kube.access import ClusterAccess
 from avactl.kube.client import JSON, MERGE, ApiError, Client
-from avactl.kube.object_client import APPLY, ObjectClient, Resource
+from avactl.kube.object_client import APPLY, ApiResource, ObjectClient
 from tools.controlplane.process import Closing
 from tools.waiting import PATIENCE_S, wait_until
 
@@ -48,7 +48,7 @@ class KubeClient(Closing):
 
     def __init__(self, url: str, token: str, ca_file: Path, headers: tuple[tuple[str, str], ...] = ()) -> None:
         context = create_default_context(cafile=ca_file)
-        self._client = Client(Access(url, context, lambda: token, headers=headers), "avactl-test")
+        self._client = Client(ClusterAccess(url, context, lambda: token, headers=headers), "avactl-test")
         self._objects = ObjectClient(self._client, patience=0.0)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -189,7 +189,7 @@ class KubeClient(Closing):
             poll=POLL,
         )
 
-    def resource(self, api_version: str, kind: str) -> Resource:
+    def resource(self, api_version: str, kind: str) -> ApiResource:
         """Return the resource of a kind by discovery; cached, and refreshed for an unknown kind."""
         if not self._is_served(Gvk(api_version, kind)):
             raise UnknownKindError(f"the API server serves no {kind} in {api_version}")

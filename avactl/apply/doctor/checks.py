@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from avactl.apply.doctor.live import Live, Resource
-from avactl.apply.doctor.model import Finding, State
-from avactl.apply.doctor.needs import Needs, Pool
+from avactl.apply.doctor.live import Live, LiveResource
+from avactl.apply.doctor.model import CheckState, DoctorFinding
+from avactl.apply.doctor.needs import NeededNodes, ProgramNeeds
 from avactl.apply.doctor.objects import SERVICE
 from avactl.base.quantity import parse_quantity
 from avactl.kinds.cluster.daemons.rbac import ADMINISTRATORS
@@ -33,7 +33,9 @@ _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 _MAX_SHOWN = 3
 _RESOURCE_NAMES = {CLAIM: "claims", CONFIG_MAP: "configmaps", SERVICE: "services"}
 _PRIVILEGED = {
-    str(Resource(group, plural, namespaced=False)) for group, plurals in ADMINISTRATORS.items() for plural in plurals
+    str(LiveResource(group, plural, namespaced=False))
+    for group, plurals in ADMINISTRATORS.items()
+    for plural in plurals
 }
 _ABSENT = frozenset(("",))
 """Stands for an object that does not exist: no ConfigMap has an empty key."""
@@ -54,7 +56,7 @@ CHECKS = (
 """All checks, in the order of the report."""
 
 
-def check(needs: Needs, live: Live, rights: bool = True) -> list[Finding]:
+def check(needs: ProgramNeeds, live: Live, rights: bool = True) -> list[DoctorFinding]:
     """Return the findings of all checks. `rights`: also those of the caller, who applies the objects."""
     found = [
         *_check_version(needs, live),
@@ -77,52 +79,52 @@ def _first_names(names: Collection[str], many: str = "more") -> str:
     return ", ".join(ordered[:_MAX_SHOWN]) + more
 
 
-def _check_version(needs: Needs, live: Live) -> Iterator[Finding]:
+def _check_version(needs: ProgramNeeds, live: Live) -> Iterator[DoctorFinding]:
     declared = needs.version.split(".")
     if live.version.partition("-")[0].partition("+")[0].split(".")[: len(declared)] == declared:
-        yield Finding("version", State.OK, f"Kubernetes {live.version}")
+        yield DoctorFinding("version", CheckState.OK, f"Kubernetes {live.version}")
     else:
         minor = ".".join(live.version.split(".")[:2])
-        yield Finding(
+        yield DoctorFinding(
             "version",
-            State.FAILED,
+            CheckState.FAILED,
             f"Kubernetes {live.version}; the specs declare {needs.version}",
             f'set `kubernetesVersion: "{minor}"` in Cluster {needs.cluster}',
         )
 
 
-def _check_kinds(needs: Needs, live: Live) -> Iterator[Finding]:
+def _check_kinds(needs: ProgramNeeds, live: Live) -> Iterator[DoctorFinding]:
     missing = [kind for kind in needs.kinds.keys() - needs.defined if kind not in live.served]
     for version, kind in sorted(missing):
         group = version.rpartition("/")[0]
         remedy = _INSTALL_HINTS.get(group, f"install the CRD, or upgrade what serves {version}")
         users = _first_names(needs.users[version, kind])
-        yield Finding("api", State.FAILED, f"{kind} of {version} is not served; needed by {users}", remedy)
+        yield DoctorFinding("api", CheckState.FAILED, f"{kind} of {version} is not served; needed by {users}", remedy)
     if len(missing) < len(needs.kinds):
         defined = (
             f", {len(own)} of them once the specs are applied" if (own := needs.defined - live.served.keys()) else ""
         )
         words = f"{len(needs.kinds) - len(missing)} of {len(needs.kinds)} kinds are served{defined}"
-        yield Finding("api", State.OK, words)
+        yield DoctorFinding("api", CheckState.OK, words)
 
 
-def _check_gates(needs: Needs, live: Live) -> Iterator[Finding]:
+def _check_gates(needs: ProgramNeeds, live: Live) -> Iterator[DoctorFinding]:
     if not needs.gates:
         return
     if live.gates is None:
         words = f"{_first_names(needs.gates)}: this account may not read /metrics of the API server"
-        yield Finding("gates", State.UNKNOWN, words, "grant `get` on the non-resource URL /metrics")
+        yield DoctorFinding("gates", CheckState.UNKNOWN, words, "grant `get` on the non-resource URL /metrics")
         return
     off = {gate: users for gate, users in needs.gates.items() if live.gates.get(gate) is False}
     for gate, users in sorted(off.items()):
         words = f"feature gate {gate} is off; needed by {_first_names(users)}"
         remedy = f"start the API server, scheduler, controller manager and kubelets with --feature-gates={gate}=true"
-        yield Finding("gates", State.FAILED, words, remedy)
+        yield DoctorFinding("gates", CheckState.FAILED, words, remedy)
     if len(off) < len(needs.gates):
-        yield Finding("gates", State.OK, f"{_first_names(needs.gates.keys() - off.keys())} not switched off")
+        yield DoctorFinding("gates", CheckState.OK, f"{_first_names(needs.gates.keys() - off.keys())} not switched off")
 
 
-def _check_storage(needs: Needs, live: Live) -> Iterator[Finding]:
+def _check_storage(needs: ProgramNeeds, live: Live) -> Iterator[DoctorFinding]:
     if not needs.claims and not needs.provisioners:
         return
     if live.classes is None:
@@ -139,7 +141,7 @@ def _check_storage(needs: Needs, live: Live) -> Iterator[Finding]:
         if there != declared:
             words = f"storage class {name} has provisioner {there}; the specs declare {declared}"
             remedy = f"write `{there}` in `storageClasses.classes` of Cluster {needs.cluster}"
-            yield Finding("storage", State.FAILED, words, remedy)
+            yield DoctorFinding("storage", CheckState.FAILED, words, remedy)
     for (wanted, many), users in sorted(needs.claims.items(), key=lambda each: (each[0][0] or "", each[0][1])):
         chosen = wanted if wanted is not None else next(iter(defaults), "")
         item = live.classes.get(chosen)
@@ -148,21 +150,25 @@ def _check_storage(needs: Needs, live: Live) -> Iterator[Finding]:
             remedy = (
                 f"set `storageClasses.default` of Cluster {needs.cluster}, or annotate a class with {_DEFAULT_CLASS}"
             )
-            yield Finding("storage", State.FAILED, f"no default storage class; needed by {who}", remedy)
+            yield DoctorFinding("storage", CheckState.FAILED, f"no default storage class; needed by {who}", remedy)
         elif item is None:
             known = _first_names(live.classes) or "none"
             remedy = f"create it, or select another in `storageClasses` of Cluster {needs.cluster}; there are: {known}"
-            yield Finding("storage", State.FAILED, f"no storage class {wanted}; needed by {who}", remedy)
+            yield DoctorFinding("storage", CheckState.FAILED, f"no storage class {wanted}; needed by {who}", remedy)
         elif many and offers_many(str(item.get("provisioner")), ()) is False:
             words = f"storage class {chosen} ({item.get('provisioner')}) offers no ReadWriteMany; needed by {who}"
-            yield Finding("storage", State.FAILED, words, "select a class of a shared file system (CephFS, NFS, …)")
+            yield DoctorFinding(
+                "storage", CheckState.FAILED, words, "select a class of a shared file system (CephFS, NFS, …)"
+            )
         else:
             good += 1
     if good:
-        yield Finding("storage", State.OK, f"{good} of {len(needs.claims)} combinations of class and access mode")
+        yield DoctorFinding(
+            "storage", CheckState.OK, f"{good} of {len(needs.claims)} combinations of class and access mode"
+        )
 
 
-def _check_devices(needs: Needs, live: Live) -> Iterator[Finding]:
+def _check_devices(needs: ProgramNeeds, live: Live) -> Iterator[DoctorFinding]:
     if not needs.device_classes:
         return
     if live.device_classes is None:
@@ -171,10 +177,12 @@ def _check_devices(needs: Needs, live: Live) -> Iterator[Finding]:
     for name, users in sorted(needs.device_classes.items()):
         if name not in live.device_classes:
             remedy = "install the DRA driver that brings it, or declare it in `deviceClasses` of the Cluster"
-            yield Finding("devices", State.FAILED, f"no device class {name}; needed by {_first_names(users)}", remedy)
+            yield DoctorFinding(
+                "devices", CheckState.FAILED, f"no device class {name}; needed by {_first_names(users)}", remedy
+            )
 
 
-def _check_pools(needs: Needs, live: Live) -> Iterator[Finding]:
+def _check_pools(needs: ProgramNeeds, live: Live) -> Iterator[DoctorFinding]:
     if live.nodes is None:
         if needs.pools:
             yield _hidden_finding("nodes", "nodes")
@@ -183,7 +191,9 @@ def _check_pools(needs: Needs, live: Live) -> Iterator[Finding]:
         yield from _check_pool(needs, live, live.nodes, pool)
 
 
-def _check_pool(needs: Needs, live: Live, nodes: Mapping[str, dict[str, object]], pool: Pool) -> Iterator[Finding]:
+def _check_pool(
+    needs: ProgramNeeds, live: Live, nodes: Mapping[str, dict[str, object]], pool: NeededNodes
+) -> Iterator[DoctorFinding]:
     def labels(name: str) -> Mapping[str, str]:
         metadata = nodes[name]["metadata"]
         found = metadata.get("labels") if isinstance(metadata, dict) else None
@@ -194,7 +204,7 @@ def _check_pool(needs: Needs, live: Live, nodes: Mapping[str, dict[str, object]]
         if absent := set(pool.nodes) - nodes.keys():
             words = f"pool {pool.name}: no node {_first_names(absent)}"
             remedy = f"join it to the cluster, or remove it from `nodes` ({pool.where})"
-            yield Finding("nodes", State.FAILED, words, remedy)
+            yield DoctorFinding("nodes", CheckState.FAILED, words, remedy)
     else:
         members = [name for name in nodes if pool.labels.items() <= labels(name).items()]
         if len(members) < pool.least:
@@ -203,7 +213,7 @@ def _check_pool(needs: Needs, live: Live, nodes: Mapping[str, dict[str, object]]
                 f"pool {pool.name}: {len(members)} of {pool.least} nodes have the labels {wanted.replace(' ', ', ')}"
             )
             remedy = f"`kubectl label node NODE {wanted}`, or correct the number ({pool.where})"
-            yield Finding("nodes", State.FAILED, words, remedy)
+            yield DoctorFinding("nodes", CheckState.FAILED, words, remedy)
     bare = set[str]()
     for resource, least in pool.resources.items():
         poor = {name for name in members if _allocatable_amount(nodes[name], resource) < least}
@@ -211,7 +221,7 @@ def _check_pool(needs: Needs, live: Live, nodes: Mapping[str, dict[str, object]]
         if poor:
             words = f"pool {pool.name}: {len(poor)} of {len(members)} nodes offer fewer than {least} {resource}"
             remedy = f"install the device plugin of {resource} and its driver; look at {_first_names(poor)}"
-            yield Finding("devices", State.FAILED, words, remedy)
+            yield DoctorFinding("devices", CheckState.FAILED, words, remedy)
     if pool.driver and live.devices is None:
         yield _hidden_finding("devices", f"the devices (ResourceSlices) of pool {pool.name}")
     elif pool.driver and live.devices is not None:
@@ -220,11 +230,11 @@ def _check_pool(needs: Needs, live: Live, nodes: Mapping[str, dict[str, object]]
         if silent:
             words = f"pool {pool.name}: DRA driver {pool.driver} publishes no devices of {len(silent)} nodes"
             remedy = f"install the driver; look at {_first_names(silent)}"
-            yield Finding("devices", State.FAILED, words, remedy)
+            yield DoctorFinding("devices", CheckState.FAILED, words, remedy)
     if members and len(members) >= pool.least and not bare:
         what = pool.driver or ", ".join(pool.resources)
         words = f"pool {pool.name}: {len(members)} nodes with {pool.gpus} GPUs each ({what})"
-        yield Finding("nodes", State.OK, words)
+        yield DoctorFinding("nodes", CheckState.OK, words)
 
 
 def _allocatable_amount(node: Mapping[str, object], resource: str) -> int:
@@ -236,65 +246,67 @@ def _allocatable_amount(node: Mapping[str, object], resource: str) -> int:
         return 0
 
 
-def _check_secrets(needs: Needs, live: Live) -> Iterator[Finding]:
+def _check_secrets(needs: ProgramNeeds, live: Live) -> Iterator[DoctorFinding]:
     good = 0
     for need in needs.secrets:
         key, who = (need.namespace, need.name), _first_names(need.users)
         where = f"{need.namespace}/{need.name}"
         if key not in live.secrets:
-            state = State.WARNING if need.optional else State.FAILED
+            state = CheckState.WARNING if need.optional else CheckState.FAILED
             words = f"no Secret {where}; {'used' if need.optional else 'needed'} by {who}"
-            yield Finding("secrets", state, words, f"`{need.command()}`")
+            yield DoctorFinding("secrets", state, words, f"`{need.command()}`")
             continue
         present = live.secrets[key]
         if present is None:
             yield _hidden_finding("secrets", f"Secret {where}")
         elif lacking := need.lacks(present):
             words = f"Secret {where} has no key {lacking}; needed by {who}"
-            yield Finding("secrets", State.FAILED, words, f"create it anew: `{need.command()}`")
+            yield DoctorFinding("secrets", CheckState.FAILED, words, f"create it anew: `{need.command()}`")
         else:
             good += 1
     if good:
-        yield Finding("secrets", State.OK, f"{good} of {len(needs.secrets)} exist with their keys")
+        yield DoctorFinding("secrets", CheckState.OK, f"{good} of {len(needs.secrets)} exist with their keys")
 
 
-def _check_objects(needs: Needs, live: Live) -> Iterator[Finding]:
+def _check_objects(needs: ProgramNeeds, live: Live) -> Iterator[DoctorFinding]:
     good: dict[str, int] = {}
     for need in needs.objects:
         check, who = _RESOURCE_NAMES[need.kind], _first_names(need.users)
         where = f"{need.kind} {need.namespace}/{need.name}"
         present = live.objects.get((need.kind, need.namespace, need.name), _ABSENT)
         if present is _ABSENT:
-            state = State.WARNING if need.optional else State.FAILED
+            state = CheckState.WARNING if need.optional else CheckState.FAILED
             words = f"no {where}; {'used' if need.optional else 'needed'} by {who}"
-            yield Finding(check, state, words, need.remedy())
+            yield DoctorFinding(check, state, words, need.remedy())
         elif present is None:
             yield _hidden_finding(check, where)
         elif lacking := need.lacks(present):
             words = f"{where} has no key {lacking}; needed by {who}"
-            yield Finding(check, State.FAILED, words, "add it, or correct the key in the spec")
+            yield DoctorFinding(check, CheckState.FAILED, words, "add it, or correct the key in the spec")
         else:
             good[need.kind] = good.get(need.kind, 0) + 1
     for kind, count in good.items():
         every = sum(need.kind == kind for need in needs.objects)
         keys = " with their keys" if kind == CONFIG_MAP else ""
-        yield Finding(_RESOURCE_NAMES[kind], State.OK, f"{count} of {every} exist{keys}")
+        yield DoctorFinding(_RESOURCE_NAMES[kind], CheckState.OK, f"{count} of {every} exist{keys}")
 
 
-def _check_images(needs: Needs) -> Iterator[Finding]:
+def _check_images(needs: ProgramNeeds) -> Iterator[DoctorFinding]:
     loose = {image for image in needs.images if "@sha256:" not in image}
     for image in sorted(loose)[:_MAX_SHOWN]:
         words = f"{image} of {_first_names(needs.images[image])} has no digest"
-        yield Finding("images", State.WARNING, words, "append `@sha256:…`, so that every pod runs the same image")
+        yield DoctorFinding(
+            "images", CheckState.WARNING, words, "append `@sha256:…`, so that every pod runs the same image"
+        )
     if len(loose) > _MAX_SHOWN:
-        yield Finding("images", State.WARNING, f"{len(loose) - _MAX_SHOWN} more images have no digest")
+        yield DoctorFinding("images", CheckState.WARNING, f"{len(loose) - _MAX_SHOWN} more images have no digest")
     if len(loose) < len(needs.images):
         words = f"{len(needs.images) - len(loose)} of {len(needs.images)} are named by digest"
-        yield Finding("images", State.OK, words)
+        yield DoctorFinding("images", CheckState.OK, words)
 
 
-def _check_rights(needs: Needs, live: Live) -> Iterator[Finding]:
-    places: dict[tuple[Resource, frozenset[str]], set[str]] = {}
+def _check_rights(needs: ProgramNeeds, live: Live) -> Iterator[DoctorFinding]:
+    places: dict[tuple[LiveResource, frozenset[str]], set[str]] = {}
     for (resource, namespace), verbs in live.denied.items():
         places.setdefault((resource, frozenset(verbs)), set()).add(namespace)
     alike: dict[tuple[frozenset[str], frozenset[str]], set[str]] = {}
@@ -307,14 +319,14 @@ def _check_rights(needs: Needs, live: Live) -> Iterator[Finding]:
         privileged = resources & _PRIVILEGED if needs.applied_by == "builtin" and "get" not in lacking else set()
         if privileged:
             remedy = "an administrator applies them: `avactl reconcile --once`"
-            yield Finding("rights", State.WARNING, words + ", ".join(sorted(privileged)), remedy)
+            yield DoctorFinding("rights", CheckState.WARNING, words + ", ".join(sorted(privileged)), remedy)
         if others := resources - privileged:
             remedy = "grant it to the account that applies the objects"
-            yield Finding("rights", State.FAILED, words + ", ".join(sorted(others)), remedy)
+            yield DoctorFinding("rights", CheckState.FAILED, words + ", ".join(sorted(others)), remedy)
     wanted = {live.served[kind] for kind in needs.kinds if kind in live.served}
     if allowed := wanted - {resource for resource, _ in places}:
         words = f"this account may apply and prune {len(allowed)} of {len(wanted)} kinds"
-        yield Finding("rights", State.OK, words)
+        yield DoctorFinding("rights", CheckState.OK, words)
 
 
 def _join_verbs(verbs: Iterable[str]) -> str:
@@ -322,5 +334,7 @@ def _join_verbs(verbs: Iterable[str]) -> str:
     return f"{', '.join(most)} or {last}" if most else last
 
 
-def _hidden_finding(check: str, what: str) -> Finding:
-    return Finding(check, State.UNKNOWN, f"this account may not read {what}", "run doctor with an account that may")
+def _hidden_finding(check: str, what: str) -> DoctorFinding:
+    return DoctorFinding(
+        check, CheckState.UNKNOWN, f"this account may not read {what}", "run doctor with an account that may"
+    )

@@ -21,7 +21,7 @@ _PATCH_VERBS = ("get", "patch")
 """Verbs for objects that exist without avactl."""
 
 
-class Resource(NamedTuple):
+class LiveResource(NamedTuple):
     """A served resource."""
 
     group: str
@@ -38,7 +38,7 @@ class Live:
 
     version: str = ""
     gates: dict[str, bool] | None = None
-    served: dict[tuple[str, str], Resource] = field(default_factory=dict)
+    served: dict[tuple[str, str], LiveResource] = field(default_factory=dict)
     """Resources by API version and kind, of the API versions that were asked for."""
     classes: dict[str, dict[str, Any]] | None = None
     """Storage classes by name."""
@@ -50,7 +50,7 @@ class Live:
     """Keys of the Secrets that exist, by namespace and name; None if the account may not read it."""
     objects: dict[tuple[str, str, str], frozenset[str] | None] = field(default_factory=dict)
     """ConfigMaps, with their keys, and claims that exist, by kind, namespace and name; None if it may not be read."""
-    denied: dict[tuple[Resource, str], set[str]] = field(default_factory=dict)
+    denied: dict[tuple[LiveResource, str], set[str]] = field(default_factory=dict)
     """Verbs that the account may not use, by resource and namespace (empty: all, or a cluster-scoped resource)."""
 
 
@@ -88,8 +88,8 @@ async def read(
     return live
 
 
-async def _served_kinds(client: Client, versions: set[str]) -> dict[tuple[str, str], Resource]:
-    found: dict[tuple[str, str], Resource] = {}
+async def _served_kinds(client: Client, versions: set[str]) -> dict[tuple[str, str], LiveResource]:
+    found: dict[tuple[str, str], LiveResource] = {}
 
     async def discover(version: str) -> None:
         prefix = "/apis/" if "/" in version else "/api/"
@@ -97,7 +97,7 @@ async def _served_kinds(client: Client, versions: set[str]) -> dict[tuple[str, s
         for entry in (answer or {}).get("resources") or ():
             if "/" not in entry["name"]:
                 group = version.rpartition("/")[0]
-                found[version, entry["kind"]] = Resource(group, entry["name"], bool(entry["namespaced"]))
+                found[version, entry["kind"]] = LiveResource(group, entry["name"], bool(entry["namespaced"]))
 
     await asyncio.gather(*map(discover, sorted(versions)))
     return found
@@ -178,7 +178,7 @@ async def _get_object(client: Client, path: str) -> dict[str, Any] | None:
     return found
 
 
-async def _read_rights(client: Client, live: Live, resource: Resource, namespaces: set[str]) -> None:
+async def _read_rights(client: Client, live: Live, resource: LiveResource, namespaces: set[str]) -> None:
     """Ask for all namespaces first, and for each only if that is denied."""
     verbs = _PATCH_VERBS if str(resource) == "nodes" else _APPLY_VERBS
     everywhere = {verb for verb in verbs if not await _is_allowed(client, resource, verb, "")}
@@ -193,7 +193,7 @@ async def _read_rights(client: Client, live: Live, resource: Resource, namespace
             live.denied[resource, namespace] = denied
 
 
-async def _is_allowed(client: Client, resource: Resource, verb: str, namespace: str) -> bool:
+async def _is_allowed(client: Client, resource: LiveResource, verb: str, namespace: str) -> bool:
     attributes = {"group": resource.group, "resource": resource.plural, "verb": verb, "namespace": namespace}
     review = {
         "apiVersion": "authorization.k8s.io/v1",

@@ -6,7 +6,7 @@ from enum import Enum
 from typing import NamedTuple
 
 
-class State(Enum):
+class CheckState(Enum):
     """Result of a check."""
 
     OK = "ok"
@@ -18,11 +18,11 @@ class State(Enum):
     """The account may not read what the check needs."""
 
 
-class Finding(NamedTuple):
+class DoctorFinding(NamedTuple):
     """One row of the report."""
 
     check: str
     """The check, such as `storage`; findings of one check are adjacent."""
-    state: State
+    state: CheckState
     message: str
     remedy: str = ""

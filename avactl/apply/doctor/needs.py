@@ -28,7 +28,7 @@ Source: https://kubernetes.io/docs/reference/command-line-tools-reference/featur
 """
 
 
-class Claim(NamedTuple):
+class NeededClaim(NamedTuple):
     """Volume claims of one storage class and access mode."""
 
     storage_class: str | None
@@ -37,7 +37,7 @@ class Claim(NamedTuple):
     """True for ReadWriteMany."""
 
 
-class Pool(NamedTuple):
+class NeededNodes(NamedTuple):
     """A node pool."""
 
     name: str
@@ -55,7 +55,7 @@ class Pool(NamedTuple):
 
 
 @dataclass(slots=True)
-class Needs:
+class ProgramNeeds:
     """Expectations of the objects of one cluster."""
 
     cluster: str
@@ -68,7 +68,7 @@ class Needs:
     """Specs by API version and kind of their objects."""
     gates: dict[str, set[str]] = field(default_factory=dict)
     """Specs by the feature gate that they need."""
-    claims: dict[Claim, set[str]] = field(default_factory=dict)
+    claims: dict[NeededClaim, set[str]] = field(default_factory=dict)
     """Specs by what their volumes ask for."""
     provisioners: dict[str, str] = field(default_factory=dict)
     """Declared provisioners of storage classes."""
@@ -76,7 +76,7 @@ class Needs:
     """Specs by device class, without those classes that the specs declare."""
     images: dict[str, set[str]] = field(default_factory=dict)
     """Specs by image."""
-    pools: list[Pool] = field(default_factory=list)
+    pools: list[NeededNodes] = field(default_factory=list)
     secrets: list[SecretNeed] = field(default_factory=list)
     objects: list[ObjectNeed] = field(default_factory=list)
     """ConfigMaps and claims that the objects name and do not make."""
@@ -84,10 +84,10 @@ class Needs:
     """Engine in the cluster that applies the objects; empty if the caller does."""
 
 
-def needs_of(compilation: Compilation, cluster: str) -> Needs:
+def needs_of(compilation: Compilation, cluster: str) -> ProgramNeeds:
     """Return what the objects of a cluster expect of it."""
     spec = compilation.program.cluster_spec(cluster)
-    needs = Needs(cluster, spec.kubernetes_version)
+    needs = ProgramNeeds(cluster, spec.kubernetes_version)
     needs.provisioners = {each.name: each.provisioner for each in spec.storage_classes.classes if each.provisioner}
     needs.applied_by = spec.reconcile.mode if spec.reconcile.mode not in ("pulumi", "files") else ""
     manifests = [manifest for manifest in compilation.manifests if manifest.cluster == cluster]
@@ -134,7 +134,7 @@ def _nested_pairs(value: Any) -> Iterator[tuple[str, Any]]:
             yield from _nested_pairs(inner)
 
 
-def claims_of(body: Mapping[str, Any]) -> Iterator[Claim]:
+def claims_of(body: Mapping[str, Any]) -> Iterator[NeededClaim]:
     """Yield the volume claims of an object for which a storage class creates volumes."""
     claims: list[Any] = [body] if body["kind"] == "PersistentVolumeClaim" else []
     claims += [each for key, value in _nested_pairs(body) if key == "volumeClaimTemplates" for each in value or ()]
@@ -142,17 +142,17 @@ def claims_of(body: Mapping[str, Any]) -> Iterator[Claim]:
     for claim in claims:
         spec = claim.get("spec") if isinstance(claim, dict) else None
         if isinstance(spec, dict) and spec.get("storageClassName") != "" and not spec.get("volumeName"):
-            yield Claim(spec.get("storageClassName"), "ReadWriteMany" in spec.get("accessModes", ()))
+            yield NeededClaim(spec.get("storageClassName"), "ReadWriteMany" in spec.get("accessModes", ()))
 
 
-def _read_pool(manifest: Manifest) -> Pool:
+def _read_pool(manifest: Manifest) -> NeededNodes:
     facts = load(PoolFacts, manifest.body["data"][POOL_KEY])
     size, way, gpus = facts.size, facts.allocation, facts.machine.gpus.count
     resources = {} if way.resource is None else {way.resource: gpus}
     if way.rdma_resource is not None:
         resources[way.rdma_resource] = 1
     span = manifest.item.span("metadata", "name")
-    return Pool(
+    return NeededNodes(
         facts.pool,
         dict(facts.node_labels),
         size.nodes or (),

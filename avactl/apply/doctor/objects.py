@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from avactl.apply.doctor.secrets import DEFINITIONS
 from avactl.program.manifest import Body, Manifest
-from avactl.program.references import CLAIM, CONFIG_MAP, Reference, find_references, keys_of
+from avactl.program.references import CLAIM, CONFIG_MAP, PodReference, find_references, keys_of
 
 SERVICE = "Service"
 _ROOT_CA_CONFIG_MAP = "kube-root-ca.crt"
@@ -71,12 +71,12 @@ def needed_objects(manifests: Iterable[Manifest]) -> list[ObjectNeed]:
     return [need for key, need in sorted(found.items()) if key not in made and not _is_made_by_kubernetes(need, sets)]
 
 
-def _picker_references(body: Body) -> Iterator[Reference]:
+def _picker_references(body: Body) -> Iterator[PodReference]:
     """Yield the Service that an InferencePool names."""
     match body:
         case {"kind": "InferencePool", "spec": {"endpointPickerRef": {"name": str(name), **other}}}:
             if other.get("kind", SERVICE) == SERVICE:
-                yield Reference(SERVICE, name, ("spec", "endpointPickerRef", "name"))
+                yield PodReference(SERVICE, name, ("spec", "endpointPickerRef", "name"))
 
 
 def _claim_templates(stateful_set: Body) -> list[str]:

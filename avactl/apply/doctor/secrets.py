@@ -27,7 +27,7 @@ _CONTROLLER_LOGINS = {"GitRepository": (("identity", "known_hosts"), ("username"
 """Keys that controllers read. Source: https://fluxcd.io/flux/components/source/gitrepositories/#secret-reference"""
 
 
-class Reference(NamedTuple):
+class SecretReference(NamedTuple):
     """One use of a Secret."""
 
     namespace: str
@@ -117,7 +117,7 @@ def made_by(body: Mapping[str, Any]) -> str:
     return ""
 
 
-def secret_references(body: Mapping[str, Any]) -> Iterator[Reference]:
+def secret_references(body: Mapping[str, Any]) -> Iterator[SecretReference]:
     """Yield the Secrets that an object refers to, of any kind and also as somebody else wrote it."""
     if body["kind"] in DEFINITIONS:
         return
@@ -127,7 +127,7 @@ def secret_references(body: Mapping[str, Any]) -> Iterator[Reference]:
         yield use._replace(namespace=use.namespace or namespace, alternatives=use.alternatives or alternatives)
 
 
-def _walk(value: Any, parent: str, mounts: Mapping[str, str]) -> Iterator[Reference]:
+def _walk(value: Any, parent: str, mounts: Mapping[str, str]) -> Iterator[SecretReference]:
     if isinstance(value, list):
         for each in value:
             yield from _walk(each, parent, mounts)
@@ -145,27 +145,27 @@ def _walk(value: Any, parent: str, mounts: Mapping[str, str]) -> Iterator[Refere
     for key, inner in value.items():
         match key, inner:
             case "secretKeyRef", {"name": str(name)}:
-                yield Reference("", name, _entry_keys([inner]), bool(inner.get("optional")))
+                yield SecretReference("", name, _entry_keys([inner]), bool(inner.get("optional")))
             case "secret", {"secretName": str(name)} | {"name": str(name)} if isinstance(inner, dict):
                 keys = _entry_keys(inner.get("items") or [inner])
-                yield Reference("", name, keys, bool(inner.get("optional")), alternatives=logins)
+                yield SecretReference("", name, keys, bool(inner.get("optional")), alternatives=logins)
             case "urlSecret", {"name": str(name)}:
-                yield Reference("", name, _entry_keys([inner]))
+                yield SecretReference("", name, _entry_keys([inner]))
             case "secretName", str(name) if parent == "tls":
-                yield Reference("", name, ("tls.crt", "tls.key"), type=TLS)
+                yield SecretReference("", name, ("tls.crt", "tls.key"), type=TLS)
             case "imagePullSecrets", list():
                 for entry in _list_mappings(inner):
-                    yield Reference("", str(entry.get("name")), (_REGISTRY_KEY,), type=REGISTRY)
+                    yield SecretReference("", str(entry.get("name")), (_REGISTRY_KEY,), type=REGISTRY)
             case "certificateRefs", list():
                 for entry in _list_mappings(inner):
                     if entry.get("kind", "Secret") == "Secret":
                         where, name = str(entry.get("namespace") or ""), str(entry.get("name"))
-                        yield Reference(where, name, ("tls.crt", "tls.key"), type=TLS)
+                        yield SecretReference(where, name, ("tls.crt", "tls.key"), type=TLS)
             case "secretRef", {"name": str(name)}:
-                yield Reference(str(inner.get("namespace", "")), name, optional=bool(inner.get("optional")))
+                yield SecretReference(str(inner.get("namespace", "")), name, optional=bool(inner.get("optional")))
             case str(), {"name": str(name)} if key.endswith("SecretRef"):
                 driver = str(value.get("driver", ""))
-                yield Reference(str(inner.get("namespace", "")), name, _CSI_KEYS.get(driver, ()))
+                yield SecretReference(str(inner.get("namespace", "")), name, _CSI_KEYS.get(driver, ()))
             case _:
                 yield from _walk(inner, key, mounts)
 

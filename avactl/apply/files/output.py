@@ -43,7 +43,7 @@ class OutputError(HintedError):
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenFiles:
     """Numbers of files written, unchanged and deleted, and the new stamps."""
 
     written: int
@@ -53,7 +53,7 @@ class Written:
 
 
 @dataclass(slots=True)
-class _Found:
+class _OutputState:
     """The current state of an output directory."""
 
     seen: Seen = field(default_factory=dict)
@@ -66,7 +66,7 @@ class _Found:
 
 def write(
     directory: str, wanted: Mapping[str, str], texts: Texts, *, force: bool = False, seen: Seen | None = None
-) -> Written:
+) -> WrittenFiles:
     """Make the directory contain exactly the wanted files: SHA-256 by path with `/`.
 
     `texts` returns the contents of files that are missing. `seen` is from the previous run: a file with an unchanged
@@ -119,9 +119,9 @@ def _explain(directory: str, error: OSError) -> NoReturn:
 # -- current state -------------------------------------------------------------------------------------------------
 
 
-def _read_state(directory: str, seen: Seen) -> _Found:
+def _read_state(directory: str, seen: Seen) -> _OutputState:
     """Read the directory's state. Raises OutputError if avactl does not own it."""
-    found = _Found()
+    found = _OutputState()
     if os.path.lexists(f"{directory}/{RENDERED}"):
         _scan_directory(directory, "", seen, found)
     elif os.path.isdir(directory) and (names := os.listdir(directory)):
@@ -130,7 +130,7 @@ def _read_state(directory: str, seen: Seen) -> _Found:
     return found
 
 
-def _scan_directory(directory: str, prefix: str, seen: Seen, found: _Found) -> None:
+def _scan_directory(directory: str, prefix: str, seen: Seen, found: _OutputState) -> None:
     handle = os.open(f"{directory}/{prefix}", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         with os.scandir(handle) as listing:
@@ -184,7 +184,7 @@ def _parse(text: str) -> dict[str, list[str]]:
     return listed
 
 
-def _refuse_overwriting(directory: str, found: _Found, force: bool) -> None:
+def _refuse_overwriting(directory: str, found: _OutputState, force: bool) -> None:
     """Refuse to overwrite manual changes."""
     added = {path: f"{directory}/{path}" for path in found.added}
     special = [path for path, at in added.items() if not (os.path.islink(at) or os.path.isfile(at))]
@@ -231,7 +231,7 @@ def _list(prefix: str, names: list[str], wanted: Mapping[str, str]) -> str:
     return _LIST_HEADER + "".join(f"{wanted[prefix + name]}  {name}\n" for name in sorted(names))
 
 
-def _update(directory: str, wanted: Mapping[str, str], texts: Texts, found: _Found) -> Written:
+def _update(directory: str, wanted: Mapping[str, str], texts: Texts, found: _OutputState) -> WrittenFiles:
     names = _by_directory(wanted)
     lists = {prefix: _list(prefix, here, wanted) for prefix, here in names.items()}
     odd = {path[: path.rfind("/") + 1] for path in found.digests}
@@ -268,7 +268,7 @@ def _update(directory: str, wanted: Mapping[str, str], texts: Texts, found: _Fou
             seen[prefix] = (lists[prefix], files)
         else:
             seen[prefix] = found.seen[prefix]
-    return Written(written, len(wanted) - written, deleted, seen)
+    return WrittenFiles(written, len(wanted) - written, deleted, seen)
 
 
 def _common_directory(prefixes: Collection[str]) -> str:
@@ -286,7 +286,7 @@ class _Version:
     wanted: Mapping[str, str]
     lists: Mapping[str, str]
     texts: Texts
-    found: _Found
+    found: _OutputState
     touched: Collection[str]
     same: Collection[str]
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, BinaryIO
 from avactl.apply.files import contents as files
 from avactl.apply.files import output
 from avactl.apply.files.paths import object_path
-from avactl.compiler.incremental.compile import Compiled, compile_cached
-from avactl.compiler.incremental.disk import Store
+from avactl.compiler.incremental.compile import CompileOutcome, compile_cached
+from avactl.compiler.incremental.disk import ResultStore
 from avactl.spec.repository.checkout import CommitTree
 from avactl.spec.repository.tree import DirTree
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def write_objects(
     tree: DirTree | CommitTree, directory: str, *, use_cache: bool = True, force: bool = False
-) -> tuple[Compiled, output.Written | None]:
+) -> tuple[CompileOutcome, output.WrittenFiles | None]:
     """Compile a repository and make the directory contain its objects; None if the specs have errors.
 
     Raises OutputError.
@@ -27,7 +27,7 @@ def write_objects(
     compiled = compile_cached(tree, object_path, files.object_text, use_cache=use_cache)
     if not compiled.ok:
         return compiled, None
-    store = Store("render", os.path.realpath(directory)) if use_cache else None
+    store = ResultStore("render", os.path.realpath(directory)) if use_cache else None
     seen, *_ = (store.load() if store else None) or [{}]
     written = output.write(directory, compiled.files, compiled.texts, force=force, seen=seen)
     if store and written.seen != seen:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 
-from avactl.apply.publish.store import FailedError, PublishError, Store
+from avactl.apply.publish.store import FailedError, PublishError, PublishStore
 from avactl.compiler import Compilation, compile_tree
 from avactl.compiler.config import base_in_environment
 from avactl.forges import join_hints
-from avactl.spec.repository.git import Access
+from avactl.spec.repository.git import GitAccess
 from avactl.spec.repository.git_tree import GitTree
 
 _MAX_COMPILED_COMMITS = 8
@@ -25,7 +25,7 @@ class Order(Enum):
     UNRELATED = "unrelated"
 
 
-def find_relation(store: Store, published: str, source: str, remote: str | None) -> Order:
+def find_relation(store: PublishStore, published: str, source: str, remote: str | None) -> Order:
     """Return the relation of `source` to the published commit. Missing history is fetched from the remote, if given.
 
     Raises PublishError if a shallow clone makes it undecidable.
@@ -44,7 +44,7 @@ def find_relation(store: Store, published: str, source: str, remote: str | None)
     return found or Order.UNRELATED
 
 
-def _local_relation(store: Store, published: str, source: str) -> Order | None:
+def _local_relation(store: PublishStore, published: str, source: str) -> Order | None:
     """Return the relation if the local commits determine it."""
     if store.resolve(published) is None:
         return None
@@ -53,7 +53,7 @@ def _local_relation(store: Store, published: str, source: str) -> Order | None:
     return Order.OLDER if store.succeeds("merge-base", "--is-ancestor", source, published) else None
 
 
-def _fetch_history(store: Store, remote: str) -> None:
+def _fetch_history(store: PublishStore, remote: str) -> None:
     """Fetch all branches of the remote with their history: the published commit may be on none of ours."""
     depth = ["--unshallow"] if store.shallow else []
     try:
@@ -67,13 +67,13 @@ def _fetch_history(store: Store, remote: str) -> None:
             "--",
             remote,
             f"+refs/heads/*:refs/remotes/{remote}/*",
-            access=Access.REMOTE,
+            access=GitAccess.REMOTE,
         )
     except FailedError:
         return  # the caller reports that the relation is unknown
 
 
-def quiet_between(store: Store, published: str, source: str, same: Callable[[Compilation], bool]) -> bool:
+def quiet_between(store: PublishStore, published: str, source: str, same: Callable[[Compilation], bool]) -> bool:
     """Return whether no commit between the two would publish different objects.
 
     Otherwise a publisher of such a commit may still be running, e.g. for a change that was reverted at once, and the

@@ -20,8 +20,8 @@ from avactl.apply.files import contents as files
 from avactl.apply.files import output
 from avactl.apply.files.paths import object_path
 from avactl.apply.publish.order import Order, find_relation, quiet_between
-from avactl.apply.publish.store import FILE, Entry, PublishError, Store
-from avactl.apply.publish.target import Local, Remote
+from avactl.apply.publish.store import FILE, PublishError, PublishStore, StoreEntry
+from avactl.apply.publish.target import LocalTarget, Remote
 from avactl.base.terminal import visible_text
 from avactl.compiler import Compilation, compile_tree
 from avactl.compiler.config import environment_paths, load_config
@@ -40,7 +40,7 @@ _FLUX_KUSTOMIZATION = re.compile(r"([^/]+)/_platform/([^/]+)/kustomization\.kust
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class PublishOptions:
     """Destination, and exceptions to accept."""
 
     branch: str
@@ -57,7 +57,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PublishOutcome:
     """Result of a run. `commit` is None if nothing was published."""
 
     source: str
@@ -78,17 +78,17 @@ class _Tip:
     """The current state of the branch."""
 
     commit: str
-    files: Mapping[str, Entry]
+    files: Mapping[str, StoreEntry]
     source: str
     ours: frozenset[str]
 
 
-def publish_commit(root: Path, options: Options) -> tuple[Compilation, Outcome | None]:
+def publish_commit(root: Path, options: PublishOptions) -> tuple[Compilation, PublishOutcome | None]:
     """Compile the last commit of a repository and publish its objects; None if the specs have errors.
 
     Raises PublishError.
     """
-    store = Store(root)
+    store = PublishStore(root)
     valid = store.succeeds("check-ref-format", f"refs/heads/{options.branch}")
     if not valid or options.branch.startswith(("-", "refs/")):
         raise PublishError(f"`{options.branch}` is not a valid branch name", "use a plain name such as `rendered`")
@@ -96,11 +96,11 @@ def publish_commit(root: Path, options: Options) -> tuple[Compilation, Outcome |
     if source is None:
         raise PublishError("the repository has no commit yet", "create a commit: only commits are published")
     _want_clean(store)
-    target: Remote | Local
+    target: Remote | LocalTarget
     if options.push:
         target = Remote(store, options.to or options.remote, options.branch)
     else:
-        target = Local(store, options.branch, options.remote)
+        target = LocalTarget(store, options.branch, options.remote)
     compilation = compile_tree(GitTree(root, source))
     if not compilation.ok:
         return compilation, None
@@ -122,7 +122,7 @@ def looks_elsewhere(compilation: Compilation, branch: str) -> list[str]:
     return found
 
 
-def _want_clean(store: Store) -> None:
+def _want_clean(store: PublishStore) -> None:
     """Refuse uncommitted changes, because they would unexpectedly not be published."""
     status = store.status()
     tree = DirTree(store.directory)
@@ -155,7 +155,12 @@ def _is_object(path: str) -> bool:
 
 class _Publisher:
     def __init__(
-        self, store: Store, target: Remote | Local, options: Options, source: str, texts: Mapping[str, str]
+        self,
+        store: PublishStore,
+        target: Remote | LocalTarget,
+        options: PublishOptions,
+        source: str,
+        texts: Mapping[str, str],
     ) -> None:
         self._store, self._target, self._options = store, target, options
         self._source, self._texts = source, texts
@@ -164,7 +169,7 @@ class _Publisher:
         self._wanted = {path: store.oid(text.encode()) for path, text in texts.items()}
         self._objects = sum(map(_is_object, texts))
 
-    def run(self) -> Outcome:
+    def run(self) -> PublishOutcome:
         """Publish, and retry after lost races."""
         for attempt in range(_MAX_ATTEMPTS):
             at = self._target.tip()
@@ -208,13 +213,13 @@ class _Publisher:
                 ours |= {path, *output.listed_paths(path.removesuffix(RENDERED), texts[oid])}
         return _Tip(commit, files, about["commit"], frozenset(ours & files.keys()))
 
-    def _next_outcome(self, tip: _Tip | None, *, gone: bool) -> Outcome:
+    def _next_outcome(self, tip: _Tip | None, *, gone: bool) -> PublishOutcome:
         """Return the outcome on top of a tip, creating the next commit if needed."""
         before = tip.source if tip else None
         if tip is not None:
             order = find_relation(self._store, tip.source, self._source, self._options.remote)
             if order is Order.OLDER and not self._options.even_if_older:
-                return Outcome(self._source, before, older=True, objects=self._objects)
+                return PublishOutcome(self._source, before, older=True, objects=self._objects)
             if order is Order.UNRELATED and not self._options.even_if_older:
                 raise PublishError(
                     f"{tip.source[:10]}, which {self._target.name} was rendered from, is not an ancestor of "
@@ -226,12 +231,12 @@ class _Publisher:
         if tip is not None and not written and not deleted:
             if order is Order.SAME or quiet_between(self._store, tip.source, self._source, self._compiles_to_same):
                 # A deleted branch is restored with its last tip.
-                return Outcome(self._source, before, tip.commit if gone else None, objects=self._objects)
+                return PublishOutcome(self._source, before, tip.commit if gone else None, objects=self._objects)
             subject = f"Nothing changed up to {self._source[:10]}"
         else:
             subject = self._store.run("log", "-1", "--format=%s", self._source).strip() or "Without a subject"
         said = f"{_LIST_HEADER}commit: {self._source}\npath: {self._place}\n".encode()
-        files[SOURCE] = Entry(FILE, self._store.oid(said))
+        files[SOURCE] = StoreEntry(FILE, self._store.oid(said))
         had = {entry.oid for entry in tip.files.values()} if tip else set()
         new = (self._texts[path].encode() for path, oid in self._wanted.items() if oid not in had)
         self._store.write_blobs([said, *new])
@@ -242,7 +247,7 @@ class _Publisher:
         )
         tree = self._store.write_tree(files)
         commit = self._store.write_copy(tree, tip.commit if tip else None, message, self._source)
-        return Outcome(
+        return PublishOutcome(
             self._source,
             before,
             commit,
@@ -252,9 +257,9 @@ class _Publisher:
             foreign=self._foreign_commits(tip.commit) if tip else (),
         )
 
-    def _merge(self, tip: _Tip | None) -> tuple[dict[str, Entry], list[str], list[str]]:
+    def _merge(self, tip: _Tip | None) -> tuple[dict[str, StoreEntry], list[str], list[str]]:
         """Return all files of the next commit, and which of ours are written and deleted."""
-        result = {path: Entry(FILE, oid) for path, oid in self._wanted.items()}
+        result = {path: StoreEntry(FILE, oid) for path, oid in self._wanted.items()}
         if tip is None:
             return result, list(result), []
         directories = {path[:cut] for path in result for cut in range(len(path)) if path[cut] == "/"}
@@ -262,7 +267,7 @@ class _Publisher:
             above = {path[:cut] for cut in range(len(path)) if path[cut] == "/"}
             if path not in tip.ours and path not in directories and above.isdisjoint(result):
                 result.setdefault(path, entry)
-        written = [path for path, oid in self._wanted.items() if tip.files.get(path) != Entry(FILE, oid)]
+        written = [path for path, oid in self._wanted.items() if tip.files.get(path) != StoreEntry(FILE, oid)]
         deleted = [path for path in tip.ours if path not in result and path != SOURCE]
         return result, written, deleted
 

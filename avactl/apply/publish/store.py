@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from avactl.base.errors import HintedError
-from avactl.spec.repository.git import Access, GitCommandError, GitError, git_work_tree, locate_repository, run_git
+from avactl.spec.repository.git import GitAccess, GitCommandError, GitError, git_work_tree, locate_repository, run_git
 from avactl.spec.repository.git_tree import read_blobs
 
 PASSWORD = re.compile(r"(://)[^/@\s]+@")
@@ -31,7 +31,7 @@ class FailedError(PublishError):
         super().__init__(first.removeprefix("fatal: ").removeprefix("error: ") or f"git {command} failed")
 
 
-class Entry(NamedTuple):
+class StoreEntry(NamedTuple):
     """A file of a tree."""
 
     mode: str
@@ -41,7 +41,7 @@ class Entry(NamedTuple):
 FILE = "100644"
 
 
-class Store:
+class PublishStore:
     """The repository of a directory."""
 
     def __init__(self, directory: Path) -> None:
@@ -83,14 +83,14 @@ class Store:
         """Return whether the clone is shallow."""
         return self.run("rev-parse", "--is-shallow-repository").strip() == "true"
 
-    def files(self, commit: str) -> dict[str, Entry]:
+    def files(self, commit: str) -> dict[str, StoreEntry]:
         """Return all files of a commit by path."""
-        found: dict[str, Entry] = {}
+        found: dict[str, StoreEntry] = {}
         for line in self.run("ls-tree", "-r", "-z", "--full-tree", commit).split("\0"):
             about, _, path = line.partition("\t")
             if path:
                 mode, _, oid = about.split()
-                found[path] = Entry(mode, oid)
+                found[path] = StoreEntry(mode, oid)
         return found
 
     def contents(self, oids: Iterable[str]) -> dict[str, str]:
@@ -119,16 +119,16 @@ class Store:
         for data in blobs:
             parts += [b"blob\ndata %d\n" % len(data), data, b"\n"]
         if parts:
-            self.run("fast-import", "--quiet", "--done", data=b"".join([*parts, b"done\n"]), access=Access.WRITE)
+            self.run("fast-import", "--quiet", "--done", data=b"".join([*parts, b"done\n"]), access=GitAccess.WRITE)
 
-    def write_tree(self, files: Mapping[str, Entry]) -> str:
+    def write_tree(self, files: Mapping[str, StoreEntry]) -> str:
         """Write the tree with exactly these files."""
         lines = (f"{entry.mode} {entry.oid}\t{path}\0" for path, entry in files.items())
         text = "".join(lines).encode("utf-8", "surrogateescape")
         with tempfile.TemporaryDirectory(prefix="avactl-") as directory:
             index = {"GIT_INDEX_FILE": f"{directory}/index"}
-            self.run("update-index", "-z", "--index-info", data=text, access=Access.WRITE, environment=index)
-            return self.run("write-tree", access=Access.WRITE, environment=index).strip()
+            self.run("update-index", "-z", "--index-info", data=text, access=GitAccess.WRITE, environment=index)
+            return self.run("write-tree", access=GitAccess.WRITE, environment=index).strip()
 
     def write_copy(self, tree: str, parent: str | None, message: str, like: str) -> str:
         """Write a commit with the author and dates of another one, so that two publishers create identical commits.
@@ -140,7 +140,7 @@ class Store:
         names = ("GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_AUTHOR_DATE", "GIT_COMMITTER_DATE")
         environment = dict(zip(names, (name or "unknown", *others), strict=True))
         only = {"user.useConfigOnly": "true"}
-        if not self.succeeds("var", "GIT_COMMITTER_IDENT", access=Access.WRITE, settings=only):
+        if not self.succeeds("var", "GIT_COMMITTER_IDENT", access=GitAccess.WRITE, settings=only):
             environment |= {"GIT_COMMITTER_NAME": "avactl", "GIT_COMMITTER_EMAIL": "avactl@localhost"}
         return self.write_commit(tree, parent, message, environment)
 
@@ -152,7 +152,7 @@ class Store:
         parents = ["-p", parent] if parent else []
         arguments = ("commit-tree", *sign, *parents, "-F", "-", tree)
         text = message.encode("utf-8", "surrogateescape")
-        return self.run(*arguments, data=text, access=Access.WRITE, environment=environment or {}).strip()
+        return self.run(*arguments, data=text, access=GitAccess.WRITE, environment=environment or {}).strip()
 
     def _signs(self) -> bool:
         """Return whether git is configured to sign commits."""

@@ -6,9 +6,9 @@ import hashlib
 import re
 import time
 
-from avactl.apply.publish.store import PASSWORD, FailedError, PublishError, Store
+from avactl.apply.publish.store import PASSWORD, FailedError, PublishError, PublishStore
 from avactl.forges import forge_names, join_hints
-from avactl.spec.repository.git import Access
+from avactl.spec.repository.git import GitAccess
 
 _IS_OVERTAKEN = re.compile(
     r"fetch first|non-fast-forward|stale info|cannot lock ref|failed to (?:update|lock)|reference already exists|"
@@ -22,7 +22,7 @@ _IS_ABSENT = re.compile(r"couldn't find remote ref|no such ref was fetched|Remot
 class Remote:
     """A branch at a remote: a configured name, or a URL."""
 
-    def __init__(self, store: Store, remote: str, branch: str) -> None:
+    def __init__(self, store: PublishStore, remote: str, branch: str) -> None:
         self._store, self._remote = store, remote
         self._branch, self.name = f"refs/heads/{branch}", branch
         remotes = store.run("remote").split()
@@ -43,7 +43,7 @@ class Remote:
         for _ in range(20):
             try:
                 self._store.run(
-                    "fetch", *options, "--", self._remote, f"+{self._branch}:{self.mirror}", access=Access.REMOTE
+                    "fetch", *options, "--", self._remote, f"+{self._branch}:{self.mirror}", access=GitAccess.REMOTE
                 )
             except FailedError as error:
                 if _IS_ABSENT.search(error.said):
@@ -64,7 +64,7 @@ class Remote:
         """Move the branch forward to a child of its tip; False after a lost race."""
         options = ("--porcelain", "--quiet", "--no-verify", "--no-follow-tags", "--recurse-submodules=no")
         try:
-            self._store.run("push", *options, "--", self._remote, f"{commit}:{self._branch}", access=Access.REMOTE)
+            self._store.run("push", *options, "--", self._remote, f"{commit}:{self._branch}", access=GitAccess.REMOTE)
         except FailedError as error:
             if _IS_OVERTAKEN.search(error.said):
                 return False
@@ -108,10 +108,10 @@ def _push_remedy(said: str) -> str:
     return next((remedy for pattern, remedy in _PUSH_REMEDIES if re.search(pattern, said)), "")
 
 
-class Local:
+class LocalTarget:
     """A branch of this repository."""
 
-    def __init__(self, store: Store, branch: str, remote: str) -> None:
+    def __init__(self, store: PublishStore, branch: str, remote: str) -> None:
         self._store = store
         self._ref = f"refs/heads/{branch}"
         self._upstream = f"refs/remotes/{remote}/{branch}"
@@ -135,7 +135,7 @@ class Local:
         """Move the branch; False after a lost race."""
         arguments = ("update-ref", "-m", "avactl render --publish", self._ref, commit, tip or "0" * len(commit))
         try:
-            self._store.run(*arguments, access=Access.WRITE)
+            self._store.run(*arguments, access=GitAccess.WRITE)
         except FailedError as error:
             if _IS_OVERTAKEN.search(error.said):
                 return False

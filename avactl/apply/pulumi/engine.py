@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from avactl.apply.pulumi import aliases as pulumi_aliases
 from avactl.apply.pulumi.aliases import Aliases, Past, PastObject
-from avactl.apply.pulumi.engine_report import Change, Report, object_of, strip_colours
+from avactl.apply.pulumi.engine_report import EngineChange, EngineReport, object_of, strip_colours
 from avactl.apply.pulumi.resource_plan import PROJECT, manifest_parent, manifest_urn, of_stack
 from avactl.base.errors import HintedError
 from avactl.base.exit_codes import USAGE
@@ -37,11 +37,11 @@ FAST = {"PULUMI_EXPERIMENTAL": "true", "PULUMI_SKIP_CHECKPOINTS": "true"}
 the time of an update would grow with the square of its steps."""
 
 
-class EngineError(HintedError):
+class PulumiEngineError(HintedError):
     """The engine cannot continue."""
 
 
-class WrongUseError(EngineError):
+class WrongUseError(PulumiEngineError):
     """The caller named something that does not exist, or gave too little information."""
 
     exit_code = USAGE
@@ -58,7 +58,7 @@ class StackName(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class EngineOptions:
     """Access to the clusters, and engine settings."""
 
     root: Path
@@ -124,10 +124,10 @@ def find_stacks(compilation: Compilation, asked: Iterable[str], *, apply: bool =
 def require_engine() -> None:
     """Raise EngineError unless the engine and its Python SDK are installed."""
     if importlib.util.find_spec("pulumi") is None or importlib.util.find_spec("pulumi_kubernetes") is None:
-        raise EngineError("Pulumi for Python is not installed", f"install it: {install_command('pulumi')}")
+        raise PulumiEngineError("Pulumi for Python is not installed", f"install it: {install_command('pulumi')}")
     if shutil.which("pulumi") is None:
         hint = "install it: https://www.pulumi.com/docs/install/; or apply the output of `avactl render` with kubectl"
-        raise EngineError("the Pulumi engine is not installed: no `pulumi` on PATH", hint)
+        raise PulumiEngineError("the Pulumi engine is not installed: no `pulumi` on PATH", hint)
 
 
 def find_context(
@@ -147,7 +147,7 @@ def find_context(
 class Session:
     """One open stack. Every method raises EngineError with the engine's message."""
 
-    def __init__(self, compilation: Compilation, name: StackName, options: Options) -> None:
+    def __init__(self, compilation: Compilation, name: StackName, options: EngineOptions) -> None:
         """Select the stack, and create it if it is new."""
         require_engine()
         self.compilation = compilation
@@ -178,17 +178,17 @@ class Session:
         """
         resources = (self._deployment or {}).get("resources") or ()
         jobs = [resource["urn"] for resource in resources if resource["type"].startswith("kubernetes:batch/")]
-        report = Report()
+        report = EngineReport()
         if resources:
             self._run_guarded(
                 lambda: self._stack.refresh(exclude=jobs or None, on_event=report.take, color="never"), report
             )
         self._read_stack()
 
-    def preview(self) -> Report:
+    def preview(self) -> EngineReport:
         """Report the changes that `up` would make."""
         self._refuse_empty()
-        report = Report()
+        report = EngineReport()
         self._run_guarded(
             lambda: self._stack.preview(on_event=report.take, exclude=self._excluded_urns(), color="never"), report
         )
@@ -199,12 +199,12 @@ class Session:
         """Return whether `up` writes the state only at its end."""
         return self.options.fast and not self._past.objects
 
-    def up(self, say: Callable[[Change], None] = lambda change: None) -> Report:
+    def up(self, say: Callable[[EngineChange], None] = lambda change: None) -> EngineReport:
         """Apply; `say` is called after each change."""
         self._refuse_empty()
         if self.fast:
             self._stack.workspace.env_vars = {**(self._stack.workspace.env_vars or {}), **FAST}
-        report = Report()
+        report = EngineReport()
 
         def take(event: Any) -> None:
             change = report.take(event)
@@ -269,7 +269,7 @@ class Session:
         for now, before in self._former.objects.items():
             if before in protected and object_of(before) != object_of(now):
                 item = next(m.item for m in self.manifests if manifest_urn(m, str(self.name)) == now)
-                raise EngineError(
+                raise PulumiEngineError(
                     f"stack {self.name}: {item} was renamed: {object_of(before)} holds data, but an empty "
                     f"{object_of(now)} would replace it",
                     f"add `objectName: {self._former.names[item.key]}` to its metadata to keep its objects",
@@ -281,7 +281,7 @@ class Session:
         declared |= {manifest_parent(manifest, str(self.name)) for manifest in self.manifests}
         return sorted(pulumi_aliases.left_alone(self._past, self.kept) - declared) or None
 
-    def _run_guarded(self, run: Callable[[], _T], report: Report | None = None) -> _T:
+    def _run_guarded(self, run: Callable[[], _T], report: EngineReport | None = None) -> _T:
         """Run the engine, and convert its failure to an EngineError."""
         from pulumi.automation import CommandError, InvalidVersionError
 
@@ -291,9 +291,11 @@ class Session:
             problems = report.problems if report is not None and report.problems else [_extract_stderr(str(error))]
             text = "\n".join(problems)
             hint = next((hint for word, hint in _ERROR_HINTS if word in text), "")
-            raise EngineError(redact_text(f"stack {self.name}: {text}"), hint) from error
+            raise PulumiEngineError(redact_text(f"stack {self.name}: {text}"), hint) from error
         except InvalidVersionError as error:
-            raise EngineError(str(error), "install a newer engine: https://www.pulumi.com/docs/install/") from error
+            raise PulumiEngineError(
+                str(error), "install a newer engine: https://www.pulumi.com/docs/install/"
+            ) from error
 
 
 @cache

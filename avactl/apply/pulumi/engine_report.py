@@ -21,7 +21,7 @@ _PROTECTED_ERROR = re.compile(r'resource "(urn:[^"]+)"[^"]*protect', re.IGNORECA
 _PATH_STEP = re.compile(r'\["((?:[^"\\]|\\.)*)"\]|\[(\d+)\]|([^.\[]+)')
 
 
-class Change(NamedTuple):
+class EngineChange(NamedTuple):
     """The change of one object."""
 
     operation: str
@@ -31,15 +31,15 @@ class Change(NamedTuple):
 
 
 @dataclass(slots=True)
-class Report:
+class EngineReport:
     """Changes and problems of one engine run or preview, collected from its events."""
 
-    changes: dict[str, Change] = field(default_factory=dict)
+    changes: dict[str, EngineChange] = field(default_factory=dict)
     same: int = 0
     problems: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
-    def take(self, event: Any) -> Change | None:
+    def take(self, event: Any) -> EngineChange | None:
         """Record an engine event (`pulumi.automation.EngineEvent`); return the change if it completes one."""
         if (said := event.diagnostic_event) is not None:
             if said.severity in ("error", "warning"):
@@ -60,7 +60,9 @@ class Report:
         elif operation in _OPERATION_SIGNS or operation == _NEW_OF_REPLACE:
             operation = "replace" if operation == _NEW_OF_REPLACE else operation
             state = metadata.new or metadata.old
-            change = Change(operation, metadata.urn, state.parent if state else "", tuple(_changed_fields(metadata)))
+            change = EngineChange(
+                operation, metadata.urn, state.parent if state else "", tuple(_changed_fields(metadata))
+            )
             if change.fields or metadata.urn not in self.changes:
                 self.changes[metadata.urn] = change
 
@@ -111,9 +113,9 @@ def object_of(urn: str) -> str:
     return f"{token.rpartition(':')[2]} {name}"
 
 
-def report_lines(report: Report) -> list[str]:
+def report_lines(report: EngineReport) -> list[str]:
     """Format the changes, each spec with its objects."""
-    by_spec: dict[str, list[Change]] = {}
+    by_spec: dict[str, list[EngineChange]] = {}
     for change in report.changes.values():
         by_spec.setdefault(change.parent, []).append(change)
     out: list[str] = []
@@ -127,12 +129,12 @@ def report_lines(report: Report) -> list[str]:
     return out
 
 
-def report_warnings(report: Report) -> list[str]:
+def report_warnings(report: EngineReport) -> list[str]:
     """Return the engine's warnings."""
     return [redact_text(f"warning: {text}") for text in report.warnings]
 
 
-def change_line(change: Change) -> str:
+def change_line(change: EngineChange) -> str:
     """Format one object's change: `~ Job vision/resnet50-worker  spec.completions 2 → 4`."""
     shown = list(change.fields[:_SHOWN_FIELDS])
     if len(change.fields) > _SHOWN_FIELDS:
@@ -141,7 +143,7 @@ def change_line(change: Change) -> str:
     return redact_text(f"{text}  {', '.join(shown)}" if shown else text)
 
 
-def report_summary(report: Report) -> str:
+def report_summary(report: EngineReport) -> str:
     """Return e.g. `3 objects: 1 new, 2 changed; 40 unchanged`."""
     counts = report.counts
     if not counts:

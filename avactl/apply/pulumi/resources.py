@@ -17,7 +17,7 @@ from avactl.program.manifest import Manifest
 _NO_ALIASES = Aliases()
 
 
-class Spec(pulumi.ComponentResource):
+class SpecComponent(pulumi.ComponentResource):
     """A spec: the parent of its objects, so that a preview has the structure of the specs."""
 
     def __init__(self, token: str, name: str, opts: pulumi.ResourceOptions | None = None) -> None:
@@ -64,7 +64,7 @@ def register_stack(
     kubeconfig: str | None = None,
     adopt: bool = False,
     former: Aliases = _NO_ALIASES,
-) -> dict[str, Spec]:
+) -> dict[str, SpecComponent]:
     """Register the objects of one stack with the running engine; return the components by name.
 
     `former` are the former URNs of renamed specs (`pulumi_aliases.aliases`). Other options as for `provider`.
@@ -74,12 +74,12 @@ def register_stack(
     # are adopted again if their spec returns.
     forgets = compilation.program.cluster_spec(cluster).reconcile.mode == "pulumiOperator"
     connection = provider(cluster, context=context, kubeconfig=kubeconfig, adopt=adopt or forgets)
-    components: dict[str, Spec] = {}
+    components: dict[str, SpecComponent] = {}
     parents: dict[tuple[str, str, str], pulumi.Resource] = {}
     for item in {manifest.item.key: manifest.item for manifest in manifests}.values():
         name = pulumi_plan.component_name(item)
         opts = pulumi.ResourceOptions(aliases=_alias_list(former.specs.get(item.key)))
-        component = Spec(pulumi_plan.component_type(item.kind), name, opts)
+        component = SpecComponent(pulumi_plan.component_type(item.kind), name, opts)
         parents[item.key] = components[f"{item.kind} {name}"] = component
     register_objects(manifests, parents, connection, former.objects, forgets=forgets)
     for component in components.values():

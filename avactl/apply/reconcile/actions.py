@@ -22,8 +22,8 @@ from avactl.apply.reconcile.desired import (
 )
 from avactl.apply.reconcile.diffing.field_policy import Hands
 from avactl.apply.reconcile.diffing.managed_fields import ABSENT, applied_fields, find, has_path
-from avactl.apply.reconcile.diffing.object_diff import Comparison, Difference, compare
-from avactl.apply.reconcile.inventory import Record, identity_digest
+from avactl.apply.reconcile.diffing.object_diff import Difference, ObjectComparison, compare
+from avactl.apply.reconcile.inventory import InventoryRecord, identity_digest
 from avactl.base.object_identity import ObjectKey
 from avactl.change.diff.model import Disruption
 from avactl.change.diff.rules import deletion_of, holds_own_data
@@ -52,7 +52,7 @@ class Action(str, Enum):  # noqa: UP042 - its values stand in JSON
 
 
 @dataclass(slots=True)
-class Step:
+class ReconcileStep:
     """The action for one object, and its result."""
 
     action: Action
@@ -61,7 +61,7 @@ class Step:
     rank: int
     wanted: Wanted | None = None
     live: Body | None = None
-    comparison: Comparison = field(default_factory=Comparison)
+    comparison: ObjectComparison = field(default_factory=ObjectComparison)
     reason: str = ""
     error: str = ""
     """Error message if the action failed."""
@@ -83,11 +83,11 @@ def plan(
     wanted: Iterable[Wanted],
     live: Mapping[ObjectKey, Body],
     inventory: str,
-    record: Record,
+    record: InventoryRecord,
     hands: Hands,
     *,
     take_over: bool = False,
-) -> list[Step]:
+) -> list[ReconcileStep]:
     """Return all steps: applies in apply order, then prunes in prune order."""
     steps = [_make_step(each, live.get(each.key), inventory, record, hands, take_over) for each in wanted]
     _hold_back(steps)
@@ -96,8 +96,10 @@ def plan(
     return [*steps, *_prune_steps(live, declared, inventory)]
 
 
-def _make_step(each: Wanted, live: Body | None, inventory: str, record: Record, hands: Hands, take_over: bool) -> Step:
-    step = Step(Action.none, str(each), each.key, each.rank, each, live)
+def _make_step(
+    each: Wanted, live: Body | None, inventory: str, record: InventoryRecord, hands: Hands, take_over: bool
+) -> ReconcileStep:
+    step = ReconcileStep(Action.none, str(each), each.key, each.rank, each, live)
     if live is None or live["metadata"].get("deletionTimestamp"):
         if each.manifest.patch:
             step.action, step.reason = Action.wait, "not in the cluster yet; its fields are set once it exists"
@@ -142,7 +144,7 @@ def _make_step(each: Wanted, live: Body | None, inventory: str, record: Record, 
     return step
 
 
-def _hold_back(steps: list[Step]) -> None:
+def _hold_back(steps: list[ReconcileStep]) -> None:
     """While a spec's current run finishes, keep all objects of the spec unchanged."""
     held = {
         step.wanted.manifest.item.key
@@ -157,7 +159,7 @@ def _hold_back(steps: list[Step]) -> None:
             step.action, step.reason = Action.wait, "waits for the current run to finish (`onChange: finish`)"
 
 
-def _mark_recreated(steps: list[Step]) -> None:
+def _mark_recreated(steps: list[ReconcileStep]) -> None:
     """Recreate objects that are deleted together with another one."""
     by_key = {step.key: step for step in steps}
     dying = [step for step in steps if step.live is not None and step.live["metadata"].get("deletionTimestamp")]
@@ -165,7 +167,7 @@ def _mark_recreated(steps: list[Step]) -> None:
     for step in steps:
         # A missing object is created in any case.
         if step.key.namespace in spaces and step.action is not Action.refuse and step.live is not None:
-            step.action, step.live, step.comparison = Action.restore, None, Comparison()
+            step.action, step.live, step.comparison = Action.restore, None, ObjectComparison()
             step.reason = "its namespace is being deleted"
     for step in dying:
         if step.key.kind == "PersistentVolume" and step.live is not None:
@@ -173,7 +175,7 @@ def _mark_recreated(steps: list[Step]) -> None:
             claim = by_key.get(_claim_of(step.live))
             if claim is not None and claim.live is not None and not holds_own_data(claim.live):
                 step.first = (claim.live,)
-                claim.action, claim.comparison = Action.recreate, Comparison()
+                claim.action, claim.comparison = Action.recreate, ObjectComparison()
                 claim.reason = "its volume was deleted"
 
 
@@ -192,7 +194,9 @@ def _claim_ref_differences(each: Wanted, live: Body) -> list[Difference]:
     return [Difference(path, old, ABSENT) for path in paths if (old := find(live, path)) is not ABSENT]
 
 
-def _prune_steps(live: Mapping[ObjectKey, Body], declared: Collection[ObjectKey], inventory: str) -> list[Step]:
+def _prune_steps(
+    live: Mapping[ObjectKey, Body], declared: Collection[ObjectKey], inventory: str
+) -> list[ReconcileStep]:
     """Return the steps for objects that carry our inventory's label and are no longer in git."""
     gone = {
         key: body
@@ -202,7 +206,7 @@ def _prune_steps(live: Mapping[ObjectKey, Body], declared: Collection[ObjectKey]
     kept = _kept_objects(gone, live)
     steps = []
     for key, body in gone.items():
-        step = Step(Action.prune, object_title(body), key, rank_of(key.kind), live=body)
+        step = ReconcileStep(Action.prune, object_title(body), key, rank_of(key.kind), live=body)
         if body["metadata"].get("deletionTimestamp"):
             step.action, step.reason = Action.wait, "is being deleted"
         elif key in kept:

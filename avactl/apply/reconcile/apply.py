@@ -9,15 +9,15 @@ from itertools import groupby
 from time import monotonic
 from typing import Any
 
-from avactl.apply.reconcile.actions import Action, Step, holds_data
+from avactl.apply.reconcile.actions import Action, ReconcileStep, holds_data
 from avactl.apply.reconcile.desired import PATCHED, inventory_of, live_annotations
 from avactl.apply.reconcile.diffing import managed_fields
 from avactl.apply.reconcile.diffing.field_policy import Hands
 from avactl.apply.reconcile.diffing.managed_fields import ABSENT
 from avactl.apply.reconcile.diffing.object_diff import Difference, compare
-from avactl.apply.reconcile.health import State, object_health
+from avactl.apply.reconcile.health import HealthState, object_health
 from avactl.base.object_identity import Gvk, ObjectKey
-from avactl.change.diff.fields import Change, Entry
+from avactl.change.diff.fields import ListStep, ValueChange
 from avactl.change.diff.model import ABSENT as NOTHING
 from avactl.change.diff.model import Disruption
 from avactl.change.diff.rules import classify_change
@@ -41,15 +41,15 @@ _LACKS_RIGHTS = re.compile(
 """Matches refusals that depend on the account: by RBAC, and by the policy on the account of the built-in reconciler."""
 
 
-def to_do(steps: Iterable[Step]) -> bool:
+def to_do(steps: Iterable[ReconcileStep]) -> bool:
     """Return whether any step writes to the cluster."""
     return any(step.action in APPLIED or step.action is Action.prune for step in steps)
 
 
-async def settle_comparisons(api: ObjectClient, steps: Iterable[Step]) -> None:
+async def settle_comparisons(api: ObjectClient, steps: Iterable[ReconcileStep]) -> None:
     """Resolve comparisons that need a dry run on the API server. Writes nothing."""
 
-    async def resolve(step: Step) -> None:
+    async def resolve(step: ReconcileStep) -> None:
         assert step.wanted is not None
         assert step.live is not None
         try:
@@ -60,7 +60,7 @@ async def settle_comparisons(api: ObjectClient, steps: Iterable[Step]) -> None:
             step.action = Action.none
             step.comparison.apply.clear()
 
-    async def without_defaults(step: Step) -> None:
+    async def without_defaults(step: ReconcileStep) -> None:
         """Leave fields that come back with the same value when they are removed: defaults of the API server.
 
         A client that creates an object owns them like those that it has sent.
@@ -104,7 +104,7 @@ class Applier:
         hands: Hands,
         *,
         patience: float = 300.0,
-        done: Callable[[Step], None] = lambda step: None,
+        done: Callable[[ReconcileStep], None] = lambda step: None,
     ) -> None:
         """`patience`: seconds to wait for an object to be deleted; `done` is called after each step."""
         self._api, self._inventory, self._hands = api, inventory, hands
@@ -113,7 +113,7 @@ class Applier:
         self._pending: dict[ObjectKey, asyncio.Event] = {}
         """Objects being applied; each event is set when its step has ended, successfully or not."""
 
-    async def run(self, steps: list[Step]) -> None:
+    async def run(self, steps: list[ReconcileStep]) -> None:
         """Execute all steps and record the result in each. Raises LostLeaseError."""
         for step in steps:
             if step.error:
@@ -129,7 +129,7 @@ class Applier:
         for _, group in groupby(prunes, key=lambda step: step.rank):
             await asyncio.gather(*map(self._delete_pruned, list(group)))
 
-    async def _in_turn(self, step: Step) -> None:
+    async def _in_turn(self, step: ReconcileStep) -> None:
         """Apply after the steps that this one depends on."""
         assert step.wanted is not None
         for key in step.wanted.dependencies:
@@ -140,7 +140,7 @@ class Applier:
         finally:
             self._pending[step.key].set()
 
-    async def _apply(self, step: Step) -> None:
+    async def _apply(self, step: ReconcileStep) -> None:
         assert step.wanted is not None
         blocked = next((self._failed[key] for key in step.wanted.dependencies if key in self._failed), None)
         try:
@@ -156,7 +156,7 @@ class Applier:
             self._failed[step.key] = step.title
         self._done(step)
 
-    async def _put(self, step: Step) -> None:
+    async def _put(self, step: ReconcileStep) -> None:
         assert step.wanted is not None
         if step.action is Action.recreate:
             await self._recreate(step)
@@ -185,7 +185,7 @@ class Applier:
                 step.reason = "the change is to immutable fields"
                 await self._recreate(step)
 
-    async def _take_out(self, step: Step, live: Body) -> Body:
+    async def _take_out(self, step: ReconcileStep, live: Body) -> Body:
         """Remove fields that were added by hand, from the object as it is at that moment."""
         assert step.wanted is not None
         differences: list[Difference] = step.comparison.take_out
@@ -204,7 +204,7 @@ class Applier:
             differences = [d for d in differences if d.path in {other.path for other in again}]
         return live
 
-    def _want_replaceable(self, step: Step, error: ApiError) -> None:
+    def _want_replaceable(self, step: ReconcileStep, error: ApiError) -> None:
         """Re-raise the refusal unless the object can be replaced without losing data."""
         assert step.live is not None
         kind = step.key.kind
@@ -220,7 +220,7 @@ class Applier:
                 f"({_error_message(error)})",
             )
 
-    async def _recreate(self, step: Step) -> None:
+    async def _recreate(self, step: ReconcileStep) -> None:
         """Delete and recreate; the pods of a Job terminate first, so that two runs never write the same checkpoint."""
         assert step.wanted is not None
         assert step.live is not None
@@ -244,12 +244,12 @@ class Applier:
             why = f", finalizers: {held}" if held else ""
             raise _StillThereError(f"is still being deleted{why}; the next run retries")
 
-    async def _wait_established(self, step: Step) -> None:
+    async def _wait_established(self, step: ReconcileStep) -> None:
         """Wait until a new kind is served."""
         ends = monotonic() + _ESTABLISHED_TIMEOUT_S
         while not step.error:
             live = await self._api.get(Gvk("apiextensions.k8s.io/v1", "CustomResourceDefinition"), "", step.key.name)
-            if live is not None and object_health(live).state is State.ready:
+            if live is not None and object_health(live).state is HealthState.ready:
                 return
             if monotonic() > ends:
                 step.error = "the kind is not served yet: " + (object_health(live).reason if live else "it was deleted")
@@ -257,7 +257,7 @@ class Applier:
                 return
             await asyncio.sleep(_POLL_INTERVAL_S)
 
-    async def _delete_pruned(self, step: Step) -> None:
+    async def _delete_pruned(self, step: ReconcileStep) -> None:
         live = step.live
         if any(key.namespace == step.key.namespace for key in self._failed):
             step.action, step.reason = Action.wait, "not pruned: an object that may replace it could not be applied"
@@ -294,7 +294,7 @@ class _StillThereError(Exception):
     """An object is still being deleted when the wait times out."""
 
 
-def _wave_number(step: Step) -> int:
+def _wave_number(step: ReconcileStep) -> int:
     """Return the number of the wave of a step; a wave starts when the previous one is complete.
 
     0: namespaces and definitions; 1: objects that pods read when they start; 2: workloads; 3: custom resources. Within
@@ -305,7 +305,7 @@ def _wave_number(step: Step) -> int:
     return 1 if step.rank < RANK["DaemonSet"] else 2 if step.rank < len(RANK) else 3
 
 
-def _record_error(step: Step, error: Exception) -> None:
+def _record_error(step: ReconcileStep, error: Exception) -> None:
     """Record the error of a step."""
     step.error = _error_message(error)
     step.lacks_rights = isinstance(error, ApiError) and error.status == 403 and bool(_LACKS_RIGHTS(str(error)))
@@ -333,9 +333,9 @@ def _body_with_only(live: Body, path: tuple[str, ...]) -> Body:
     return body
 
 
-def _as_change(difference: Difference) -> Change:
+def _as_change(difference: Difference) -> ValueChange:
     """Convert a difference to a change as the diff's rules take it."""
-    path = tuple(step[2:] if step.startswith("f:") else Entry(step[2:]) for step in difference.path)
+    path = tuple(step[2:] if step.startswith("f:") else ListStep(step[2:]) for step in difference.path)
     old, new = (NOTHING if value is ABSENT else value for value in (difference.old, difference.new))
     op = "added" if old is NOTHING else "removed" if new is NOTHING else "changed"
-    return Change(path, op, old, new)  # type: ignore[arg-type]
+    return ValueChange(path, op, old, new)  # type: ignore[arg-type]

@@ -10,12 +10,12 @@ import asyncio
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from avactl.apply.reconcile.inventory import Record, Records
+from avactl.apply.reconcile.inventory import InventoryRecord, Records
 from avactl.kube.identity import is_name, place_of, read_cluster, system_namespaces
 from avactl.kube.object_client import ObjectClient
 
 if TYPE_CHECKING:
-    from avactl.apply.reconcile.options import Options
+    from avactl.apply.reconcile.options import ReconcileOptions
 
 _MAX_SHOWN = 80
 """Characters of a repository that are shown."""
@@ -31,7 +31,7 @@ class Claims:
     """True if it carries the Cluster of the run, by another inventory or another engine."""
     others: dict[str, str] = field(default_factory=dict)
     """Other Clusters that it carries, and where each is written."""
-    inventories: list[tuple[Records, Record]] = field(default_factory=list)
+    inventories: list[tuple[Records, InventoryRecord]] = field(default_factory=list)
     """Their inventories."""
 
 
@@ -55,7 +55,7 @@ async def read_claims(api: ObjectClient, records: Records, cluster: str) -> Clai
     return Claims(uid, carried, others, [each for each in inventories if each[1].cluster != cluster])
 
 
-def refusal_reason(claims: Claims, record: Record, context: str, options: Options) -> str:
+def refusal_reason(claims: Claims, record: InventoryRecord, context: str, options: ReconcileOptions) -> str:
     """Return the reason why a run must not write, or an empty string."""
     place, cluster, inventory = place_of(context), options.cluster, options.inventory
     right = f"is this the right cluster? `--context {cluster}` selects another"
@@ -86,7 +86,9 @@ def refusal_reason(claims: Claims, record: Record, context: str, options: Option
     )
 
 
-async def confirm_claim(records: Records, record: Record, before: Record, options: Options) -> str:
+async def confirm_claim(
+    records: Records, record: InventoryRecord, before: InventoryRecord, options: ReconcileOptions
+) -> str:
     """Look again after a first claim, and withdraw it if another run has claimed the cluster at the same time.
 
     `before`: the record that the claim has replaced. Both runs may withdraw, but never do both apply. Return the

@@ -10,12 +10,12 @@ from functools import partial
 from pathlib import Path
 
 from avactl.apply.reconcile.desired import Wanted, wanted_of
-from avactl.apply.reconcile.options import Options
+from avactl.apply.reconcile.options import ReconcileOptions
 from avactl.apply.reconcile.reconciler import reconcile_once
 from avactl.apply.reconcile.reporting import commit_status, report
-from avactl.apply.reconcile.reporting.progress import Progress
-from avactl.apply.reconcile.reporting.report import Result
-from avactl.apply.reconcile.source import Branch, Revision, WorkingDirectory
+from avactl.apply.reconcile.reporting.progress import ReconcileProgress
+from avactl.apply.reconcile.reporting.report import StepResult
+from avactl.apply.reconcile.source import SourceBranch, SourceRevision, WorkingDirectory
 from avactl.base.directories import cache_directory
 from avactl.base.exit_codes import CHANGES, INCOMPLETE, MISSING, OK, PROBLEMS
 from avactl.base.terminal import json_output, use_colour
@@ -24,7 +24,7 @@ from avactl.compiler.config import owners_of
 from avactl.compiler.layers.check import inherited_not_owned
 from avactl.diagnostics.suggest import closest_word, one_of
 from avactl.diagnostics.text import render_problems
-from avactl.kube.access import Access
+from avactl.kube.access import ClusterAccess
 from avactl.kube.client import Client
 from avactl.policy.owners import as_json, from_json, ownership_problem
 from avactl.program.program import Program
@@ -35,11 +35,11 @@ AGENT = "avactl-reconcile"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request(Options):
+class ReconcileRequest(ReconcileOptions):
     """Options of the command: those of its runs, and where it reads and reports."""
 
     path: Path
-    connect: Callable[[str], Access]
+    connect: Callable[[str], ClusterAccess]
     """Function from the name of the Cluster to the API server."""
     context: str = ""
     """Context of the kubeconfig: selects the Cluster of that name among several."""
@@ -53,14 +53,14 @@ class Request(Options):
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
+class DesiredState:
     """Desired state of one cluster at a revision."""
 
-    revision: Revision
+    revision: SourceRevision
     compilation: Compilation
     cluster: str = ""
     wanted: tuple[Wanted, ...] = ()
-    options: Options = field(default_factory=Options)
+    options: ReconcileOptions = field(default_factory=ReconcileOptions)
 
     @property
     def ok(self) -> bool:
@@ -68,28 +68,28 @@ class Declared:
         return self.compilation.ok
 
 
-def source_of(request: Request) -> WorkingDirectory | Branch:
+def source_of(request: ReconcileRequest) -> WorkingDirectory | SourceBranch:
     """Return the source of the specs. Raises ValueError and GitError."""
     if request.repo:
         inside = request.path.as_posix()
         if request.path.is_absolute() or ".." in request.path.parts:
             raise ValueError(f"{inside}: with --repo, PATH is a directory in the repository")
         cache = Path(cache_directory()) / "reconcile"
-        return Branch(request.repo, request.branch or "main", "" if inside == "." else inside, cache=cache)
+        return SourceBranch(request.repo, request.branch or "main", "" if inside == "." else inside, cache=cache)
     if not request.path.is_dir():
         raise ValueError(f"{request.path}: not a directory")
     root = find_root(request.path)
     if request.branch or request.watch:
         run_git(root, "rev-parse", "--git-dir")  # whatever is wrong speaks here
-        return Branch(str(root), request.branch or "HEAD")
+        return SourceBranch(str(root), request.branch or "HEAD")
     return WorkingDirectory(root)
 
 
-def compile_revision(request: Request, revision: Revision) -> Declared:
+def compile_revision(request: ReconcileRequest, revision: SourceRevision) -> DesiredState:
     """Compile a revision. Raises ValueError if it does not declare the cluster."""
     compilation = compile_tree(revision.tree)
     if not compilation.ok:
-        return Declared(revision, compilation, request.cluster)
+        return DesiredState(revision, compilation, request.cluster)
     clusters = sorted(item.name for item in compilation.program.clusters())
     name = request.cluster or (clusters[0] if len(clusters) == 1 else "")
     name = name or (request.context if request.context in clusters else "")
@@ -115,10 +115,10 @@ def compile_revision(request: Request, revision: Revision) -> Declared:
         owners=as_json(owners_of(revision.tree)),
         not_owned=partial(_not_owned, compilation.program),
     )
-    return Declared(revision, compilation, name, tuple(wanted_of(compilation, name, inventory)), options)
+    return DesiredState(revision, compilation, name, tuple(wanted_of(compilation, name, inventory)), options)
 
 
-def _inventory_identity(revision: Revision) -> str:
+def _inventory_identity(revision: SourceRevision) -> str:
     """Return what owns the inventory: another environment would prune the objects of this one."""
     environment = revision.tree.environment
     known = revision.repository  # "" if unknown
@@ -138,14 +138,14 @@ def _not_owned(program: Program, recorded: str) -> str:
     return next((f"{each.span}: {each.message}" for each in found if each), "")
 
 
-def code_of(result: Result) -> int:
+def code_of(result: StepResult) -> int:
     """Return the exit code of a run."""
     if result.dry_run and not result.problem and not result.failed:
         return CHANGES if result.changed else OK
     return OK if result.ok else INCOMPLETE
 
 
-async def run(request: Request) -> int:
+async def run(request: ReconcileRequest) -> int:
     """Reconcile once and return the exit code. Raises ValueError for invalid options, and GitError."""
     revision = source_of(request).newest()
     declared = compile_revision(request, revision)
@@ -167,7 +167,7 @@ async def run(request: Request) -> int:
     gc.set_threshold(200_000, 50, 100)
     gc.enable()
     async with Client(request.connect(declared.cluster), agent=AGENT) as client:
-        with Progress(sys.stderr, request.json) as progress:
+        with ReconcileProgress(sys.stderr, request.json) as progress:
             result, reconciler = await reconcile_once(client, declared.options, declared.wanted, progress.listener())
         if not request.dry_run:
             await reconciler.tell(result)
@@ -180,7 +180,7 @@ async def run(request: Request) -> int:
     return MISSING if result.unreachable else code_of(result)
 
 
-def _warn_of_others(declared: Declared) -> None:
+def _warn_of_others(declared: DesiredState) -> None:
     """Warn about a second engine: two engines on one cluster revert each other's changes."""
     if declared.cluster in {item.name for item in declared.compilation.program.clusters()}:
         mode = declared.compilation.program.cluster_spec(declared.cluster).reconcile.mode

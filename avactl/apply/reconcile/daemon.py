@@ -8,19 +8,19 @@ from contextlib import suppress
 from dataclasses import replace
 from time import monotonic
 
-from avactl.apply.reconcile.command import AGENT, Declared, Request, compile_revision, source_of
-from avactl.apply.reconcile.drift import Watcher
+from avactl.apply.reconcile.command import AGENT, DesiredState, ReconcileRequest, compile_revision, source_of
+from avactl.apply.reconcile.drift import DriftWatcher
 from avactl.apply.reconcile.readiness import wait_healthy
 from avactl.apply.reconcile.reconciler import Reconciler
 from avactl.apply.reconcile.reporting import commit_status, metrics
-from avactl.apply.reconcile.reporting.report import Result
+from avactl.apply.reconcile.reporting.report import StepResult
 from avactl.base.exit_codes import INCOMPLETE, MISSING, OK
 from avactl.diagnostics.text import render_problems
 from avactl.kube import logs
 from avactl.kube.client import ApiError, Client, UnreachableError
 from avactl.kube.daemons import run_until_signal
 from avactl.kube.elected_daemon import ElectedDaemon, wait_first
-from avactl.kube.leader import GIVE_WAY_S, LostError
+from avactl.kube.leader import GIVE_WAY_S, LostElectionError
 from avactl.spec.repository.git import GitError
 
 _SETTLE_TIME_S = 1.0
@@ -29,22 +29,22 @@ _FIGHT_RANGE_S = (60.0, 300.0)
 """If drift recurs within this many seconds, another writer is fighting back: runs are then at least this far apart."""
 
 
-class Daemon(ElectedDaemon):
+class ReconcileDaemon(ElectedDaemon):
     """One replica of the reconciler."""
 
     registry, leader_gauge = metrics.REGISTRY, metrics.LEADER
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: ReconcileRequest) -> None:
         super().__init__(request.listen, None)
         self._request = request
         self._source = source_of(request)
-        self._declared: Declared | None = None
+        self._declared: DesiredState | None = None
         self._seen = ""
         """The newest commit, even if it does not compile."""
         self._told: object = None
         """The commit and status that were set last."""
         self._reconciler: Reconciler | None = None
-        self._watcher: Watcher | None = None
+        self._watcher: DriftWatcher | None = None
         self._health: asyncio.Task[None] | None = None
         self._drifted, self._pause = float("-inf"), _SETTLE_TIME_S
         self.exit_code = OK
@@ -70,7 +70,7 @@ class Daemon(ElectedDaemon):
         """Return True if this replica holds the lease."""
         return self._leader is not None and self._leader.leading()
 
-    async def _join(self, client: Client, declared: Declared) -> bool:
+    async def _join(self, client: Client, declared: DesiredState) -> bool:
         """Prepare to be elected; return False if this is the wrong cluster."""
         self._reconciler = reconciler = Reconciler(client, declared.options)
         refused = await self._create_namespace(reconciler, declared)
@@ -80,7 +80,7 @@ class Daemon(ElectedDaemon):
             return False
         logs.info("identified", context=client.context, cluster=declared.cluster)
         self._leader = reconciler.lease
-        self._watcher = Watcher(client, reconciler.api, declared.options.inventory, declared.options.hands)
+        self._watcher = DriftWatcher(client, reconciler.api, declared.options.inventory, declared.options.hands)
         return True
 
     async def _clean_up(self) -> None:
@@ -95,7 +95,7 @@ class Daemon(ElectedDaemon):
     def _is_stuck(self) -> bool:
         return False
 
-    async def _create_namespace(self, reconciler: Reconciler, declared: Declared) -> str:
+    async def _create_namespace(self, reconciler: Reconciler, declared: DesiredState) -> str:
         """Create the system namespace, unless this is the wrong cluster; return the reason, or an empty string."""
         while not self.stop.is_set():
             try:
@@ -188,7 +188,7 @@ class Daemon(ElectedDaemon):
         self._health = asyncio.create_task(self._follow_health(reconciler, result))
         return result.complete
 
-    def _say(self, result: Result) -> None:
+    def _say(self, result: StepResult) -> None:
         if not (result.changed or result.failed or result.problem):
             return
         say = logs.info if result.complete else logs.warn
@@ -199,7 +199,7 @@ class Daemon(ElectedDaemon):
         for step in result.failed:
             logs.warn("not applied", object=step.title, error=step.error)
 
-    async def _follow_health(self, reconciler: Reconciler, result: Result) -> None:
+    async def _follow_health(self, reconciler: Reconciler, result: StepResult) -> None:
         """Wait for health in the background, then set the commit status."""
         assert self._declared is not None
         revision, cluster = self._declared.revision, self._declared.cluster
@@ -221,12 +221,12 @@ class Daemon(ElectedDaemon):
         await wait_first(self.stop, *events, timeout=seconds)
 
 
-async def follow_branch(request: Request) -> int:
+async def follow_branch(request: ReconcileRequest) -> int:
     """Run until a signal; return the exit code."""
-    daemon = Daemon(request)
+    daemon = ReconcileDaemon(request)
     try:
         await run_until_signal(daemon.run, daemon.stop.set)
-    except* LostError as group:
+    except* LostElectionError as group:
         logs.error("lease lost", error=str(group.exceptions[0]))
         daemon.exit_code = MISSING
     return daemon.exit_code

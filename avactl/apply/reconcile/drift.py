@@ -42,7 +42,7 @@ class _Kind:
         return list(self._seen)
 
 
-class Watcher:
+class DriftWatcher:
     """Watches of all declared kinds."""
 
     def __init__(self, client: Client, api: ObjectClient, inventory: str, hands: Hands) -> None:

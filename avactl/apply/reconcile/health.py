@@ -16,7 +16,7 @@ from avactl.apply.reconcile.desired import terminal_condition
 Live = Mapping[str, Any]
 
 
-class State(str, Enum):  # noqa: UP042 - its values stand in JSON
+class HealthState(str, Enum):  # noqa: UP042 - its values stand in JSON
     """Health state of an object."""
 
     ready = "ready"
@@ -29,11 +29,11 @@ class State(str, Enum):  # noqa: UP042 - its values stand in JSON
 class Health(NamedTuple):
     """Health of an object, and the reason."""
 
-    state: State
+    state: HealthState
     reason: str = ""
 
 
-READY = Health(State.ready)
+READY = Health(HealthState.ready)
 
 
 def object_health(live: Live, made: Sequence[Live] = ()) -> Health:
@@ -56,7 +56,7 @@ def object_health(live: Live, made: Sequence[Live] = ()) -> Health:
 
 
 def _progressing_health(reason: str) -> Health:
-    return Health(State.progressing, reason)
+    return Health(HealthState.progressing, reason)
 
 
 def _find_condition(status: Live, kind: str) -> Live:
@@ -66,7 +66,7 @@ def _find_condition(status: Live, kind: str) -> Live:
 def _deployment_health(live: Live, status: Live) -> Health:
     progress = _find_condition(status, "Progressing")
     if progress.get("reason") == "ProgressDeadlineExceeded":
-        return Health(State.failed, progress.get("message") or "progress deadline exceeded")
+        return Health(HealthState.failed, progress.get("message") or "progress deadline exceeded")
     wanted = live["spec"].get("replicas", 1)
     updated, total = status.get("updatedReplicas", 0), status.get("replicas", 0)
     available = status.get("availableReplicas", 0)
@@ -74,7 +74,7 @@ def _deployment_health(live: Live, status: Live) -> Health:
         refused = _find_condition(status, "ReplicaFailure")
         if refused.get("status") == "True":
             said = f"{updated} of {wanted} pods are updated: {refused.get('message', '')}"
-            return Health(State.waiting if "exceeded quota" in said else State.progressing, said)
+            return Health(HealthState.waiting if "exceeded quota" in said else HealthState.progressing, said)
         return _progressing_health(f"{updated} of {wanted} pods are updated")
     if total > updated:
         return _progressing_health(f"{total - updated} old pods are still terminating")
@@ -120,7 +120,7 @@ def _role_set(live: Live, made: Sequence[Live]) -> Health:
         if there != wanted:
             return _progressing_health(f"{name}: {there} of {wanted} groups are updated")
         found = object_health(groups)
-        if found.state is not State.ready:
+        if found.state is not HealthState.ready:
             return found._replace(reason=f"{name}: {found.reason}")
     own = {groups["metadata"]["name"] for groups in current.values()}
     old = sum(each["spec"].get("replicas", 1) for each in made if each["metadata"]["name"] not in own)
@@ -141,7 +141,7 @@ def _daemon_set(live: Live, status: Live) -> Health:
 def _job_health(live: Live, status: Live) -> Health:
     """Return the health of a Job: ready both while it waits for GPUs and while it runs; only failure counts."""
     if terminal_condition(live) == "Failed":
-        return Health(State.failed, _find_condition(status, "Failed").get("message") or "it failed")
+        return Health(HealthState.failed, _find_condition(status, "Failed").get("message") or "it failed")
     return READY
 
 
@@ -154,8 +154,8 @@ def is_starting(job: Live) -> bool:
 def _claim_health(live: Live, status: Live) -> Health:
     phase = status.get("phase")
     if phase == "Lost":
-        return Health(State.failed, "its volume is lost")
-    return READY if phase == "Bound" else Health(State.progressing, "it is not bound yet")
+        return Health(HealthState.failed, "its volume is lost")
+    return READY if phase == "Bound" else Health(HealthState.progressing, "it is not bound yet")
 
 
 def _definition_health(live: Live, status: Live) -> Health:
@@ -163,12 +163,12 @@ def _definition_health(live: Live, status: Live) -> Health:
         return READY
     names = _find_condition(status, "NamesAccepted")
     if names.get("status") == "False":
-        return Health(State.failed, names.get("message", "its names are taken"))
+        return Health(HealthState.failed, names.get("message", "its names are taken"))
     return _progressing_health("it is not established yet")
 
 
 def _namespace_health(live: Live, status: Live) -> Health:
-    return Health(State.failed, "it is being deleted") if status.get("phase") == "Terminating" else READY
+    return Health(HealthState.failed, "it is being deleted") if status.get("phase") == "Terminating" else READY
 
 
 _JUDGES: dict[str, Callable[[Live, Live], Health]] = {
@@ -194,7 +194,7 @@ def of_pods(pods: list[dict[str, Any]]) -> Health | None:
     if late and not any(pod["spec"].get("nodeName") for pod in late):
         texts = (_find_condition(pod.get("status") or {}, "PodScheduled").get("message") for pod in late)
         said = next(filter(None, texts), "")
-        return Health(State.waiting, f"{len(late)} pods are unschedulable" + (f": {said}" if said else ""))
+        return Health(HealthState.waiting, f"{len(late)} pods are unschedulable" + (f": {said}" if said else ""))
     return crashing_container(late)
 
 

@@ -32,7 +32,7 @@ _INVENTORY_SELECTOR = ",".join(f"{label}={value}" for label, value in _INVENTORY
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class InventoryRecord:
     """The state of an inventory after its last run."""
 
     repository: str = ""
@@ -74,12 +74,12 @@ class Records:
     def __init__(self, api: ObjectClient, namespace: str, inventory: str) -> None:
         self.api, self.namespace, self.name = api, namespace, _NAME_PREFIX + inventory
 
-    async def read(self) -> Record:
+    async def read(self) -> InventoryRecord:
         """Return the record; an empty one if it is missing or unreadable."""
         found = await self.api.get(_CONFIG_MAP_KIND, self.namespace, self.name)
-        return Record() if found is None else self._parsed(found)
+        return InventoryRecord() if found is None else self._parsed(found)
 
-    async def others(self, namespaces: Iterable[str]) -> list[tuple[Records, Record]]:
+    async def others(self, namespaces: Iterable[str]) -> list[tuple[Records, InventoryRecord]]:
         """Return the other inventories in these namespaces."""
         found = []
         for namespace in namespaces:
@@ -90,7 +90,7 @@ class Records:
                     found.append((records, self._parsed(body)))
         return found
 
-    async def restore(self, before: Record, record: Record) -> None:
+    async def restore(self, before: InventoryRecord, record: InventoryRecord) -> None:
         """Write an earlier record; delete the ConfigMap if this run has created it."""
         if before.version:
             await self.write(replace(before, version=record.version))
@@ -104,8 +104,8 @@ class Records:
         await self.api.delete({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}, "Background")
 
     @staticmethod
-    def _parsed(found: dict[str, Any]) -> Record:
-        known = Record(version=found["metadata"]["resourceVersion"], uid=found["metadata"]["uid"])
+    def _parsed(found: dict[str, Any]) -> InventoryRecord:
+        known = InventoryRecord(version=found["metadata"]["resourceVersion"], uid=found["metadata"]["uid"])
         try:
             state = orjson.loads(found["data"]["inventory.json"])
             kinds = [tuple(map(str, pair)) for pair in state["kinds"]]
@@ -125,7 +125,7 @@ class Records:
         except (KeyError, TypeError, ValueError):
             return known  # edited by hand: its contents are rediscovered
 
-    async def write(self, record: Record) -> Record:
+    async def write(self, record: InventoryRecord) -> InventoryRecord:
         """Write the record; return it with its new resourceVersion."""
         body = self._body(record)
         path = self.api.resource(_CONFIG_MAP_KIND).path(self.namespace)
@@ -145,7 +145,7 @@ class Records:
                     raise  # the namespace was deleted
         return replace(record, version=done["metadata"]["resourceVersion"], uid=done["metadata"]["uid"])
 
-    def _body(self, record: Record) -> dict[str, Any]:
+    def _body(self, record: InventoryRecord) -> dict[str, Any]:
         state = {
             "version": 1,
             "repository": record.repository,
@@ -170,7 +170,7 @@ class Records:
             body["binaryData"] = {"objects": base64.b64encode(packed).decode()}
         return body
 
-    def reference(self, record: Record) -> dict[str, str]:
+    def reference(self, record: InventoryRecord) -> dict[str, str]:
         """Return the object reference of the ConfigMap for Events."""
         return object_reference(*_CONFIG_MAP_KIND, {"name": self.name, "namespace": self.namespace, "uid": record.uid})
 

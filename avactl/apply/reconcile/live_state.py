@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from avactl.apply.reconcile.desired import INVENTORY, Wanted, inventory_of
-from avactl.apply.reconcile.inventory import Record, kinds_of
+from avactl.apply.reconcile.inventory import InventoryRecord, kinds_of
 from avactl.base.object_identity import Gvk, ObjectKey
 from avactl.compiler.normalise import APPLY_ORDER
 from avactl.kube.client import ApiError
@@ -55,7 +55,7 @@ class Observed(NamedTuple):
     """Kinds that the account is not permitted to list: removed objects of these kinds are not pruned."""
 
 
-async def observe_cluster(api: ObjectClient, wanted: Collection[Wanted], record: Record) -> Observed:
+async def observe_cluster(api: ObjectClient, wanted: Collection[Wanted], record: InventoryRecord) -> Observed:
     """Read all relevant live objects. Raises ApiError and UnreachableError."""
     declared = kinds_of(wanted)
     unserved = await api.find_kinds(set(declared | record.kinds | ALWAYS))

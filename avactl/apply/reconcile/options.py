@@ -9,7 +9,7 @@ from avactl.apply.reconcile.diffing.field_policy import Hands
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ReconcileOptions:
     """Options of a run."""
 
     cluster: str = ""

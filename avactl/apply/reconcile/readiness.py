@@ -9,14 +9,14 @@ from time import monotonic
 from typing import Any
 
 from avactl.apply.reconcile import role_sets
-from avactl.apply.reconcile.actions import Action, Step
+from avactl.apply.reconcile.actions import Action, ReconcileStep
 from avactl.apply.reconcile.desired import INVENTORY, object_title
 from avactl.apply.reconcile.health import (
     JUDGED,
     READY,
     WITH_PODS,
     Health,
-    State,
+    HealthState,
     crashing_container,
     is_starting,
     object_health,
@@ -32,7 +32,7 @@ _POLL_RANGE_S = (0.5, 3.0)
 
 async def wait_healthy(
     api: ObjectClient,
-    steps: Collection[Step],
+    steps: Collection[ReconcileStep],
     inventory: str,
     *,
     patience: float,
@@ -53,21 +53,25 @@ async def wait_healthy(
         unwell = [
             key
             for key, h in found.items()
-            if h.state is State.progressing
-            or (h.state is State.failed and key.kind in WITH_PODS)
-            or (h.state is State.ready and key.kind == "Job" and is_starting(live[key]))
+            if h.state is HealthState.progressing
+            or (h.state is HealthState.failed and key.kind in WITH_PODS)
+            or (h.state is HealthState.ready and key.kind == "Job" and is_starting(live[key]))
         ]
         closer = await _look_closer(api, {key: live[key] for key in unwell})
         found.update(
-            (key, h) for key, h in closer.items() if h.state is State.waiting or found[key].state is not State.failed
+            (key, h)
+            for key, h in closer.items()
+            if h.state is HealthState.waiting or found[key].state is not HealthState.failed
         )
         # An old failure that this run did not cause is reported, but does not fail the run.
         bad = {
-            object_title(live[key]): Health(State.waiting, h.reason) if key.kind == "Job" and key not in fresh else h
+            object_title(live[key]): Health(HealthState.waiting, h.reason)
+            if key.kind == "Job" and key not in fresh
+            else h
             for key, h in found.items()
-            if h.state is not State.ready
+            if h.state is not HealthState.ready
         }
-        late = {key: h for key, h in found.items() if h.state is State.progressing}
+        late = {key: h for key, h in found.items() if h.state is HealthState.progressing}
         if not late or monotonic() > ends:
             return bad
         say({object_title(live[key]): h for key, h in late.items()})
@@ -76,10 +80,10 @@ async def wait_healthy(
         await _refresh_objects(api, inventory, {key: Gvk.of(live[key]) for key in late}, live)
 
 
-async def wait_gone(api: ObjectClient, steps: Collection[Step], *, patience: float) -> None:
+async def wait_gone(api: ObjectClient, steps: Collection[ReconcileStep], *, patience: float) -> None:
     """Wait until pruned objects are deleted; record those that are not."""
 
-    async def one(step: Step) -> None:
+    async def one(step: ReconcileStep) -> None:
         assert step.live is not None
         found = await api.wait_deleted(step.live, patience)
         if found is not None:
@@ -164,16 +168,16 @@ async def _look_closer(api: ObjectClient, late: Mapping[ObjectKey, Body]) -> dic
 async def _claim_health(api: ObjectClient, live: Body) -> Health:
     spec = live["spec"]
     if spec.get("volumeName"):
-        return Health(State.progressing, "not bound to its volume yet")
+        return Health(HealthState.progressing, "not bound to its volume yet")
     name = spec.get("storageClassName")
     if name is None:
-        return Health(State.waiting, "no storage class is set and the cluster has no default")
+        return Health(HealthState.waiting, "no storage class is set and the cluster has no default")
     try:
         kind = await api.get(Gvk("storage.k8s.io/v1", "StorageClass"), "", name) if name else None
     except ApiError:
-        return Health(State.progressing, "not bound yet")
+        return Health(HealthState.progressing, "not bound yet")
     if kind is None:
-        return Health(State.waiting, f"storage class {name} does not exist")
+        return Health(HealthState.waiting, f"storage class {name} does not exist")
     if kind.get("volumeBindingMode") == "WaitForFirstConsumer":
         return READY
-    return Health(State.progressing, "not bound yet")
+    return Health(HealthState.progressing, "not bound yet")

@@ -12,17 +12,17 @@ from avactl.apply.reconcile.actions import Action, plan
 from avactl.apply.reconcile.apply import Applier, settle_comparisons, to_do
 from avactl.apply.reconcile.claims import Claims, confirm_claim, read_claims, refusal_reason, take_over
 from avactl.apply.reconcile.desired import Wanted
-from avactl.apply.reconcile.inventory import Record, Records, content_digests, kinds_of
+from avactl.apply.reconcile.inventory import InventoryRecord, Records, content_digests, kinds_of
 from avactl.apply.reconcile.live_state import Observed, observe_cluster
-from avactl.apply.reconcile.options import Options
+from avactl.apply.reconcile.options import ReconcileOptions
 from avactl.apply.reconcile.readiness import wait_gone, wait_healthy
 from avactl.apply.reconcile.reporting.events import RunEvents
 from avactl.apply.reconcile.reporting.listener import Listener
-from avactl.apply.reconcile.reporting.report import Result
+from avactl.apply.reconcile.reporting.report import StepResult
 from avactl.base.object_identity import Gvk
 from avactl.contracts import names
 from avactl.kube.client import ApiError, Client, UnreachableError
-from avactl.kube.leader import HeldError, Leader, LostError
+from avactl.kube.leader import HeldError, Leader, LostElectionError
 from avactl.kube.object_client import LostLeaseError, ObjectClient
 from avactl.kube.replica import process_identity
 
@@ -35,23 +35,23 @@ _DELETED_WAIT = 10.0
 class Reconciler:
     """Runs reconciliation on one cluster."""
 
-    def __init__(self, client: Client, options: Options, listener: Listener | None = None) -> None:
+    def __init__(self, client: Client, options: ReconcileOptions, listener: Listener | None = None) -> None:
         self.api = ObjectClient(client, patience=options.patience)
         self.options = options
         self.events = RunEvents(client)
         self.lease = Leader(client, options.namespace, f"avactl-reconcile-{options.inventory}", process_identity())
         self.records = Records(self.api, options.namespace, options.inventory)
-        self.record = Record()
+        self.record = InventoryRecord()
         self.claims = Claims()
         self.listener = listener or Listener()
 
-    async def run(self, wanted: Collection[Wanted], *, holding: bool = False) -> Result:
+    async def run(self, wanted: Collection[Wanted], *, holding: bool = False) -> StepResult:
         """Make the cluster match git. `holding`: the caller has the lease. Raises UnreachableError and ApiError.
 
         Refusals of single objects are recorded in the result; only errors that affect the whole run are raised.
         """
         options = self.options
-        result = Result(
+        result = StepResult(
             options.cluster, options.inventory, options.commit, context=self.api.client.context, dry_run=options.dry_run
         )
         # A server that never answered is more likely the wrong address than a restart.
@@ -76,7 +76,7 @@ class Reconciler:
             except HeldError as error:
                 result.problem = f"{error}: timed out (--timeout)"
                 return result
-            except (LostLeaseError, LostError):
+            except (LostLeaseError, LostElectionError):
                 result.problem = "the lease was lost; another reconciler continues"
                 return result
         patience = options.timeout if options.wait else 0.0
@@ -93,7 +93,7 @@ class Reconciler:
             result.health = {name: h for name, h in result.health.items() if h.state.value == "failed"}
         return result
 
-    async def tell(self, result: Result) -> None:
+    async def tell(self, result: StepResult) -> None:
         """Write the Events of a run; none if nothing changed."""
         if result.changed or result.failed:
             await self.events.report_run(self.records.reference(self.record), result)
@@ -106,7 +106,7 @@ class Reconciler:
         self.claims = await read_claims(self.api, self.records, options.cluster)
         return "" if options.take_over else refusal_reason(self.claims, self.record, self.api.client.context, options)
 
-    async def _plan(self, wanted: Collection[Wanted], result: Result) -> str:
+    async def _plan(self, wanted: Collection[Wanted], result: StepResult) -> str:
         """Read the live state and plan; return the reason why the run must stop, or an empty string."""
         options = self.options
         foreign = await self.refusal()
@@ -168,7 +168,7 @@ class Reconciler:
             bare = {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
             await self.api.apply(next((each.body for each in declared), bare))
 
-    def _record_after(self, wanted: Collection[Wanted], result: Result) -> Record:
+    def _record_after(self, wanted: Collection[Wanted], result: StepResult) -> InventoryRecord:
         """Return the record to write after the run."""
         failed = {step.key for step in result.steps if step.error}
         held = {step.key for step in result.steps if step.action is Action.wait and step.wanted is not None}
@@ -185,12 +185,12 @@ class Reconciler:
             objects=objects,
         )
 
-    def _claim(self, record: Record) -> Record:
+    def _claim(self, record: InventoryRecord) -> InventoryRecord:
         """Return a record that claims this Kubernetes cluster for the Cluster and the repository of the run."""
         repository = self.options.repository or record.repository
         return replace(record, repository=repository, cluster=self.options.cluster, cluster_uid=self.claims.uid)
 
-    async def _write(self, wanted: Collection[Wanted], result: Result) -> str:
+    async def _write(self, wanted: Collection[Wanted], result: StepResult) -> str:
         """Claim the cluster and carry out the steps; return the reason why they must not be, or an empty string."""
         options = self.options
         kinds, claim = kinds_of(wanted) | self.record.kinds, self._claim(self.record)
@@ -216,14 +216,16 @@ class Reconciler:
 
 
 async def reconcile_once(
-    client: Client, options: Options, wanted: Collection[Wanted], listener: Listener | None = None
-) -> tuple[Result, Reconciler]:
+    client: Client, options: ReconcileOptions, wanted: Collection[Wanted], listener: Listener | None = None
+) -> tuple[StepResult, Reconciler]:
     """Run once. A problem that stops the run is recorded in its result."""
     reconciler = Reconciler(client, options, listener)
     try:
         result = await reconciler.run(wanted)
     except (ApiError, UnreachableError) as error:
-        result = Result(options.cluster, options.inventory, options.commit, problem=str(error), context=client.context)
+        result = StepResult(
+            options.cluster, options.inventory, options.commit, problem=str(error), context=client.context
+        )
         if isinstance(error, UnreachableError):
             result.unreachable = True
             result.problem = f"the API server is unreachable: {error}"

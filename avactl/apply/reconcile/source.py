@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from avactl.spec.repository.checkout import open_tree
-from avactl.spec.repository.git import Access, GitError, git_work_tree, init_bare, locate_repository, run_git
+from avactl.spec.repository.git import GitAccess, GitError, git_work_tree, init_bare, locate_repository, run_git
 from avactl.spec.repository.git_tree import GitTree, find_commit
 from avactl.spec.repository.tree import Tree
 
 
 @dataclass(frozen=True, slots=True)
-class Revision:
+class SourceRevision:
     """A revision of the specs to compile."""
 
     tree: Tree
@@ -32,7 +32,7 @@ class WorkingDirectory:
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def newest(self) -> Revision:
+    def newest(self) -> SourceRevision:
         """Return the directory, with its commit if nothing in it is uncommitted. Raises GitError in CI only."""
         try:
             url = origin_url(self._root)
@@ -49,11 +49,11 @@ class WorkingDirectory:
             commit = "" if changed else find_commit(self._root, "HEAD")
             repository = _repository_identity(self._root, url)
         except GitError:
-            return Revision(open_tree(self._root), "", "")
-        return Revision(open_tree(self._root), commit, repository, url)
+            return SourceRevision(open_tree(self._root), "", "")
+        return SourceRevision(open_tree(self._root), commit, repository, url)
 
 
-class Branch:
+class SourceBranch:
     """The newest commit of a branch, of a remote repository that is fetched or of a local one as it is."""
 
     def __init__(self, repository: str, branch: str, path: str = "", *, cache: Path | None = None) -> None:
@@ -67,20 +67,20 @@ class Branch:
             name = re.sub(r"[^A-Za-z0-9]+", "-", without_credentials(repository)).strip("-")[-40:]
             self._copy = cache / f"{name}-{hashlib.sha256(repository.encode()).hexdigest()[:12]}.git"
 
-    def newest(self) -> Revision:
+    def newest(self) -> SourceRevision:
         """Fetch and return the newest commit. Raises GitError."""
         if self._copy is None:
             directory = Path(self._repository)
             url = origin_url(directory)
             tree = GitTree(directory / self._path, self._branch)
-            return Revision(tree, tree.commit, _repository_identity(directory, url), url)
+            return SourceRevision(tree, tree.commit, _repository_identity(directory, url), url)
         reference = f"refs/heads/{self._branch}"
         try:
             if not (self._copy / ".git" / "HEAD").exists():
                 init_bare(self._copy)
             fetch = ("fetch", "--quiet", "--no-tags", "--recurse-submodules=no")
             refspec = f"+{reference}:{reference}"
-            run_git(self._copy, *fetch, "--", self._repository, refspec, access=Access.REMOTE)
+            run_git(self._copy, *fetch, "--", self._repository, refspec, access=GitAccess.REMOTE)
         except GitError as error:
             said = str(error).replace(self._repository, without_credentials(self._repository))
             if "couldn't find remote ref" in said:
@@ -88,7 +88,7 @@ class Branch:
             raise GitError(said, error.hint) from None
         tree = GitTree(self._copy / self._path, reference)
         url = without_credentials(self._repository)
-        return Revision(tree, tree.commit, _repository_identity(self._copy, url), url)
+        return SourceRevision(tree, tree.commit, _repository_identity(self._copy, url), url)
 
 
 def origin_url(directory: Path) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from avactl.change.diff.model import Consequence
-from avactl.kinds.quota.limits import Limit, gpu_limits, quota_of
+from avactl.kinds.quota.limits import DeclaredLimit, gpu_limits, quota_of
 from avactl.program.capacity.capacity import gpu_demand, gpu_model, running_roles
 from avactl.program.program import Item, Program, pool_size
 from avactl.spec.platform.node_pool import NodePoolSpec
@@ -22,10 +22,10 @@ Sum = tuple[Amount, Amount]
 """GPUs that specs need to start, and that they use at their largest."""
 
 
-def _quota_limit(program: Program, team: str, key: Key) -> Limit | None:
+def _quota_limit(program: Program, team: str, key: Key) -> DeclaredLimit | None:
     """Return the quota limit of a team; None if it has no quota on the cluster and so no limit."""
     quota = quota_of(program, team, key[0])
-    return None if quota is None else gpu_limits(quota.spec).get(key[1], Limit(0, 0))
+    return None if quota is None else gpu_limits(quota.spec).get(key[1], DeclaredLimit(0, 0))
 
 
 def _sum_requests(program: Program) -> dict[tuple[str, Key], Sum]:
@@ -148,7 +148,7 @@ def _quota_consequences(
 
 
 def _describe_quota(
-    team: str, gpu: str, before: tuple[Amount, Limit | None], after: tuple[Sum, Limit | None]
+    team: str, gpu: str, before: tuple[Amount, DeclaredLimit | None], after: tuple[Sum, DeclaredLimit | None]
 ) -> Consequence:
     (had, was), ((least, most), now) = before, after
     of = now.total if now is not None else "unlimited"

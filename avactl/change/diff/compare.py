@@ -26,7 +26,7 @@ from avactl.change.diff.rights.specs import says_what_runs
 from avactl.compiler import Compilation
 from avactl.compiler.lower import objects_of
 from avactl.compiler.normalise import normalise
-from avactl.compiler.pass_state import State
+from avactl.compiler.pass_state import PassState
 from avactl.program import registry
 from avactl.program.manifest import Manifest
 from avactl.program.program import Item, Program
@@ -108,7 +108,7 @@ def _lower_without_errors(compilation: Compilation) -> tuple[tuple[Manifest, ...
             manifests += objects_of(item, program)
         except Exception:  # lowering expects checked specs; an unchecked one may fail anywhere
             unknown.add(item.key)
-    state = normalise(State(compilation.tree, program=program, manifests=tuple(manifests)))
+    state = normalise(PassState(compilation.tree, program=program, manifests=tuple(manifests)))
     if state.failed:
         return (), frozenset(item.key for item in program.items)
     return state.manifests, frozenset(unknown)

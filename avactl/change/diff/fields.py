@@ -25,7 +25,7 @@ from avactl.change.diff.model import ABSENT, FieldOp
 from avactl.program import kubernetes_schema
 
 
-class Entry(str):
+class ListStep(str):
     """A list step of a path: the entry's key or index."""
 
     __slots__ = ()
@@ -40,7 +40,7 @@ class Text(str):
 Steps = tuple[str, ...]
 
 
-class Change(NamedTuple):
+class ValueChange(NamedTuple):
     """One difference. `name`: name of the value, by which credentials are recognised."""
 
     path: Steps
@@ -56,7 +56,7 @@ IsQuantity = Callable[[Steps], bool]
 """Return whether the value at a path is a resource quantity, so that `1Gi` and `1024Mi` are equal."""
 
 
-class _Found(list[Change]):
+class _FieldChanges(list[ValueChange]):
     """The differences found so far, and which values are quantities."""
 
     def __init__(self, is_quantity: IsQuantity) -> None:
@@ -111,14 +111,16 @@ def _is_no_quantity(path: Steps) -> bool:
     return False
 
 
-def field_differences(old: Any, new: Any, path: Steps = (), is_quantity: IsQuantity = _is_no_quantity) -> list[Change]:
+def field_differences(
+    old: Any, new: Any, path: Steps = (), is_quantity: IsQuantity = _is_no_quantity
+) -> list[ValueChange]:
     """Return every difference between two plain values, in path order."""
-    found = _Found(is_quantity)
+    found = _FieldChanges(is_quantity)
     _compare(old, new, path, found)
     return list(found)
 
 
-def object_differences(old: dict[str, Any], new: dict[str, Any]) -> list[Change]:
+def object_differences(old: dict[str, Any], new: dict[str, Any]) -> list[ValueChange]:
     """Return every difference between two Kubernetes objects; quantities are those of the schema of their kind."""
 
     def is_quantity(path: Steps) -> bool:
@@ -132,7 +134,7 @@ def format_path(path: Steps) -> str:
     text = ""
     for step in path:
         inside = text.endswith(": ")
-        if isinstance(step, Entry) or not (inside or _IS_PLAIN_KEY(step)):
+        if isinstance(step, ListStep) or not (inside or _IS_PLAIN_KEY(step)):
             text += f"[{step}]"
         else:
             text += step if inside or not text else f".{step}"
@@ -144,7 +146,7 @@ def format_path(path: Steps) -> str:
 _IS_PLAIN_KEY = re.compile(r"[A-Za-z0-9_$-]+").fullmatch
 
 
-def _compare(old: Any, new: Any, path: Steps, found: _Found) -> None:
+def _compare(old: Any, new: Any, path: Steps, found: _FieldChanges) -> None:
     if is_same(old, new):
         return
     if isinstance(old, dict) and isinstance(new, dict):
@@ -169,15 +171,15 @@ def _is_map(value: Any) -> bool:
     return value is None or isinstance(value, dict)
 
 
-def _make_change(path: Steps, op: FieldOp, old: Any, new: Any, name: str = "") -> Change:
-    if not name and path and not isinstance(path[-1], Entry):
+def _make_change(path: Steps, op: FieldOp, old: Any, new: Any, name: str = "") -> ValueChange:
+    if not name and path and not isinstance(path[-1], ListStep):
         # The value of `env[TOKEN].value` has the name TOKEN.
-        is_value = len(path) > 1 and path[-1] == "value" and isinstance(path[-2], Entry)
+        is_value = len(path) > 1 and path[-1] == "value" and isinstance(path[-2], ListStep)
         name = path[-2] if is_value else path[-1]
-    return Change(path, op, old, new, str(name))
+    return ValueChange(path, op, old, new, str(name))
 
 
-def _same_quantity(old: Any, new: Any, path: Steps, found: _Found) -> bool:
+def _same_quantity(old: Any, new: Any, path: Steps, found: _FieldChanges) -> bool:
     """Return whether two values are notations of one quantity: `1Gi` and `1024Mi`."""
     scalars = not any(isinstance(value, bool) or not isinstance(value, str | int | float) for value in (old, new))
     if not scalars or not found.is_quantity(path):
@@ -191,7 +193,7 @@ def _same_quantity(old: Any, new: Any, path: Steps, found: _Found) -> bool:
 # -- lists -----------------------------------------------------------------------------------------------------------
 
 
-def _compare_lists(old: list[Any], new: list[Any], path: Steps, found: _Found) -> None:
+def _compare_lists(old: list[Any], new: list[Any], path: Steps, found: _FieldChanges) -> None:
     if all(isinstance(entry, dict) for entry in (*old, *new)):
         for fields in (*KEYS.get(path[-1] if path else "", ()), "name"):
             before, after = (_entries_by_key(entries, fields.split()) for entries in (old, new))
@@ -227,21 +229,21 @@ def _field_value(entry: dict[str, Any], field: str) -> Any:
     return value
 
 
-def _by_key(before: dict[str, Any], after: dict[str, Any], path: Steps, found: _Found) -> None:
+def _by_key(before: dict[str, Any], after: dict[str, Any], path: Steps, found: _FieldChanges) -> None:
     for key, entry in before.items():
         if key not in after:
-            found.append(_make_change((*path, Entry(key)), "removed", entry, ABSENT))
+            found.append(_make_change((*path, ListStep(key)), "removed", entry, ABSENT))
         else:
-            _compare(entry, after[key], (*path, Entry(key)), found)
+            _compare(entry, after[key], (*path, ListStep(key)), found)
     for key, entry in after.items():
         if key not in before:
-            found.append(_make_change((*path, Entry(key)), "added", ABSENT, entry))
+            found.append(_make_change((*path, ListStep(key)), "added", ABSENT, entry))
     was, now = [k for k in before if k in after], [k for k in after if k in before]
     if was != now:
         found.append(_make_change(path, "reordered", was, now))
 
 
-def _compare_aligned(old: list[Any], new: list[Any], path: Steps, found: _Found) -> None:
+def _compare_aligned(old: list[Any], new: list[Any], path: Steps, found: _FieldChanges) -> None:
     """Compare entries without keys: align equal ones, and compare the rest by position."""
     by_position = len(old) == len(new)
     blocks = (
@@ -255,15 +257,15 @@ def _compare_aligned(old: list[Any], new: list[Any], path: Steps, found: _Found)
         pairs = min(i_end - i, j_end - j)
         for k in range(pairs):
             one, other = old[i + k], new[j + k]
-            here = (*path, Entry(j + k))
+            here = (*path, ListStep(j + k))
             if isinstance(one, dict | list) and type(one) is type(other):
                 _compare(one, other, here, found)
             elif not is_same(one, other):
                 found.append(_make_change(here, "changed", one, other, option_of_word(new, j + k)))
         for k in range(i + pairs, i_end):
-            found.append(_make_change((*path, Entry(k)), "removed", old[k], ABSENT, option_of_word(old, k)))
+            found.append(_make_change((*path, ListStep(k)), "removed", old[k], ABSENT, option_of_word(old, k)))
         for k in range(j + pairs, j_end):
-            found.append(_make_change((*path, Entry(k)), "added", ABSENT, new[k], option_of_word(new, k)))
+            found.append(_make_change((*path, ListStep(k)), "added", ABSENT, new[k], option_of_word(new, k)))
 
 
 def bounded_opcodes(old: Sequence[Hashable], new: Sequence[Hashable]) -> list[tuple[str, int, int, int, int]]:
@@ -299,14 +301,14 @@ def option_of_word(words: Sequence[Any], index: int) -> str:
 # -- texts -----------------------------------------------------------------------------------------------------------
 
 
-def _compare_texts(old: str, new: str, path: Steps, found: _Found) -> None:
+def _compare_texts(old: str, new: str, path: Steps, found: _FieldChanges) -> None:
     """Compare texts that hold JSON or `key=value` lines as data, and other long texts line by line."""
     equal = False
     for read, tells_all in _READERS if path else ():
         before, after = read(old), read(new)
         if before is None or type(before) is not type(after):
             continue
-        inside = _Found(_is_no_quantity)
+        inside = _FieldChanges(_is_no_quantity)
         _compare(before, after, (*path[:-1], Text(path[-1])), inside)
         found += inside
         if inside and tells_all(old, new):

@@ -7,7 +7,7 @@ from typing import Any
 
 from avactl.base.equality import is_same
 from avactl.change.diff import phrases
-from avactl.change.diff.fields import Change, field_differences
+from avactl.change.diff.fields import ValueChange, field_differences
 from avactl.change.diff.model import ABSENT, Consequence, FactChange, FieldChange, IntentKey
 from avactl.change.diff.objects import field_changes
 from avactl.change.diff.secrets import mask_credentials
@@ -53,7 +53,7 @@ def spec_changes(old: Item, new: Item) -> tuple[FieldChange, ...]:
             spec_values(old), spec_values(new), is_quantity=lambda path: introspect.is_quantity_at(model, path)
         )
     if env_reordered(old, new):
-        changes.append(Change(("spec", "env"), "reordered", _environment_sources(old), _environment_sources(new)))
+        changes.append(ValueChange(("spec", "env"), "reordered", _environment_sources(old), _environment_sources(new)))
     return field_changes(changes)
 
 

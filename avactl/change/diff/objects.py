@@ -9,12 +9,12 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from avactl.base.equality import canonical_json
-from avactl.change.diff.fields import Change, changed_lines, format_path, object_differences
+from avactl.change.diff.fields import ValueChange, changed_lines, format_path, object_differences
 from avactl.change.diff.model import ABSENT, Disruption, FieldChange, ObjectChange, worst_disruption
 from avactl.change.diff.rules import classify_change, classify_deletion
 from avactl.change.diff.secrets import cover_text, mask_credentials
 from avactl.contracts import names
-from avactl.contracts.pod_annotations import Reader, read_by
+from avactl.contracts.pod_annotations import AnnotationReader, read_by
 from avactl.program import registry
 from avactl.program.manifest import Manifest
 from avactl.program.program import Item
@@ -27,12 +27,12 @@ class Pair(NamedTuple):
     new: Manifest | None
 
 
-def field_changes(changes: Iterable[Change]) -> tuple[FieldChange, ...]:
+def field_changes(changes: Iterable[ValueChange]) -> tuple[FieldChange, ...]:
     """Return differences in printable form, not yet classified."""
     return tuple(_make_field_change(change, Disruption.NONE, "") for change in changes)
 
 
-def _make_field_change(change: Change, disruption: Disruption, reason: str) -> FieldChange:
+def _make_field_change(change: ValueChange, disruption: Disruption, reason: str) -> FieldChange:
     old, new = mask_credentials(change.old, change.name), mask_credentials(change.new, change.name)
     path = cover_text(format_path(change.path))
     return FieldChange(
@@ -95,12 +95,12 @@ def _make_object_change(old: Manifest, new: Manifest) -> ObjectChange:
     return ObjectChange(new.id, "changed", top, reason, tuple(fields), manifest=new)
 
 
-_DIGEST_KEYS = frozenset((names.TEMPLATE_DIGEST, *(each.name for each in read_by(Reader.DIFF))))
+_DIGEST_KEYS = frozenset((names.TEMPLATE_DIGEST, *(each.name for each in read_by(AnnotationReader.DIFF))))
 """Annotations in which avactl writes digests of what is shown as changed elsewhere."""
 _is_hexadecimal = re.compile(r"[0-9a-f]{8,64}").fullmatch
 
 
-def _is_digest(change: Change, item: Item) -> bool:
+def _is_digest(change: ValueChange, item: Item) -> bool:
     """Return whether a value is a digest that avactl writes, not an annotation of the same name in a manifest of the
     user's."""
     *_, group, key = ("", *change.path)
@@ -211,8 +211,8 @@ _IDENTITY_PATHS = (("metadata", "name"), ("metadata", "namespace"))
 
 
 def _except_names(
-    changes: Iterable[Change], objects: tuple[Manifest, Manifest], items: tuple[Item, Item]
-) -> list[Change]:
+    changes: Iterable[ValueChange], objects: tuple[Manifest, Manifest], items: tuple[Item, Item]
+) -> list[ValueChange]:
     """Return the differences that do not merely follow from the new name or namespace. Of texts in ConfigMaps, which
     may be the user's files, all are returned."""
 

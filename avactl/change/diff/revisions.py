@@ -15,7 +15,7 @@ from avactl.spec.repository.git_tree import GitTree, find_commit, merge_base
 from avactl.spec.repository.tree import DirTree, Tree
 
 
-class Sides(NamedTuple):
+class RevisionSides(NamedTuple):
     """The trees to compare."""
 
     base: GitTree
@@ -26,7 +26,7 @@ class Sides(NamedTuple):
     The merge base is the author's choice: a branch may fork from any old commit."""
 
 
-def open_sides(root: Path, base: str = "HEAD", head: str | None = None, *, common: bool = False) -> Sides:
+def open_sides(root: Path, base: str = "HEAD", head: str | None = None, *, common: bool = False) -> RevisionSides:
     """Open the trees of a repository directory at `base` and at `head` (default: the work tree, with all edits).
 
     With `common`, the base is the merge base of the two: the diff is what a pull request adds, without later commits of
@@ -36,7 +36,7 @@ def open_sides(root: Path, base: str = "HEAD", head: str | None = None, *, commo
     found = find_commit(root, base)  # if both are unknown, report the first
     old = GitTree(root, merge_base(root, base, tip) if common else found)
     new = open_tree(root) if head is None else GitTree(root, head)
-    return Sides(old, new, old if old.commit == found else GitTree(root, found))
+    return RevisionSides(old, new, old if old.commit == found else GitTree(root, found))
 
 
 def changed_settings(base: Tree, head: Tree) -> list[Diagnostic]:

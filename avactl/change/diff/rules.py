@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from avactl.base.quantity import parse_quantity
-from avactl.change.diff.fields import Change, Entry, Steps
+from avactl.change.diff.fields import ListStep, Steps, ValueChange
 from avactl.change.diff.model import Disruption
 from avactl.contracts import names
 from avactl.program.manifest import Body, Manifest
@@ -21,49 +21,49 @@ NONE, METADATA, IN_PLACE = Disruption.NONE, Disruption.METADATA, Disruption.IN_P
 POD_RESTART, REPLACE, DATA_LOSS = Disruption.POD_RESTART, Disruption.REPLACE, Disruption.DATA_LOSS
 
 
-def _is_smaller(change: Change, body: Body) -> bool:
+def _is_smaller(change: ValueChange, body: Body) -> bool:
     try:
         return change.op == "removed" or parse_quantity(change.new) < parse_quantity(change.old)
     except ValueError:
         return False
 
 
-def _adds_evicting_taint(change: Change, body: Body) -> bool:
+def _adds_evicting_taint(change: ValueChange, body: Body) -> bool:
     """Return whether a taint change adds an evicting taint; the effect is part of the entry's key."""
     taints = change.new if isinstance(change.new, list) else [change.new]
     effects = [taint.get("effect") for taint in taints if isinstance(taint, dict)]
     return change.op != "removed" and ("NoExecute" in effects or any("NoExecute" in step for step in change.path))
 
 
-def _is_immutable(change: Change, body: Body) -> bool:
+def _is_immutable(change: ValueChange, body: Body) -> bool:
     return body.get("immutable") is True
 
 
-def _on_delete(change: Change, body: Body) -> bool:
+def _on_delete(change: ValueChange, body: Body) -> bool:
     strategy = body["spec"].get("updateStrategy")
     return isinstance(strategy, dict) and strategy.get("type") == "OnDelete"
 
 
-def _is_recreated(change: Change, body: Body) -> bool:
+def _is_recreated(change: ValueChange, body: Body) -> bool:
     strategy = body["spec"].get("strategy")
     return isinstance(strategy, dict) and strategy.get("type") == "Recreate"
 
 
-def _in_steps(change: Change, body: Body) -> bool:
+def _in_steps(change: ValueChange, body: Body) -> bool:
     return names.ROLLOUT in body.get("metadata", {}).get("annotations", {})
 
 
-def _to_recreate(change: Change, body: Body) -> bool:
+def _to_recreate(change: ValueChange, body: Body) -> bool:
     """Server-side apply keeps the defaults of a rolling update, which Recreate does not allow."""
     new = change.new.get("type") if isinstance(change.new, dict) else change.new
     return new == "Recreate"
 
 
-def _other_store(change: Change, body: Body) -> bool:
+def _other_store(change: ValueChange, body: Body) -> bool:
     return not holds_own_data(body)
 
 
-class Rule(NamedTuple):
+class DiffRule(NamedTuple):
     """Changes of `kinds` (`*`: all) at or below one of `paths` (`*`: any step; empty: anywhere) are of a class.
 
     Several kinds and several paths are separated by blanks.
@@ -73,116 +73,124 @@ class Rule(NamedTuple):
     paths: str
     disruption: Disruption
     reason: str
-    when: Callable[[Change, Body], bool] | None = None
+    when: Callable[[ValueChange, Body], bool] | None = None
     """Condition on the change and the old object's body."""
 
 
-RULES: tuple[Rule, ...] = (
+RULES: tuple[DiffRule, ...] = (
     # A run of a Job keeps the template it was started with.
-    Rule(
+    DiffRule(
         "Job",
         "spec.completions spec.parallelism spec.template spec.completionMode spec.selector "
         "spec.podFailurePolicy spec.successPolicy spec.backoffLimitPerIndex spec.managedBy",
         REPLACE,
         "new run",
     ),
-    Rule("Job", "spec.suspend", POD_RESTART, "stops or starts its pods"),
-    Rule("Job", "spec", IN_PLACE, "the run continues"),
-    Rule("CronJob", "spec", IN_PLACE, "from the next run on"),
+    DiffRule("Job", "spec.suspend", POD_RESTART, "stops or starts its pods"),
+    DiffRule("Job", "spec", IN_PLACE, "the run continues"),
+    DiffRule("CronJob", "spec", IN_PLACE, "from the next run on"),
     # Workloads that roll out.
-    Rule("StatefulSet", "spec.volumeClaimTemplates", REPLACE, "recreated; existing volumes are unchanged"),
-    Rule(
+    DiffRule("StatefulSet", "spec.volumeClaimTemplates", REPLACE, "recreated; existing volumes are unchanged"),
+    DiffRule(
         "StatefulSet",
         "spec.serviceName spec.podManagementPolicy",
         REPLACE,
         "recreated: immutable; its volumes are kept",
     ),
-    Rule("StatefulSet", "spec.persistentVolumeClaimRetentionPolicy", IN_PLACE, "decides whether volumes are kept"),
-    Rule("StatefulSet", "spec.revisionHistoryLimit", IN_PLACE, ""),
-    Rule("Deployment StatefulSet DaemonSet", "spec.selector", REPLACE, "recreated: the selector is immutable"),
-    Rule("StatefulSet DaemonSet", "spec.template", POD_RESTART, "each pod only after manual deletion", _on_delete),
-    Rule("Deployment", "spec.strategy", REPLACE, "rejected for an existing Deployment: delete it first", _to_recreate),
-    Rule("Deployment", "spec.template", POD_RESTART, "all pods stop, then new ones start", _is_recreated),
-    Rule("Deployment", "spec.template", POD_RESTART, "canary or blue-green rollout", _in_steps),
-    Rule("Deployment StatefulSet", "spec.template", POD_RESTART, "rolling restart"),
-    Rule("DaemonSet", "spec.template", POD_RESTART, "rolling restart on each machine"),
-    Rule("LeaderWorkerSet", "spec.leaderWorkerTemplate spec.networkConfig", POD_RESTART, "rolling restart by groups"),
-    Rule("DisaggregatedSet", "spec.roles.*.spec.leaderWorkerTemplate", POD_RESTART, "rolling restart of both roles"),
-    Rule("DisaggregatedSet", "spec.roles.*.spec.replicas", IN_PLACE, "scales"),
-    Rule("Deployment StatefulSet LeaderWorkerSet", "spec.replicas", IN_PLACE, "scales"),
-    Rule("Deployment StatefulSet DaemonSet", "spec", IN_PLACE, ""),
-    Rule("Pod", "spec", REPLACE, "recreated: pods are immutable"),
+    DiffRule("StatefulSet", "spec.persistentVolumeClaimRetentionPolicy", IN_PLACE, "decides whether volumes are kept"),
+    DiffRule("StatefulSet", "spec.revisionHistoryLimit", IN_PLACE, ""),
+    DiffRule("Deployment StatefulSet DaemonSet", "spec.selector", REPLACE, "recreated: the selector is immutable"),
+    DiffRule("StatefulSet DaemonSet", "spec.template", POD_RESTART, "each pod only after manual deletion", _on_delete),
+    DiffRule(
+        "Deployment", "spec.strategy", REPLACE, "rejected for an existing Deployment: delete it first", _to_recreate
+    ),
+    DiffRule("Deployment", "spec.template", POD_RESTART, "all pods stop, then new ones start", _is_recreated),
+    DiffRule("Deployment", "spec.template", POD_RESTART, "canary or blue-green rollout", _in_steps),
+    DiffRule("Deployment StatefulSet", "spec.template", POD_RESTART, "rolling restart"),
+    DiffRule("DaemonSet", "spec.template", POD_RESTART, "rolling restart on each machine"),
+    DiffRule(
+        "LeaderWorkerSet", "spec.leaderWorkerTemplate spec.networkConfig", POD_RESTART, "rolling restart by groups"
+    ),
+    DiffRule(
+        "DisaggregatedSet", "spec.roles.*.spec.leaderWorkerTemplate", POD_RESTART, "rolling restart of both roles"
+    ),
+    DiffRule("DisaggregatedSet", "spec.roles.*.spec.replicas", IN_PLACE, "scales"),
+    DiffRule("Deployment StatefulSet LeaderWorkerSet", "spec.replicas", IN_PLACE, "scales"),
+    DiffRule("Deployment StatefulSet DaemonSet", "spec", IN_PLACE, ""),
+    DiffRule("Pod", "spec", REPLACE, "recreated: pods are immutable"),
     # Volumes.
-    Rule(
+    DiffRule(
         "PersistentVolumeClaim",
         "spec.resources.requests.storage",
         REPLACE,
         "recreated: cannot shrink; the data is in the external store",
         lambda c, b: _is_smaller(c, b) and _other_store(c, b),
     ),
-    Rule(
+    DiffRule(
         "PersistentVolumeClaim",
         "spec.resources.requests.storage",
         DATA_LOSS,
         "volumes cannot shrink; the smaller one is new and empty",
         _is_smaller,
     ),
-    Rule("PersistentVolumeClaim", "spec.resources.requests.storage", IN_PLACE, "grows if the storage class allows it"),
-    Rule("PersistentVolumeClaim", "spec.volumeAttributesClassName", IN_PLACE, ""),
-    Rule(
+    DiffRule(
+        "PersistentVolumeClaim", "spec.resources.requests.storage", IN_PLACE, "grows if the storage class allows it"
+    ),
+    DiffRule("PersistentVolumeClaim", "spec.volumeAttributesClassName", IN_PLACE, ""),
+    DiffRule(
         "PersistentVolumeClaim",
         "spec",
         REPLACE,
         "recreated: immutable; the data is in the external store",
         _other_store,
     ),
-    Rule("PersistentVolumeClaim", "spec", DATA_LOSS, "immutable; the new volume is empty"),
-    Rule("PersistentVolume", "spec.capacity spec.accessModes", IN_PLACE, ""),
-    Rule("PersistentVolume", "spec.mountOptions", IN_PLACE, "from the next mount on"),
-    Rule("PersistentVolume", "spec.persistentVolumeReclaimPolicy", IN_PLACE, "changes whether the data is deleted"),
-    Rule("PersistentVolume", "spec.claimRef", REPLACE, "recreated: bound to another claim"),
-    Rule("PersistentVolume", "spec", REPLACE, "recreated: immutable; the data is kept"),
-    Rule("StorageClass", "allowVolumeExpansion", IN_PLACE, ""),
-    Rule("StorageClass", "mountOptions allowedTopologies", IN_PLACE, "for new volumes"),
-    Rule("StorageClass", "metadata", METADATA, ""),
-    Rule("StorageClass", "", REPLACE, "recreated: immutable; existing volumes are unchanged"),
+    DiffRule("PersistentVolumeClaim", "spec", DATA_LOSS, "immutable; the new volume is empty"),
+    DiffRule("PersistentVolume", "spec.capacity spec.accessModes", IN_PLACE, ""),
+    DiffRule("PersistentVolume", "spec.mountOptions", IN_PLACE, "from the next mount on"),
+    DiffRule("PersistentVolume", "spec.persistentVolumeReclaimPolicy", IN_PLACE, "changes whether the data is deleted"),
+    DiffRule("PersistentVolume", "spec.claimRef", REPLACE, "recreated: bound to another claim"),
+    DiffRule("PersistentVolume", "spec", REPLACE, "recreated: immutable; the data is kept"),
+    DiffRule("StorageClass", "allowVolumeExpansion", IN_PLACE, ""),
+    DiffRule("StorageClass", "mountOptions allowedTopologies", IN_PLACE, "for new volumes"),
+    DiffRule("StorageClass", "metadata", METADATA, ""),
+    DiffRule("StorageClass", "", REPLACE, "recreated: immutable; existing volumes are unchanged"),
     # Network.
-    Rule("Service", "spec.clusterIP spec.clusterIPs", REPLACE, "recreated with another address"),
-    Rule("Service", "spec.selector", IN_PLACE, "routes to other pods"),
-    Rule("Service", "spec.ports", IN_PLACE, "clients must use the new ports"),
-    Rule("NetworkPolicy", "spec", IN_PLACE, "connections may be cut"),
-    Rule("Ingress", "spec", IN_PLACE, ""),
+    DiffRule("Service", "spec.clusterIP spec.clusterIPs", REPLACE, "recreated with another address"),
+    DiffRule("Service", "spec.selector", IN_PLACE, "routes to other pods"),
+    DiffRule("Service", "spec.ports", IN_PLACE, "clients must use the new ports"),
+    DiffRule("NetworkPolicy", "spec", IN_PLACE, "connections may be cut"),
+    DiffRule("Ingress", "spec", IN_PLACE, ""),
     # Configuration.
-    Rule("ConfigMap Secret", "immutable", REPLACE, "recreated", _is_immutable),
-    Rule("ConfigMap Secret", "data binaryData", REPLACE, "recreated: immutable", _is_immutable),
-    Rule("Secret", "type", REPLACE, "recreated: immutable"),
-    Rule("ConfigMap Secret", "data", IN_PLACE, "running pods keep the values they have read"),
+    DiffRule("ConfigMap Secret", "immutable", REPLACE, "recreated", _is_immutable),
+    DiffRule("ConfigMap Secret", "data binaryData", REPLACE, "recreated: immutable", _is_immutable),
+    DiffRule("Secret", "type", REPLACE, "recreated: immutable"),
+    DiffRule("ConfigMap Secret", "data", IN_PLACE, "running pods keep the values they have read"),
     # Access.
-    Rule("RoleBinding ClusterRoleBinding", "roleRef", REPLACE, "recreated: immutable"),
-    Rule("RoleBinding ClusterRoleBinding", "subjects", IN_PLACE, "changes who has access"),
-    Rule("Role ClusterRole", "rules", IN_PLACE, "changes permissions"),
+    DiffRule("RoleBinding ClusterRoleBinding", "roleRef", REPLACE, "recreated: immutable"),
+    DiffRule("RoleBinding ClusterRoleBinding", "subjects", IN_PLACE, "changes who has access"),
+    DiffRule("Role ClusterRole", "rules", IN_PLACE, "changes permissions"),
     # Scheduling.
-    Rule("PriorityClass", "value preemptionPolicy", REPLACE, "recreated: immutable; existing pods keep theirs"),
-    Rule("ResourceClaimTemplate", "spec", REPLACE, "recreated: immutable; existing claims are kept"),
-    Rule("ComputeDomain", "spec", REPLACE, "recreated: immutable"),
-    Rule("DeviceClass", "spec", IN_PLACE, "for new claims"),
-    Rule("Node", "spec.taints", POD_RESTART, "evicts pods that do not tolerate it", _adds_evicting_taint),
-    Rule("Node", "spec.taints", IN_PLACE, "for new pods"),
-    Rule("Node", "metadata.labels", IN_PLACE, "for new pods"),
-    Rule("Namespace", "metadata.labels", IN_PLACE, "policies may select on them"),
-    Rule("ResourceQuota", "spec.scopes", REPLACE, "recreated: immutable"),
-    Rule("ResourceQuota", "spec", IN_PLACE, "for new pods and volumes"),
-    Rule("LimitRange", "spec", IN_PLACE, "for new pods"),
+    DiffRule("PriorityClass", "value preemptionPolicy", REPLACE, "recreated: immutable; existing pods keep theirs"),
+    DiffRule("ResourceClaimTemplate", "spec", REPLACE, "recreated: immutable; existing claims are kept"),
+    DiffRule("ComputeDomain", "spec", REPLACE, "recreated: immutable"),
+    DiffRule("DeviceClass", "spec", IN_PLACE, "for new claims"),
+    DiffRule("Node", "spec.taints", POD_RESTART, "evicts pods that do not tolerate it", _adds_evicting_taint),
+    DiffRule("Node", "spec.taints", IN_PLACE, "for new pods"),
+    DiffRule("Node", "metadata.labels", IN_PLACE, "for new pods"),
+    DiffRule("Namespace", "metadata.labels", IN_PLACE, "policies may select on them"),
+    DiffRule("ResourceQuota", "spec.scopes", REPLACE, "recreated: immutable"),
+    DiffRule("ResourceQuota", "spec", IN_PLACE, "for new pods and volumes"),
+    DiffRule("LimitRange", "spec", IN_PLACE, "for new pods"),
     # Everything else.
-    Rule("*", "metadata", METADATA, ""),
-    Rule("*", "apiVersion", METADATA, ""),
-    Rule("*", "spec.template", POD_RESTART, "pods restart"),
-    Rule("*", "", IN_PLACE, ""),
+    DiffRule("*", "metadata", METADATA, ""),
+    DiffRule("*", "apiVersion", METADATA, ""),
+    DiffRule("*", "spec.template", POD_RESTART, "pods restart"),
+    DiffRule("*", "", IN_PLACE, ""),
 )
 
 
 @cache
-def _rules_of_kind(kind: str) -> tuple[tuple[tuple[str, ...], Rule], ...]:
+def _rules_of_kind(kind: str) -> tuple[tuple[tuple[str, ...], DiffRule], ...]:
     return tuple(
         (tuple(path.split(".")), rule)
         for rule in RULES
@@ -195,13 +203,13 @@ def _is_below(pattern: tuple[str, ...], path: Steps) -> bool:
     return pattern == ("",) or (
         len(path) >= len(pattern)
         and all(
-            want in ("*", step) and (want == "*" or not isinstance(step, Entry))
+            want in ("*", step) and (want == "*" or not isinstance(step, ListStep))
             for want, step in zip(pattern, path, strict=False)
         )
     )
 
 
-def classify_change(kind: str, change: Change, body: Body) -> tuple[Disruption, str]:
+def classify_change(kind: str, change: ValueChange, body: Body) -> tuple[Disruption, str]:
     """Return the disruption class of one change of an object of `kind` with the given old body, and a short reason."""
     for pattern, rule in _rules_of_kind(kind):
         if _is_below(pattern, change.path) and (rule.when is None or rule.when(change, body)):

@@ -31,7 +31,7 @@ FITS = "fits: computed from declared capacity and specs; a check, not a reservat
 NO_BASE = "the base has no specs in this directory: all of them are new"
 
 
-class _Style:
+class _DiffStyle:
     def __init__(self, colour: bool) -> None:
         self.colour = colour
 
@@ -42,7 +42,7 @@ class _Style:
 
 def render_text(diff: Diff, *, colour: bool = False, objects: bool = True) -> str:
     """Return the diff as text, with a trailing newline."""
-    style = _Style(colour)
+    style = _DiffStyle(colour)
     out = [*_base_problems(diff.base_problems, style)]
     shown = group_intents(diff)
     labels = [_group_label(group) for group in shown]
@@ -67,7 +67,7 @@ def empty_base(problems: Sequence[Diagnostic]) -> bool:
     return [problem.code for problem in problems if problem.severity == "error"] == ["no-specs"]
 
 
-def _base_problems(problems: Sequence[Diagnostic], style: _Style) -> list[str]:
+def _base_problems(problems: Sequence[Diagnostic], style: _DiffStyle) -> list[str]:
     if not problems:
         return []
     if empty_base(problems):
@@ -84,7 +84,7 @@ def _group_label(group: Group) -> str:
     return phrases.plural_kind(group.first.key.kind, len(group.intents))
 
 
-def _format_group(group: Group, label: str, column: int, style: _Style) -> list[str]:
+def _format_group(group: Group, label: str, column: int, style: _DiffStyle) -> list[str]:
     first = group.first
     lines: list[tuple[str, str]] = []
     consequences = group.consequences
@@ -146,7 +146,7 @@ def object_title(group: ObjectGroup, several: bool) -> str:
     return f"{phrases.plural_kind(ids[0].kind, len(ids))} {group.pattern}{inside}{on}"
 
 
-def _format_objects(found: Sequence[ObjectGroup], several: bool, style: _Style) -> list[str]:
+def _format_objects(found: Sequence[ObjectGroup], several: bool, style: _DiffStyle) -> list[str]:
     titles = [object_title(group, several) for group in found]
     column = min(max((len(text) for text in titles), default=0), 52)
     out = []

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from avactl.base.object_identity import ObjectKey
 from avactl.change.plan.cluster_state import configured_objects
 from avactl.change.plan.cost import Hardware, pool_hardware
-from avactl.change.plan.workloads import Surroundings, Workload, find_surroundings, find_workloads
+from avactl.change.plan.workloads import PlannedWorkload, Surroundings, find_surroundings, find_workloads
 from avactl.compiler import Compilation
 from avactl.program.manifest import Body
 from avactl.spec.platform.prices import Prices
@@ -19,7 +19,7 @@ class Side:
 
     known: bool
     """True if the compilation has the cluster."""
-    works: dict[ObjectKey, Workload] = field(default_factory=dict)
+    works: dict[ObjectKey, PlannedWorkload] = field(default_factory=dict)
     around: Surroundings = field(default_factory=Surroundings)
     hardware: Hardware = field(default_factory=lambda: Hardware({}, frozenset()))
     prices: Prices | None = None

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from avactl.base.object_identity import ObjectKey
 from avactl.change.plan.model import Cost
-from avactl.change.plan.workloads import Surroundings, Workload
+from avactl.change.plan.workloads import PlannedWorkload, Surroundings
 from avactl.contracts import names
 from avactl.contracts.pod_annotations import GPU_SHARE, SPOT_FROM, TIMEOUT
 from avactl.program.lowering.pods import device_class
@@ -58,7 +58,7 @@ def pool_hardware(program: Program, cluster: str) -> Hardware:
 
 
 def workload_cost(
-    works: Iterable[Workload],
+    works: Iterable[PlannedWorkload],
     around: Surroundings,
     known: Hardware,
     prices: Prices | None,
@@ -106,7 +106,7 @@ def workload_cost(
     return Cost(gpus, None if always else longest, always, most if priced else None, saved)
 
 
-def spot_count(work: Workload, count: int) -> int:
+def spot_count(work: PlannedWorkload, count: int) -> int:
     """Return how many of a workload's pods may run on spot machines."""
     template = work.template
     tolerations = template["spec"].get("tolerations") or ()
@@ -116,12 +116,12 @@ def spot_count(work: Workload, count: int) -> int:
     return max(0, count - (int(first) if first.isdecimal() and len(first) < 10 else 0))
 
 
-def _only_spot(work: Workload) -> bool:
+def _only_spot(work: PlannedWorkload) -> bool:
     return bool((work.template["spec"].get("nodeSelector") or {}).get(names.CAPACITY) == names.SPOT)
 
 
 def _gpu_hour_prices(
-    work: Workload, model: str, prices: Prices | None, rates: Rates
+    work: PlannedWorkload, model: str, prices: Prices | None, rates: Rates
 ) -> tuple[float | None, float | None]:
     """Return the price of a GPU-hour on machines that stay and on spot machines; None if it is unknown."""
     general = None if prices is None or model not in prices.gpus else float(prices.gpus[model])
@@ -133,7 +133,9 @@ def _gpu_hour_prices(
     return (firm, spot) if prices is not None else (None, None)
 
 
-def _pod_gpus(work: Workload, amounts: Mapping[str, int], around: Surroundings, known: Hardware) -> dict[str, float]:
+def _pod_gpus(
+    work: PlannedWorkload, amounts: Mapping[str, int], around: Surroundings, known: Hardware
+) -> dict[str, float]:
     """Return the GPUs of one pod by model; `GPU` if the model is unknown."""
     template = work.template
     spec, notes = template["spec"], (template.get("metadata") or {}).get("annotations") or {}

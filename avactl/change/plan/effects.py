@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from avactl.change.plan.model import Effect, Owner, Pool, Quota
-from avactl.change.plan.simulator import World
+from avactl.change.plan.model import Effect, PlannedOwner, PlannedPool, PlannedQuota
+from avactl.change.plan.simulator import SimulatedCluster
 from avactl.contracts import names
 from avactl.hardware.placement.allocation import MILLI_PER_GPU
 from avactl.program import registry
@@ -16,9 +16,9 @@ from avactl.scheduler.objects.pod_info import PodInfo
 class Moment:
     """Running and waiting GPUs by owner."""
 
-    def __init__(self, world: World) -> None:
-        self.running: dict[Owner, int] = {}
-        self.waiting: dict[Owner, int] = {}
+    def __init__(self, world: SimulatedCluster) -> None:
+        self.running: dict[PlannedOwner, int] = {}
+        self.waiting: dict[PlannedOwner, int] = {}
         for pod in world.cache.tables.pods.values():
             if pod.ended or pod.deleting or not (pod.node or pod.managed):
                 continue
@@ -29,21 +29,21 @@ class Moment:
         self.quotas = {(team, model): used for team, model, used, _ in world.cache.quotas.usage()}
 
 
-def owner_of(pod: PodInfo) -> Owner:
+def owner_of(pod: PodInfo) -> PlannedOwner:
     """Return the spec that a pod belongs to, by its labels; other pods are their own owner."""
     labels = pod.labels
     kind = registry.kind_with_label(labels.get("app.kubernetes.io/name", ""))
     instance = labels.get("app.kubernetes.io/instance", "")
     if kind is None or labels.get(names.MANAGED_BY) != names.MANAGER or not instance:
-        return Owner("Pod", "", pod.key)
-    return Owner(kind, labels.get(names.TEAM_LABEL, ""), instance)
+        return PlannedOwner("Pod", "", pod.key)
+    return PlannedOwner(kind, labels.get(names.TEAM_LABEL, ""), instance)
 
 
-def spec_effects(world: World, then: Moment, own: set[Owner]) -> Iterator[Effect]:
+def spec_effects(world: SimulatedCluster, then: Moment, own: set[PlannedOwner]) -> Iterator[Effect]:
     """Return the effects on unchanged specs."""
     now = Moment(world)
-    victims: dict[Owner, tuple[str, str, Owner | None]] = {}
-    stopped: Counter[Owner] = Counter()
+    victims: dict[PlannedOwner, tuple[str, str, PlannedOwner | None]] = {}
+    stopped: Counter[PlannedOwner] = Counter()
     for eviction in world.evictions:
         by = next((owner_of(pod) for pod in eviction.places), None)
         for victim in eviction.victims:
@@ -66,7 +66,7 @@ def spec_effects(world: World, then: Moment, own: set[Owner]) -> Iterator[Effect
             yield Effect(owner, "restarts", stopped[owner], was, why, words, by)
 
 
-def _pool_usage(world: World) -> Iterator[tuple[str, str, int, float]]:
+def _pool_usage(world: SimulatedCluster) -> Iterator[tuple[str, str, int, float]]:
     """Pool, GPU model, GPUs and those in use."""
     state, cache = world.cache.tables.state, world.cache
     found: dict[tuple[str, str], tuple[int, float]] = {}
@@ -82,17 +82,17 @@ def _pool_usage(world: World) -> Iterator[tuple[str, str, int, float]]:
         yield name, model, total, used
 
 
-def pool_changes(world: World, then: Moment) -> Iterator[Pool]:
+def pool_changes(world: SimulatedCluster, then: Moment) -> Iterator[PlannedPool]:
     """Return the pools with GPUs in use before and after."""
     for name, model, total, used in _pool_usage(world):
-        yield Pool(name, model, total, then.pools.get((name, model), 0.0), used)
+        yield PlannedPool(name, model, total, then.pools.get((name, model), 0.0), used)
 
 
-def quota_changes(world: World, then: Moment) -> Iterator[Quota]:
+def quota_changes(world: SimulatedCluster, then: Moment) -> Iterator[PlannedQuota]:
     """Return the teams with a quota whose usage differs, before and after."""
     for team, model, used, _ in sorted(world.cache.quotas.usage()):
         was = then.quotas.get((team, model), 0.0)
         if was != used:
             limit = world.leaves[team].quota.limit(model)
             most = None if limit.borrow is None else limit.guaranteed + limit.borrow
-            yield Quota(team, model, was, used, limit.guaranteed, most)
+            yield PlannedQuota(team, model, was, used, limit.guaranteed, most)

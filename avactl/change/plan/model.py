@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal, NamedTuple
 
-from avactl.change.plan.spec_origin import Origin
+from avactl.change.plan.spec_origin import SpecOrigin
 
 NOTE = "a check, not a reservation: the cluster may have changed by the time of the merge"
 
 
-class Verdict(str, Enum):  # noqa: UP042 - printed as its value
+class PlanVerdict(str, Enum):  # noqa: UP042 - printed as its value
     """Predicted state of a spec's pods, from best to worst."""
 
     GOES_ON = "goes on"
@@ -30,18 +30,18 @@ class Verdict(str, Enum):  # noqa: UP042 - printed as its value
     @property
     def fine(self) -> bool:
         """Return whether all requested pods run."""
-        return self in (Verdict.GOES_ON, Verdict.STARTS, Verdict.STOPPED, Verdict.REMOVED)
+        return self in (PlanVerdict.GOES_ON, PlanVerdict.STARTS, PlanVerdict.STOPPED, PlanVerdict.REMOVED)
 
 
-_VERDICT_ORDER = list(Verdict)
+_VERDICT_ORDER = list(PlanVerdict)
 
 
-def worse_verdict(one: Verdict, other: Verdict) -> Verdict:
+def worse_verdict(one: PlanVerdict, other: PlanVerdict) -> PlanVerdict:
     """Return the worse of two verdicts."""
     return max(one, other, key=_VERDICT_ORDER.index)
 
 
-class Owner(NamedTuple):
+class PlannedOwner(NamedTuple):
     """Identity of the spec that pods belong to: kind, team ("" for the platform), name."""
 
     kind: str
@@ -52,7 +52,7 @@ class Owner(NamedTuple):
         return f"{self.kind} {self.team}/{self.name}" if self.team else f"{self.kind} {self.name}"
 
 
-class Place(NamedTuple):
+class PlannedPlace(NamedTuple):
     """Machines of one pool that pods run on, and the topology domains of these machines."""
 
     pool: str
@@ -65,7 +65,7 @@ class Place(NamedTuple):
 class Wait(NamedTuple):
     """Pending pods of a spec, and the reason."""
 
-    verdict: Verdict
+    verdict: PlanVerdict
     pods: int
     words: str
     """The scheduler's message."""
@@ -110,18 +110,18 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class PlanEntry:
     """Prediction for one spec."""
 
-    owner: Owner
+    owner: PlannedOwner
     cluster: str
     change: Literal["added", "changed", "removed", "unchanged"]
-    verdict: Verdict
+    verdict: PlanVerdict
     pods: int
     """Requested pods."""
     placed: int
     """Requested pods that run or start."""
-    places: tuple[Place, ...] = ()
+    places: tuple[PlannedPlace, ...] = ()
     waits: tuple[Wait, ...] = ()
     restarts: int = 0
     """Running pods that the change restarts."""
@@ -137,7 +137,7 @@ class Entry:
     """Cost of the base."""
     estimated: bool = False
     """True if kube-scheduler places it, which may decide differently."""
-    origin: Origin | None = field(default=None, compare=False, repr=False)
+    origin: SpecOrigin | None = field(default=None, compare=False, repr=False)
     """The spec: of the head, or of the base if it was removed."""
 
     @property
@@ -154,7 +154,7 @@ class Entry:
 class Effect(NamedTuple):
     """Effect of the change on a spec that it does not edit."""
 
-    owner: Owner
+    owner: PlannedOwner
     what: Literal["preempted", "shrinks", "restarts", "starts", "stops"]
     """`restarts`: preempted, and rescheduled elsewhere at once. `stops`: its machines are removed. `starts`: it was
     pending before."""
@@ -165,11 +165,11 @@ class Effect(NamedTuple):
     reason: str = ""
     """Reason of a preemption: `quota-reclaim`, `priority`, …"""
     words: str = ""
-    by: Owner | None = None
+    by: PlannedOwner | None = None
     """The spec that preempts it."""
 
 
-class Pool(NamedTuple):
+class PlannedPool(NamedTuple):
     """Usage of one GPU model in a pool."""
 
     name: str
@@ -180,7 +180,7 @@ class Pool(NamedTuple):
     after: float
 
 
-class Quota(NamedTuple):
+class PlannedQuota(NamedTuple):
     """Usage of one GPU model by a team."""
 
     team: str
@@ -199,10 +199,10 @@ class Plan:
     cluster: str
     source: str
     """Description of the cluster state that the plan is based on."""
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[PlanEntry, ...] = ()
     effects: tuple[Effect, ...] = ()
-    pools: tuple[Pool, ...] = ()
-    quotas: tuple[Quota, ...] = ()
+    pools: tuple[PlannedPool, ...] = ()
+    quotas: tuple[PlannedQuota, ...] = ()
     currency: str = ""
     assumed: tuple[str, ...] = ()
     """Assumptions, as sentences."""
@@ -215,11 +215,11 @@ class Plan:
         )
 
     @property
-    def counts(self) -> Counter[Verdict]:
+    def counts(self) -> Counter[PlanVerdict]:
         """Count the specs by verdict."""
         return Counter(entry.verdict for entry in self.entries)
 
     @property
-    def shown(self) -> tuple[Entry, ...]:
+    def shown(self) -> tuple[PlanEntry, ...]:
         """Return the entries to show, the worst first, then by team and name."""
         return tuple(sorted(self.entries, key=lambda e: (-_VERDICT_ORDER.index(e.verdict), e.owner.team, e.owner.name)))

@@ -11,12 +11,12 @@ from avactl.change.plan import effects
 from avactl.change.plan.cluster_state import ClusterState, declared_machines, declared_state, has_only_reserved_pools
 from avactl.change.plan.compiled_side import Side
 from avactl.change.plan.cost import workload_cost
-from avactl.change.plan.model import Cost, Entry, Owner, Plan, Verdict, worse_verdict
-from avactl.change.plan.rollout import Change, Done, Op, place_all
-from avactl.change.plan.simulator import World
-from avactl.change.plan.spec_origin import Origin
+from avactl.change.plan.model import Cost, Plan, PlanEntry, PlannedOwner, PlanVerdict, worse_verdict
+from avactl.change.plan.rollout import Op, WorkloadChange, WorkloadEffect, place_all
+from avactl.change.plan.simulator import SimulatedCluster
+from avactl.change.plan.spec_origin import SpecOrigin
 from avactl.change.plan.verdicts import count_on_spot, group_waits, pod_places
-from avactl.change.plan.workloads import Workload
+from avactl.change.plan.workloads import PlannedWorkload
 from avactl.compiler import Compilation
 from avactl.contracts import names
 from avactl.program.program import pool_size
@@ -56,7 +56,7 @@ def make_plan(
 @collector.pause_gc()
 def plan_live(live: ClusterState, sides: Callable[[], tuple[Side, Side]], *, everything: bool = False) -> Plan:
     """Plan on a snapshot. `sides` returns base and head, and is called as late as possible."""
-    world = World(live)
+    world = SimulatedCluster(live)
     world.settle()
     then = effects.Moment(world)
     before, after = sides()
@@ -65,7 +65,7 @@ def plan_live(live: ClusterState, sides: Callable[[], tuple[Side, Side]], *, eve
         world.patch_node(name, body)
     running = sum(1 for pod in live.objects.get("pods", ()) if pod["spec"].get("nodeName"))
     source = f"the snapshot of {live.taken}: {len(live.objects.get('nodes', ()))} machines, {running} pods"
-    change = Change(world, after.around, live.taken or _FAR_FUTURE)
+    change = WorkloadChange(world, after.around, live.taken or _FAR_FUTURE)
     change.volumes(after.claims)
     change.apply(before.works, after.works, everything)
     return _decide(change, then, live.cluster, source, (before, after), (), live=True)
@@ -84,7 +84,7 @@ def _on_declared(
     left = {item["metadata"]["name"] for item in there["nodes"]}
     for name in [name for name in world.cache.tables.nodes if name not in left]:
         world.drop_node(name)
-    change = Change(world, after.around, _AFTER)
+    change = WorkloadChange(world, after.around, _AFTER)
     change.volumes(after.claims)
     change.apply({} if everything else before.works, after.works, everything)
     source, assumed = _describe_machines(head, cluster, after.known)
@@ -92,7 +92,7 @@ def _on_declared(
 
 
 def _decide(
-    change: Change,
+    change: WorkloadChange,
     then: effects.Moment,
     cluster: str,
     source: str,
@@ -113,17 +113,19 @@ def _decide(
     return Plan(cluster, source, tuple(entries), affected, pools, quotas, currency, assumptions)
 
 
-def _declared_world(base: Compilation | None, head: Compilation, cluster: str, before: Side, everything: bool) -> World:
+def _declared_world(
+    base: Compilation | None, head: Compilation, cluster: str, before: Side, everything: bool
+) -> SimulatedCluster:
     """Return the declared machines with the base's workloads on them; without a base, the head's machines."""
     if before.known and base is not None and not everything:
-        world = World(declared_state(base.program, base.manifests, cluster))
+        world = SimulatedCluster(declared_state(base.program, base.manifests, cluster))
         for namespace, body in before.claims:
             world.want_claim(namespace, body)
         place_all(world, before.works.values(), before.around, _BEFORE, "base")
         for body in before.budgets:
             world.protect(body)
         return world
-    return World(declared_state(head.program, head.manifests, cluster))
+    return SimulatedCluster(declared_state(head.program, head.manifests, cluster))
 
 
 @collector.pause_gc()
@@ -134,7 +136,7 @@ def declared_cluster(compilation: Compilation, cluster: str) -> ClusterCache:
     return world.cache
 
 
-def _apply_configuration(world: World, before: Side, after: Side, *, declared_only: bool) -> None:
+def _apply_configuration(world: SimulatedCluster, before: Side, after: Side, *, declared_only: bool) -> None:
     """Apply the head's pools, quotas and namespaces."""
     old, new = before.configured, after.configured
     was = {namespaced_name(item): item for item in old["configmaps"]}
@@ -149,8 +151,8 @@ def _apply_configuration(world: World, before: Side, after: Side, *, declared_on
 # -- entries ---------------------------------------------------------------------------------------------------------
 
 
-def _make_entries(change: Change, before: Side, after: Side, cluster: str) -> list[Entry]:
-    by_item: dict[Owner, list[Done]] = defaultdict(list)
+def _make_entries(change: WorkloadChange, before: Side, after: Side, cluster: str) -> list[PlanEntry]:
+    by_item: dict[PlannedOwner, list[WorkloadEffect]] = defaultdict(list)
     for each in change.done.values():
         by_item[each.work.owner].append(each)
     olds, news = _by_owner(before.works), _by_owner(after.works)
@@ -164,16 +166,23 @@ def _make_entries(change: Change, before: Side, after: Side, cluster: str) -> li
     return found
 
 
-def _by_owner(works: dict[ObjectKey, Workload]) -> dict[Owner, list[Workload]]:
-    found: dict[Owner, list[Workload]] = defaultdict(list)
+def _by_owner(works: dict[ObjectKey, PlannedWorkload]) -> dict[PlannedOwner, list[PlannedWorkload]]:
+    found: dict[PlannedOwner, list[PlannedWorkload]] = defaultdict(list)
     for work in works.values():
         found[work.owner].append(work)
     return found
 
 
 def _make_entry(
-    world: World, owner: Owner, origin: Origin, done: Sequence[Done], cluster: str, left: int, now: Cost, was: Cost
-) -> Entry:
+    world: SimulatedCluster,
+    owner: PlannedOwner,
+    origin: SpecOrigin,
+    done: Sequence[WorkloadEffect],
+    cluster: str,
+    left: int,
+    now: Cost,
+    was: Cost,
+) -> PlanEntry:
     pods = [pod for each in done if each.op != "removed" for pod in world.pods_of(each.work)]
     running = [pod for pod in pods if pod.node]
     found = group_waits(world, pods)
@@ -181,18 +190,18 @@ def _make_entry(
     op: Op = "removed" if not left else "added" if all(each.op == "added" for each in done) else "changed"
     if all(each.op == "unchanged" for each in done):
         op = "unchanged"
-    verdict = Verdict.REMOVED if not left else Verdict.STOPPED if not pods else Verdict.STARTS
+    verdict = PlanVerdict.REMOVED if not left else PlanVerdict.STOPPED if not pods else PlanVerdict.STARTS
     new = any(pod.uid.startswith("new:") for pod in pods)
     if pods and op in ("changed", "unchanged") and not (found or stopped or new):
-        verdict = Verdict.GOES_ON
+        verdict = PlanVerdict.GOES_ON
     for wait in found:
         verdict = worse_verdict(verdict, wait.verdict)
     surges = [each.surge for each in done if each.surge is not None]
     surge = min(surges, key=lambda each: each.placed - each.wanted) if surges else None
     if surge is not None and surge.placed < surge.wanted and verdict.fine and surge.wanted and not running:
-        verdict = Verdict.ROOM
+        verdict = PlanVerdict.ROOM
     scheduler = {each.work.template["spec"].get("schedulerName") for each in done}
-    return Entry(
+    return PlanEntry(
         owner,
         cluster,
         op,
@@ -234,7 +243,7 @@ def _describe_machines(head: Compilation, cluster: str, known: bool) -> tuple[st
     return source, assumed
 
 
-def _assumptions(live: bool, entries: Sequence[Entry], after: Side) -> Iterable[str]:
+def _assumptions(live: bool, entries: Sequence[PlanEntry], after: Side) -> Iterable[str]:
     if any(work.fewest is not None for work in after.works.values()):
         yield f"autoscaled services are counted with their {'current' if live else 'minimum'} number of pods"
     if any(entry.estimated and entry.pods for entry in entries):

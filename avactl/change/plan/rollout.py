@@ -7,8 +7,8 @@ from typing import Literal, NamedTuple
 
 from avactl.base.object_identity import ObjectKey
 from avactl.change.plan.model import Surge
-from avactl.change.plan.simulator import World
-from avactl.change.plan.workloads import GROUPED, Maker, Surroundings, Workload
+from avactl.change.plan.simulator import SimulatedCluster
+from avactl.change.plan.workloads import GROUPED, PlannedWorkload, Surroundings, WorkloadMaker
 from avactl.contracts import names
 from avactl.program.manifest import Body
 from avactl.scheduler.objects.pod_info import PodInfo
@@ -16,10 +16,10 @@ from avactl.scheduler.objects.pod_info import PodInfo
 Op = Literal["added", "changed", "removed", "unchanged"]
 
 
-class Done(NamedTuple):
+class WorkloadEffect(NamedTuple):
     """Effect of the change on one workload."""
 
-    work: Workload
+    work: PlannedWorkload
     op: Op
     stopped: int = 0
     """Running pods that were stopped and will be recreated."""
@@ -30,10 +30,10 @@ class Done(NamedTuple):
     """True if the running pods finish first."""
 
 
-class Rollout(NamedTuple):
+class PlannedRollout(NamedTuple):
     """A Deployment, LeaderWorkerSet or role of a DisaggregatedSet in a rolling update."""
 
-    work: Workload
+    work: PlannedWorkload
     old: list[PodInfo]
     first: int
     """New pods that may start before an old one stops (maxSurge)."""
@@ -41,20 +41,22 @@ class Rollout(NamedTuple):
     """Old pods that may stop before a new one starts (maxUnavailable)."""
 
 
-def place_all(world: World, works: Iterable[Workload], around: Surroundings, created: str, mark: str) -> None:
+def place_all(
+    world: SimulatedCluster, works: Iterable[PlannedWorkload], around: Surroundings, created: str, mark: str
+) -> None:
     """Create the pods of these workloads and let the scheduler place them: the state before the change."""
-    maker = Maker(around, created, mark)
+    maker = WorkloadMaker(around, created, mark)
     for work in _in_order(works):
         _create(world, maker, work, range(work.count()))
     world.settle()
 
 
-def _in_order(works: Iterable[Workload]) -> list[Workload]:
+def _in_order(works: Iterable[PlannedWorkload]) -> list[PlannedWorkload]:
     """Sort workloads: DaemonSets first, because their pods are on the machines already; then in API list order."""
     return sorted(works, key=lambda work: (work.id.kind != "DaemonSet", work.id.namespace, work.id.name))
 
 
-def _create(world: World, maker: Maker, work: Workload, numbers: Iterable[int]) -> None:
+def _create(world: SimulatedCluster, maker: WorkloadMaker, work: PlannedWorkload, numbers: Iterable[int]) -> None:
     if work.id.kind == "DaemonSet":
         for made in maker.daemons(work, world.nodes_for(work.template)):
             world.create(made)
@@ -68,23 +70,25 @@ def _create(world: World, maker: Maker, work: Workload, numbers: Iterable[int]) 
             world.create(made)
 
 
-class Change:
+class WorkloadChange:
     """The workloads of two sides, and the transition between them."""
 
-    def __init__(self, world: World, around: Surroundings, created: str) -> None:
+    def __init__(self, world: SimulatedCluster, around: Surroundings, created: str) -> None:
         self.world = world
-        self.done: dict[ObjectKey, Done] = {}
+        self.done: dict[ObjectKey, WorkloadEffect] = {}
         self.scaled: dict[ObjectKey, int] = {}
         """Replicas of autoscaled workloads, in base or head."""
-        self._maker = Maker(around, created, "new")
-        self._rollouts: list[Rollout] = []
+        self._maker = WorkloadMaker(around, created, "new")
+        self._rollouts: list[PlannedRollout] = []
 
     def volumes(self, claims: Iterable[tuple[str, Body]]) -> None:
         """Create declared claims with their namespaces before the pods that mount them."""
         for namespace, body in claims:
             self.world.want_claim(namespace, body)
 
-    def apply(self, base: dict[ObjectKey, Workload], head: dict[ObjectKey, Workload], everything: bool = False) -> None:
+    def apply(
+        self, base: dict[ObjectKey, PlannedWorkload], head: dict[ObjectKey, PlannedWorkload], everything: bool = False
+    ) -> None:
         """Do what the controllers do when head is applied over base, before the scheduler decides.
 
         With `everything`, also start unchanged workloads that have no pods.
@@ -93,28 +97,28 @@ class Change:
             if work.fewest is not None:
                 self.scaled[work.id] = len(self.world.pods_of(work))
         for id_ in base.keys() - head.keys():
-            self.done[id_] = Done(base[id_], "removed", ends=self._stop(self.world.pods_of(base[id_])))
-        create: list[tuple[Workload, range]] = []
+            self.done[id_] = WorkloadEffect(base[id_], "removed", ends=self._stop(self.world.pods_of(base[id_])))
+        create: list[tuple[PlannedWorkload, range]] = []
         for work in _in_order(head.values()):
             old = base.get(work.id)
             if old is None or old.body["spec"] != work.body["spec"] or self._scaled(old, work):
                 create += self._changed(old, work)
             elif everything:
                 running = self.world.pods_of(work)
-                self.done[work.id] = Done(work, "unchanged")
+                self.done[work.id] = WorkloadEffect(work, "unchanged")
                 if not running:
                     create.append((work, range(work.count())))
         for work, numbers in create:
             _create(self.world, self._maker, work, numbers)
 
-    def _scaled(self, old: Workload, work: Workload) -> bool:
+    def _scaled(self, old: PlannedWorkload, work: PlannedWorkload) -> bool:
         """Return whether an autoscaler's new bounds change the number of pods; the HPA is a separate object."""
         if (old.fewest, old.most) == (work.fewest, work.most):
             return False
         running = len(self.world.pods_of(work))
         return work.count(running) != running
 
-    def _changed(self, old: Workload | None, work: Workload) -> list[tuple[Workload, range]]:
+    def _changed(self, old: PlannedWorkload | None, work: PlannedWorkload) -> list[tuple[PlannedWorkload, range]]:
         """Stop the pods that the change stops; return the pod numbers to create."""
         pods = self.world.pods_of(work)
         if work.id.kind == "Deployment":
@@ -123,24 +127,26 @@ class Change:
         count = work.count(len(pods))
         new_pods = old is None or old.pattern != work.pattern
         if not pods:
-            self.done[work.id] = Done(work, op)
+            self.done[work.id] = WorkloadEffect(work, op)
             if old is None and work.fewest == 0:
                 count = work.size  # the API server's default, which the autoscaler leaves for some time
             return [(work, range(count))]
         if not new_pods:
-            self.done[work.id] = Done(work, op, ends=self._stop(pods[count:]))
+            self.done[work.id] = WorkloadEffect(work, op, ends=self._stop(pods[count:]))
             return [(work, range(len(pods), count))]
         notes = work.body["metadata"].get("annotations") or {}
         if notes.get(names.ON_CHANGE) == "finish" and any(pod.node for pod in pods):
-            self.done[work.id] = Done(work, op, later=True)
+            self.done[work.id] = WorkloadEffect(work, op, later=True)
             return []
         if work.id.kind in ("Deployment", *GROUPED) and count:
             return self._roll(work, op, pods, count)
         gone = self._stop(pods)
-        self.done[work.id] = Done(work, op, min(gone, count), max(0, gone - count))
+        self.done[work.id] = WorkloadEffect(work, op, min(gone, count), max(0, gone - count))
         return [(work, range(count))]
 
-    def _roll(self, work: Workload, op: Op, pods: list[PodInfo], count: int) -> list[tuple[Workload, range]]:
+    def _roll(
+        self, work: PlannedWorkload, op: Op, pods: list[PodInfo], count: int
+    ) -> list[tuple[PlannedWorkload, range]]:
         surge, lost = _rolling_limits(work, count)
         if not surge and not lost:
             lost = work.size
@@ -154,8 +160,8 @@ class Change:
         self._stop(running[len(running) - begins :] if begins else [])
         left = running[: len(running) - begins]
         first = min(count, count + surge - len(left))
-        self._rollouts.append(Rollout(work, left, first, begins))
-        self.done[work.id] = Done(work, op, len(running), ends)
+        self._rollouts.append(PlannedRollout(work, left, first, begins))
+        self.done[work.id] = WorkloadEffect(work, op, len(running), ends)
         return [(work, range(first))]
 
     def finish(self) -> None:
@@ -177,13 +183,13 @@ class Change:
         if self._rollouts:
             self.world.settle()
 
-    def _new(self, work: Workload) -> list[PodInfo]:
+    def _new(self, work: PlannedWorkload) -> list[PodInfo]:
         return [pod for pod in self.world.pods_of(work) if self.world.revision(pod) == work.revision]
 
-    def _placed(self, work: Workload) -> list[PodInfo]:
+    def _placed(self, work: PlannedWorkload) -> list[PodInfo]:
         return [pod for pod in self._new(work) if pod.node]
 
-    def _further(self, rollout: Rollout) -> int:
+    def _further(self, rollout: PlannedRollout) -> int:
         """Return the number of surge pods."""
         return max(0, len(rollout.old) + rollout.first - rollout.work.count(len(rollout.old)))
 
@@ -195,12 +201,12 @@ class Change:
         return sum(1 for pod in gone if pod.node)
 
 
-def _replacement_unit(work: Workload) -> ObjectKey:
+def _replacement_unit(work: PlannedWorkload) -> ObjectKey:
     """Return what is replaced together: all roles of a DisaggregatedSet, else the workload."""
     return work.id._replace(name=work.marks.get(names.DISAGGREGATED_NAME, work.id.name))
 
 
-def _rolling_limits(work: Workload, count: int) -> tuple[int, int]:
+def _rolling_limits(work: PlannedWorkload, count: int) -> tuple[int, int]:
     """Return how many pods more, and how many fewer, a rolling update may have."""
     defaults: tuple[int | str, int | str]
     if work.id.kind in GROUPED:

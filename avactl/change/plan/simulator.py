@@ -10,7 +10,7 @@ from typing import Any
 from avactl.base.terminal import shorten_middle
 from avactl.change.plan.cluster_state import ClusterState
 from avactl.change.plan.snapshot.loader import SnapshotError
-from avactl.change.plan.workloads import GROUPED, Made, Workload
+from avactl.change.plan.workloads import GROUPED, Made, PlannedWorkload
 from avactl.contracts import names
 from avactl.contracts.pod_annotations import DEVICES
 from avactl.program.manifest import Body
@@ -42,7 +42,7 @@ class UnsettledError(RuntimeError):
     """The simulation does not converge: a defect of the scheduler."""
 
 
-class World:
+class SimulatedCluster:
     """Cache, queue and scheduling cycle of one cluster; implements the binding, eviction and status sinks."""
 
     def __init__(self, cluster_state: ClusterState) -> None:
@@ -184,7 +184,7 @@ class World:
             self._put_claim(claim)
         self.put_pod(made.pod)
 
-    def pods_of(self, work: Workload) -> list[PodInfo]:
+    def pods_of(self, work: PlannedWorkload) -> list[PodInfo]:
         """Return a workload's pods that have not ended, by the number in their names."""
         id_ = work.id
         if id_.kind == "Job":

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from avactl.program.program import Item
 
 
-class Origin:
+class SpecOrigin:
     """Identity and location of a spec; pickled without the spec itself."""
 
     __slots__ = ("_item", "_line", "file", "key")
@@ -18,7 +18,7 @@ class Origin:
         self.key, self.file, self._line, self._item = key, file, line, item
 
     @classmethod
-    def of(cls, item: Item) -> Origin:
+    def of(cls, item: Item) -> SpecOrigin:
         """Return the origin of a spec of this process."""
         return cls(item.key, item.doc.file, item=item)
 
@@ -27,5 +27,5 @@ class Origin:
         """Return the first line of the spec."""
         return self._line if self._item is None else self._item.span("kind", key=True).line
 
-    def __reduce__(self) -> tuple[type[Origin], tuple[tuple[str, str, str], str, int]]:
-        return Origin, (self.key, self.file, self.line)
+    def __reduce__(self) -> tuple[type[SpecOrigin], tuple[tuple[str, str, str], str, int]]:
+        return SpecOrigin, (self.key, self.file, self.line)

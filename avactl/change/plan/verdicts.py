@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from avactl.change.plan.cluster_state import OTHERS
-from avactl.change.plan.model import Place, Verdict, Wait
-from avactl.change.plan.simulator import World
+from avactl.change.plan.model import PlannedPlace, PlanVerdict, Wait
+from avactl.change.plan.simulator import SimulatedCluster
 from avactl.contracts import names
 from avactl.hardware.placement.allocation import MILLI_PER_GPU
 from avactl.hardware.placement.diagnosis import why_gang
-from avactl.hardware.placement.gang import Gang, Role
+from avactl.hardware.placement.gang import Gang, GangRole
 from avactl.hardware.placement.request import Request
 from avactl.scheduler.cache.team_usage import StartRequest
 from avactl.scheduler.objects.node_rules import NotYetError, RuleError
@@ -22,7 +22,7 @@ _MAX_DOMAINS = 4
 """Maximum number of domains that are named."""
 
 
-def pod_places(world: World, pods: Iterable[PodInfo]) -> tuple[Place, ...]:
+def pod_places(world: SimulatedCluster, pods: Iterable[PodInfo]) -> tuple[PlannedPlace, ...]:
     """Return the machines of pods, by pool."""
     found: dict[str, set[str]] = {}
     for pod in pods:
@@ -30,16 +30,18 @@ def pod_places(world: World, pods: Iterable[PodInfo]) -> tuple[Place, ...]:
         if info is not None and info.name != OTHERS:
             pool = world.cache.tables.pool_of(info)
             found.setdefault(pool.name if pool else "", set()).add(pod.node)
-    return tuple(Place(pool, len(nodes), _narrowest_domains(world, nodes)) for pool, nodes in sorted(found.items()))
+    return tuple(
+        PlannedPlace(pool, len(nodes), _narrowest_domains(world, nodes)) for pool, nodes in sorted(found.items())
+    )
 
 
-def count_on_spot(world: World, pods: Iterable[PodInfo]) -> int:
+def count_on_spot(world: SimulatedCluster, pods: Iterable[PodInfo]) -> int:
     """Return how many pods are on spot machines."""
     nodes = world.cache.tables.nodes
     return sum(1 for pod in pods if pod.node in nodes and nodes[pod.node].labels.get(names.CAPACITY) == names.SPOT)
 
 
-def _narrowest_domains(world: World, nodes: set[str]) -> tuple[str, ...]:
+def _narrowest_domains(world: SimulatedCluster, nodes: set[str]) -> tuple[str, ...]:
     """Return the narrowest domains of machines; none if there are too many to list."""
     for level in reversed(world.cache.tables.levels):
         values = {world.cache.tables.nodes[name].labels.get(level, "") for name in nodes}
@@ -52,13 +54,13 @@ def _short_level(level: str) -> str:
     return level.rpartition("/")[2]
 
 
-def group_waits(world: World, pods: Sequence[PodInfo]) -> tuple[Wait, ...]:
+def group_waits(world: SimulatedCluster, pods: Sequence[PodInfo]) -> tuple[Wait, ...]:
     """Group pending pods by the reason they wait for."""
     units: dict[str, list[PodInfo]] = {}
     for pod in pods:
         if not pod.node and not pod.ended:
             units.setdefault(pod.gang or pod.uid, []).append(pod)
-    found: dict[tuple[Verdict, str, str], int] = {}
+    found: dict[tuple[PlanVerdict, str, str], int] = {}
     for key, mine in units.items():
         words = world.said.get(mine[0].uid, "")
         gang = world.queue.units.get(key)
@@ -73,7 +75,9 @@ def group_waits(world: World, pods: Sequence[PodInfo]) -> tuple[Wait, ...]:
     return tuple(Wait(verdict, count, words, room) for (verdict, words, room), count in found.items())
 
 
-def _waiting_cause(world: World, unit: QueuedPodGroup | None, pods: Sequence[PodInfo]) -> tuple[Verdict, str]:
+def _waiting_cause(
+    world: SimulatedCluster, unit: QueuedPodGroup | None, pods: Sequence[PodInfo]
+) -> tuple[PlanVerdict, str]:
     """Return why the pods of a group, which must start together, do not; and the domains with most capacity."""
     cache = world.cache
     requests: dict[str, Request] = {}
@@ -81,33 +85,33 @@ def _waiting_cause(world: World, unit: QueuedPodGroup | None, pods: Sequence[Pod
         for pod in pods:
             demand = cache.dra.demand(pod) if pod.claims else None
             if pod.shape.refused:
-                return Verdict.NEVER, ""
+                return PlanVerdict.NEVER, ""
             requests[pod.uid] = cache.requests.request(pod.shape, demand)
             world.constraints.filter_nodes(pod)
     except NotYetError:
-        return Verdict.WAITS, ""
+        return PlanVerdict.WAITS, ""
     except RuleError:
-        return Verdict.NEVER, ""
+        return PlanVerdict.NEVER, ""
     roles = roles_of(pods, requests)
     wishes = [StartRequest(request, members) for request, members in roles.items()]
     over, models = cache.quotas.admit(wishes)
     if over and not _fits_quota_alone(world, wishes):
-        return Verdict.NEVER, ""
+        return PlanVerdict.NEVER, ""
     if unit is not None and unit.gang:
         gang = gang_of(unit, pods, requests)[0]
     else:
-        gang = Gang(tuple(Role("pod", request, len(members)) for request, members in roles.items()))
+        gang = Gang(tuple(GangRole("pod", request, len(members)) for request, members in roles.items()))
     reason = why_gang(cache.tables.state, gang, models)
     small = len(gang.roles) > 1 if reason is None else not reason.ever
     # Ignore taints and cordons: they are not permanent.
     if small and cache.requests.never_fits(gang, models, untried=reason is None):
-        return Verdict.NEVER, ""
+        return PlanVerdict.NEVER, ""
     if over:
-        return Verdict.QUOTA, ""
-    return Verdict.ROOM, _largest_domains(world, gang, len(pods))
+        return PlanVerdict.QUOTA, ""
+    return PlanVerdict.ROOM, _largest_domains(world, gang, len(pods))
 
 
-def _fits_quota_alone(world: World, wishes: Sequence[StartRequest]) -> bool:
+def _fits_quota_alone(world: SimulatedCluster, wishes: Sequence[StartRequest]) -> bool:
     """Return whether the team's quota would admit the pods if nothing else of the team ran."""
     leaf = world.leaves.get(world.cache.quotas.team(wishes[0].pods[0]))
     if leaf is None:
@@ -126,7 +130,7 @@ def _fits_quota_alone(world: World, wishes: Sequence[StartRequest]) -> bool:
     return not any(wish.request.gpus for wish in wishes)
 
 
-def _largest_domains(world: World, gang: Gang, count: int) -> str:
+def _largest_domains(world: SimulatedCluster, gang: Gang, count: int) -> str:
     """Return the domains of the narrowest level with most capacity: `rack r1 has capacity for 3 of 4`."""
     state = world.cache.tables.state
     if count < 2 or gang.within is not None:

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import orjson
 
 from avactl.base.object_identity import ObjectKey
-from avactl.change.plan.model import Owner
-from avactl.change.plan.spec_origin import Origin
+from avactl.change.plan.model import PlannedOwner
+from avactl.change.plan.spec_origin import SpecOrigin
 from avactl.contracts import names
 from avactl.contracts.pod_annotations import JOB_INDEX
 from avactl.program.manifest import Body, Manifest
@@ -61,11 +61,11 @@ _DEFAULT_TOLERATIONS = [
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class PlannedWorkload:
     """A Job, Deployment, StatefulSet, DaemonSet, LeaderWorkerSet or role of a DisaggregatedSet."""
 
     id: ObjectKey
-    origin: Origin
+    origin: SpecOrigin
     body: Body
     fewest: int | None = None
     """Minimum of the autoscaler, if there is one."""
@@ -116,9 +116,9 @@ class Workload:
         return replicas * size
 
     @property
-    def owner(self) -> Owner:
+    def owner(self) -> PlannedOwner:
         """Its spec."""
-        return Owner(*self.origin.key)
+        return PlannedOwner(*self.origin.key)
 
     @property
     def revision(self) -> str:
@@ -138,11 +138,11 @@ class Surroundings:
     """Default container requests by namespace."""
 
 
-def find_workloads(manifests: Iterable[Manifest], cluster: str) -> dict[ObjectKey, Workload]:
+def find_workloads(manifests: Iterable[Manifest], cluster: str) -> dict[ObjectKey, PlannedWorkload]:
     """Return the workloads of a cluster, in apply order."""
-    found: dict[ObjectKey, Workload] = {}
+    found: dict[ObjectKey, PlannedWorkload] = {}
     scaled: dict[ObjectKey, tuple[int, int]] = {}
-    origins: dict[tuple[str, str, str], Origin] = {}
+    origins: dict[tuple[str, str, str], SpecOrigin] = {}
     for manifest in manifests:
         if manifest.cluster != cluster:
             continue
@@ -151,13 +151,13 @@ def find_workloads(manifests: Iterable[Manifest], cluster: str) -> dict[ObjectKe
             id_ = manifest.id.key
             origin = origins.get(manifest.item.key)
             if origin is None:
-                origin = origins[manifest.item.key] = Origin.of(manifest.item)
+                origin = origins[manifest.item.key] = SpecOrigin.of(manifest.item)
             for part in _object_workloads(id_, manifest.body):
-                found[part.id] = Workload(part.id, origin, part.body, marks=part.marks)
+                found[part.id] = PlannedWorkload(part.id, origin, part.body, marks=part.marks)
         elif kind == "CronJob" and _is_training_template(manifest.body):
             id_ = ObjectKey(KINDS["Job"], "Job", manifest.namespace, manifest.name)
             job = {**manifest.body, "kind": "Job", "spec": manifest.body["spec"]["jobTemplate"]["spec"]}
-            found[id_] = Workload(id_, Origin.of(manifest.item), job)
+            found[id_] = PlannedWorkload(id_, SpecOrigin.of(manifest.item), job)
         elif kind in _SCALER_BOUNDS:
             spec, (low, high) = manifest.body["spec"], _SCALER_BOUNDS[kind]
             target = spec["scaleTargetRef"]
@@ -221,7 +221,7 @@ class Made(NamedTuple):
     claims: list[Body]
 
 
-class Maker:
+class WorkloadMaker:
     """Creates the pods of workloads."""
 
     def __init__(self, around: Surroundings, created: str, mark: str) -> None:
@@ -230,7 +230,7 @@ class Maker:
         self._specs: dict[tuple[ObjectKey, bool], Body] = {}
         """Pod specs, by workload and whether the pod is the first one of its replica."""
 
-    def pods(self, work: Workload, numbers: Iterable[int]) -> Iterator[Made]:
+    def pods(self, work: PlannedWorkload, numbers: Iterable[int]) -> Iterator[Made]:
         """Return the pods with these indexes; those of a group follow each other."""
         for number in numbers:
             kind = (work.id, number % work.size == 0)
@@ -238,7 +238,7 @@ class Maker:
                 self._specs[kind] = self._admitted(work, work.template_of(number))
             yield self._made(work, number)
 
-    def daemons(self, work: Workload, nodes: Iterable[str]) -> Iterator[Made]:
+    def daemons(self, work: PlannedWorkload, nodes: Iterable[str]) -> Iterator[Made]:
         """Return the pods of a DaemonSet, one per node."""
         for number, node in enumerate(nodes):
             made = next(self.pods(work, [number]))
@@ -249,7 +249,7 @@ class Maker:
             made.pod["spec"] = {**made.pod["spec"], "affinity": affinity}
             yield made
 
-    def _admitted(self, work: Workload, template: Body) -> Body:
+    def _admitted(self, work: PlannedWorkload, template: Body) -> Body:
         """The pod spec with what admission adds; shared by all pods of the template."""
         spec = dict(template["spec"])
         value, policy = self._around.priorities.get(spec.get("priorityClassName", ""), (0, _PREEMPTS))
@@ -278,7 +278,7 @@ class Maker:
             spec["volumes"] = volumes  # each pod's own are added to it
         return spec
 
-    def _made(self, work: Workload, number: int) -> Made:
+    def _made(self, work: PlannedWorkload, number: int) -> Made:
         id_, template = work.id, work.template_of(number)
         spec = self._specs[id_, number % work.size == 0]
         given = template.get("metadata") or {}

@@ -31,7 +31,7 @@ _SMALLEST = 2_000
 """Bytes guaranteed to every part, however long the others are."""
 
 
-class Section(NamedTuple):
+class CommentSection(NamedTuple):
     """A further part of the comment, such as the plan."""
 
     title: str
@@ -50,7 +50,7 @@ class Review:
     """Errors and warnings of the head."""
     diff: Diff | None = None
     """None if the head does not compile."""
-    sections: Sequence[Section] = ()
+    sections: Sequence[CommentSection] = ()
     elsewhere: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Changed files of environments that are not compared, by environment."""
 
@@ -144,7 +144,7 @@ def _problems(review: Review, where: str, source: SourceText, room: int) -> list
     return [title, f"{fenced_block(lines, 'text')}\n"]
 
 
-def _section(section: Section, room: int) -> str:
+def _section(section: CommentSection, room: int) -> str:
     lines = fit_lines(section.body.strip("\n").splitlines(), room, "`avactl plan` shows all")
     lines += ["\n</details>"] * sum(told.count("<details>") - told.count("</details>") for told in lines)
     return "\n".join([f"### {section.title}\n", *lines, ""])

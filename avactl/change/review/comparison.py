@@ -8,7 +8,7 @@ from pathlib import Path
 
 from avactl.change.diff import Diff, compare
 from avactl.change.diff.revisions import changed_settings, open_sides
-from avactl.change.review.comment import Review, Section
+from avactl.change.review.comment import CommentSection, Review
 from avactl.compiler import PASSES, Compilation
 from avactl.compiler.config import environment_paths, load_config
 from avactl.compiler.driver import compile_change, policies_of
@@ -20,7 +20,7 @@ from avactl.spec.repository.tree import Tree
 
 LOWERING = PASSES[:-1]
 """All passes but the policies: a change that violates a policy is still shown."""
-SectionOf = Callable[[Compilation, Compilation, Diff], Section | None]
+SectionOf = Callable[[Compilation, Compilation, Diff], CommentSection | None]
 """Builds a section of the comment from base, head and their diff; None if there is nothing to show."""
 
 

@@ -120,12 +120,12 @@ def comment(
 
 def plan_of(snapshot: Path | None) -> SectionOf:
     """Return the plan section of the comment. Exits if the snapshot is invalid."""
-    from avactl.change.review.comment import Section
+    from avactl.change.review.comment import CommentSection
     from avactl.cli.changes.plan import read_snapshot
 
     live = read_snapshot(snapshot) if snapshot is not None else None
 
-    def make(before: Compilation, after: Compilation, changes: Diff) -> Section | None:
+    def make(before: Compilation, after: Compilation, changes: Diff) -> CommentSection | None:
         from avactl.change.plan.output.markdown import TITLE, render_body
         from avactl.change.plan.planner import declared_clusters, make_plan
 
@@ -133,7 +133,7 @@ def plan_of(snapshot: Path | None) -> SectionOf:
         states = {name: live if live and live.cluster == name else None for name in declared_clusters(base, after)}
         plans = [make_plan(base, after, name, state) for name, state in states.items()]
         told = [found for found in plans if found.shown or found.effects]
-        return Section(TITLE.lstrip("# "), render_body(told, limit=PLAN)) if told else None
+        return CommentSection(TITLE.lstrip("# "), render_body(told, limit=PLAN)) if told else None
 
     return make
 

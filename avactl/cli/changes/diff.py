@@ -30,7 +30,7 @@ MergeBaseOption = Annotated[
 ]
 
 
-class Format(str, Enum):  # noqa: UP042 - typer reads the values of str enums
+class DiffFormat(str, Enum):  # noqa: UP042 - typer reads the values of str enums
     text = "text"
     markdown = "markdown"
     json = "json"
@@ -43,8 +43,8 @@ def diff(
     merge_base: MergeBaseOption = False,
     environment: EnvironmentOption = "",
     format: Annotated[
-        Format, typer.Option("--format", "-f", help="Output format; Markdown suits a comment.")
-    ] = Format.text,
+        DiffFormat, typer.Option("--format", "-f", help="Output format; Markdown suits a comment.")
+    ] = DiffFormat.text,
     objects: Annotated[bool, typer.Option(help="Show the Kubernetes objects under each spec.")] = True,
     full: Annotated[
         bool, typer.Option("--full", help="Also print whole values and manifests, as in the artifact of a comment.")
@@ -71,10 +71,10 @@ def diff(
             exit_with("--live compares with the cluster, not with --base or --merge-base", USAGE)
         if full:
             exit_with("--full compares revisions, not a cluster", USAGE)
-        if format is Format.markdown:
+        if format is DiffFormat.markdown:
             exit_with("--live prints text or json", USAGE)
-        raise typer.Exit(_diff_live(path, head, cluster, kubeconfig, context, format is Format.json, exit_code))
-    if full and (format is not Format.text or not objects):
+        raise typer.Exit(_diff_live(path, head, cluster, kubeconfig, context, format is DiffFormat.json, exit_code))
+    if full and (format is not DiffFormat.text or not objects):
         exit_with("--full prints text with objects", USAGE)
     from avactl.change.diff.compare import compare, select_files
 
@@ -121,16 +121,16 @@ def head_problems(after: Compilation, coloured: bool) -> str:
     return render_problems(after.diagnostics, after.program.read_file, coloured)
 
 
-def _render(changes: Diff, format: Format, objects: bool, full: bool) -> str:
+def _render(changes: Diff, format: DiffFormat, objects: bool, full: bool) -> str:
     if full:
         from avactl.change.diff.record import render_record
 
         return render_record(changes)
-    if format is Format.json:
+    if format is DiffFormat.json:
         from avactl.change.diff.json_output import render_json
 
         return render_json(changes, objects=objects)
-    if format is Format.markdown:
+    if format is DiffFormat.markdown:
         from avactl.change.diff.markdown import render_markdown
 
         return inert_text(render_markdown(changes, objects=objects))
@@ -139,15 +139,15 @@ def _render(changes: Diff, format: Format, objects: bool, full: bool) -> str:
     return render_text(changes, colour=use_colour(), objects=objects)
 
 
-def _print_problems(after: Compilation, format: Format) -> None:
+def _print_problems(after: Compilation, format: DiffFormat) -> None:
     """Print the problems of the head in place of its diff."""
-    if format is Format.json:
+    if format is DiffFormat.json:
         from avactl.change.diff.json_output import render_problems
 
         sys.stdout.write(render_problems(after.diagnostics))
         return
-    text = head_problems(after, format is Format.text and use_colour())
-    if format is Format.markdown:
+    text = head_problems(after, format is DiffFormat.text and use_colour())
+    if format is DiffFormat.markdown:
         from avactl.change.diff.markdown import render_problems as as_markdown
 
         text = inert_text(as_markdown(text))

@@ -22,7 +22,7 @@ def compare_live(
         from avactl.apply.reconcile import command
 
     try:
-        request = command.Request(
+        request = command.ReconcileRequest(
             path=path,
             connect=partial(connect, kubeconfig, context),
             context=chosen_context(kubeconfig, context),

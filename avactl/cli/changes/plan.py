@@ -13,7 +13,7 @@ import typer
 
 from avactl.base.exit_codes import CHANGES, PROBLEMS, USAGE
 from avactl.base.terminal import use_colour
-from avactl.cli.changes.diff import Format, HeadOption, MergeBaseOption, compile_sides, head_problems
+from avactl.cli.changes.diff import DiffFormat, HeadOption, MergeBaseOption, compile_sides, head_problems
 from avactl.cli.common import exit_on_os_error, exit_with
 from avactl.cli.completion import complete_cluster
 from avactl.cli.environments import EnvironmentOption
@@ -48,8 +48,8 @@ def plan(
         typer.Option(help="Only this cluster. Default: all, or the snapshot's.", autocompletion=complete_cluster),
     ] = None,
     format: Annotated[
-        Format, typer.Option("--format", "-f", help="Output format; Markdown suits a comment.")
-    ] = Format.text,
+        DiffFormat, typer.Option("--format", "-f", help="Output format; Markdown suits a comment.")
+    ] = DiffFormat.text,
     exit_code: Annotated[
         bool, typer.Option("--exit-code", help="Exit with 4 if a new or previously running spec will not run.")
     ] = False,
@@ -169,12 +169,12 @@ def _compile_sides(path: Path, base: str, head: str | None, common: bool) -> tup
     return before, after
 
 
-def _render(plans: Sequence[Plan], format: Format) -> str:
-    if format is Format.json:
+def _render(plans: Sequence[Plan], format: DiffFormat) -> str:
+    if format is DiffFormat.json:
         from avactl.change.plan.output.json_output import render_json
 
         return render_json(plans)
-    if format is Format.markdown:
+    if format is DiffFormat.markdown:
         from avactl.change.plan.output.markdown import render_markdown
 
         return render_markdown(plans)

@@ -19,7 +19,7 @@ from avactl.cli.environments import EnvironmentOption, SourceOption
 
 if TYPE_CHECKING:
     from avactl.apply.pulumi.engine import Session
-    from avactl.kube.identity import Target
+    from avactl.kube.identity import IdentityTarget
 
 PathArgument = Annotated[Path, typer.Argument(help="Repository.")]
 StackOption = Annotated[
@@ -91,7 +91,7 @@ def each_stack(
     engine.require_engine()
     stacks = engine.find_stacks(compilation, asked, apply=apply)
     chosen = _contexts_by_cluster(contexts, {name.cluster for name in stacks})
-    options = engine.Options(tree.root, kubeconfig, chosen, adopt, fast)
+    options = engine.EngineOptions(tree.root, kubeconfig, chosen, adopt, fast)
     for name in stacks:
         act(engine.Session(compilation, name, options))
 
@@ -111,7 +111,9 @@ def _contexts_by_cluster(contexts: Iterable[str], clusters: set[str]) -> dict[st
     return chosen
 
 
-def identify_stack(session: Session, kubeconfig: Path | None, carries: list[str] | None, *, apply: bool) -> Target:
+def identify_stack(
+    session: Session, kubeconfig: Path | None, carries: list[str] | None, *, apply: bool
+) -> IdentityTarget:
     """Return the cluster of a stack. Raises WrongClusterError if it carries other Clusters.
 
     If the API server does not answer, exits with MISSING if it is to be applied; a preview goes on.
@@ -119,27 +121,27 @@ def identify_stack(session: Session, kubeconfig: Path | None, carries: list[str]
     with guard_imports():
         from avactl.kube import access
         from avactl.kube.client import ApiError, Client, UnreachableError
-        from avactl.kube.identity import Target, identify
+        from avactl.kube.identity import IdentityTarget, identify
     cluster = session.name.cluster
     # As the engine does, take the account of the pod only if there is no kubeconfig.
     context = session.context or chosen_context(kubeconfig, "")
     namespace = session.compilation.program.cluster_spec(cluster).system_namespace
 
-    async def identified(_: Client, target: Target) -> Target:
+    async def identified(_: Client, target: IdentityTarget) -> IdentityTarget:
         return target
 
     if apply:
         found = connect(kubeconfig, context)
         return with_client(found, identified, cluster, namespace, known=carries or ())
 
-    async def ask() -> Target:
+    async def ask() -> IdentityTarget:
         async with Client(access.find(kubeconfig, context), connections=2) as client:
             return await identify(client, cluster, namespace, carries or ())
 
     try:
         return asyncio.run(ask())
     except (access.AccessError, ApiError, UnreachableError) as error:
-        return Target(context, cluster, plain_text(str(error)))
+        return IdentityTarget(context, cluster, plain_text(str(error)))
 
 
 def print_head(

@@ -19,7 +19,7 @@ from avactl.cli.options import Output
 from avactl.spec.repository.tree import find_root
 
 
-class Owner(str, Enum):  # noqa: UP042 - typer reads the values of str enums
+class StackOwner(str, Enum):  # noqa: UP042 - typer reads the values of str enums
     platform = "platform"
     teams = "teams"
 
@@ -35,7 +35,7 @@ def stacks(
     all_environments: Annotated[
         bool, typer.Option("--all-environments", help="List environments and stacks, those of every environment.")
     ] = False,
-    only: Annotated[Owner | None, typer.Option(help="Only platform stacks, or only team stacks.")] = None,
+    only: Annotated[StackOwner | None, typer.Option(help="Only platform stacks, or only team stacks.")] = None,
     format: Annotated[
         Output, typer.Option("--format", "-f", help="Output format; JSON is a list for a CI matrix.")
     ] = Output.text,
@@ -74,7 +74,7 @@ def _write(data: list[Any] | None, lines: list[str]) -> None:
         sys.stdout.writelines(f"{line}\n" for line in lines)
 
 
-def _stack_names(root: Path, base: str | None, head: str | None, only: Owner | None) -> list[str]:
+def _stack_names(root: Path, base: str | None, head: str | None, only: StackOwner | None) -> list[str]:
     """Return the names of the stacks in the chosen environment. Exits with PROBLEMS if the head has errors."""
     from avactl.apply.pulumi.stacks import touched_stacks
     from avactl.compiler import compile_tree
@@ -95,4 +95,4 @@ def _stack_names(root: Path, base: str | None, head: str | None, only: Owner | N
         print(
             f"{stack}: its cluster is no longer applied through Pulumi; run `pulumi stack rm {stack}`", file=sys.stderr
         )
-    return [str(stack) for stack in found.stacks if only is None or bool(stack.team) == (only is Owner.teams)]
+    return [str(stack) for stack in found.stacks if only is None or bool(stack.team) == (only is StackOwner.teams)]

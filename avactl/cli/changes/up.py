@@ -27,7 +27,7 @@ from avactl.cli.environments import EnvironmentOption, SourceOption
 
 if TYPE_CHECKING:
     from avactl.apply.pulumi.engine import Session
-    from avactl.apply.pulumi.engine_report import Change
+    from avactl.apply.pulumi.engine_report import EngineChange
 
 
 def up(
@@ -64,7 +64,7 @@ def up(
         if session.fast:
             print("  the state is written at the end; if this run is interrupted, rerun with --adopt", flush=True)
 
-        def say(change: Change) -> None:
+        def say(change: EngineChange) -> None:
             print(f"  {change_line(change)}", flush=True)
 
         done = session.up(say)

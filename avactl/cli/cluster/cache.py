@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from avactl.contracts.cache import CacheStatus
     from avactl.kube.client import Client
-    from avactl.kube.identity import Target
+    from avactl.kube.identity import IdentityTarget
 
 cache = typer.Typer(
     add_completion=False, rich_markup_mode=None, help="Run the cache daemon, and show or flush what tiers hold."
@@ -65,7 +65,7 @@ def run(
     with guard_imports():
         from avactl.contracts.names import CACHE_NAMESPACE
         from avactl.daemons.cache import daemon
-    options = daemon.Options(
+    options = daemon.CacheOptions(
         namespace or os.environ.get("POD_NAMESPACE", "") or CACHE_NAMESPACE, lease, listen, interval
     )
     with check_listen(listen):
@@ -124,7 +124,7 @@ def flush(
     except ValidationError as error:
         exit_with(f"{path}: {explain(error)}", USAGE)
 
-    async def wait(client: Client, target: Target) -> int:
+    async def wait(client: Client, target: IdentityTarget) -> int:
         tell_target(target)
         return await wait_for(client, namespace, request, timeout, lambda text: print(text, file=sys.stderr))
 

@@ -25,9 +25,9 @@ from avactl.kube.timestamps import seconds_since
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from avactl.kube.access import Access
+    from avactl.kube.access import ClusterAccess
     from avactl.kube.client import Client
-    from avactl.kube.identity import Target
+    from avactl.kube.identity import IdentityTarget
     from avactl.scheduler.inspection.cluster_view import ClusterView
 
 Kubeconfig = Annotated[Path | None, typer.Option(help="Kubeconfig file. Default: $KUBECONFIG or ~/.kube/config.")]
@@ -67,7 +67,7 @@ def guard_imports() -> Iterator[None]:
         exit_with(f"this command requires the package {error.name}", MISSING, install_command("cluster"))
 
 
-def connect(kubeconfig: Path | None, context: str = "", cluster: str = "") -> Access:
+def connect(kubeconfig: Path | None, context: str = "", cluster: str = "") -> ClusterAccess:
     """Return the API server's address and credentials: those of `context`, else of the context named as the Cluster.
 
     Exits with MISSING if packages are missing, or without a kubeconfig or the program that it names; with USAGE if the
@@ -117,8 +117,8 @@ def check_listen(listen: str) -> Iterator[None]:
 
 
 def with_client(
-    access: Access,
-    work: Callable[[Client, Target], Awaitable[_T]],
+    access: ClusterAccess,
+    work: Callable[[Client, IdentityTarget], Awaitable[_T]],
     cluster: str,
     system_namespace: str = "avactl-system",
     *,
@@ -149,7 +149,7 @@ def with_client(
 
 
 def view_cluster(
-    show: Callable[[ClusterView, Target], Awaitable[None]],
+    show: Callable[[ClusterView, IdentityTarget], Awaitable[None]],
     kubeconfig: Path | None,
     context: str,
     cluster: str,
@@ -165,7 +165,7 @@ def view_cluster(
     with guard_imports():
         from avactl.scheduler.inspection.cluster_view import ClusterView
 
-    async def work(client: Client, target: Target) -> None:
+    async def work(client: Client, target: IdentityTarget) -> None:
         view = ClusterView(client, system_namespace, namespace, with_volumes)
         await view.load()
         _check_allowed(view, namespace, everything)
@@ -174,7 +174,7 @@ def view_cluster(
     with_client(connect(kubeconfig, context, cluster), work, cluster, system_namespace, interrupted=OK)
 
 
-def exit_refused(error: Exception, access: Access) -> NoReturn:
+def exit_refused(error: Exception, access: ClusterAccess) -> NoReturn:
     """Report that a request to the API server failed, and exit with MISSING."""
     from avactl.kube.client import ApiError, CredentialsError, UnreachableError, UntrustedError
 
@@ -208,7 +208,7 @@ def _check_allowed(view: ClusterView, namespace: str, everything: bool) -> None:
             exit_with(f"this account is not permitted to read {where}", MISSING, hint)
 
 
-def tell_target(target: Target) -> None:
+def tell_target(target: IdentityTarget) -> None:
     """Print the context and the Cluster to standard error, for commands whose output is for programs."""
     print(inert_text(plain_text(str(target))), file=sys.stderr, flush=True)
 

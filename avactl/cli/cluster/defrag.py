@@ -23,8 +23,8 @@ from avactl.cli.options import Output, OutputFormat
 
 if TYPE_CHECKING:
     from avactl.hardware.placement.request import Request
-    from avactl.kube.identity import Target
-    from avactl.scheduler.defrag.planner import DefragPlan, Move
+    from avactl.kube.identity import IdentityTarget
+    from avactl.scheduler.defrag.planner import DefragPlan, PlannedMove
     from avactl.scheduler.inspection.cluster_view import ClusterView
     from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup
 
@@ -56,7 +56,7 @@ def defrag(
     if yes and job is None:
         exit_with("`--yes` needs a job, because the freed capacity is reserved for it", USAGE)
 
-    async def show(view: ClusterView, target: Target) -> None:
+    async def show(view: ClusterView, target: IdentityTarget) -> None:
         from avactl.scheduler.defrag import planner
         from avactl.scheduler.objects.node_rules import RuleError
 
@@ -92,7 +92,7 @@ def _make_request(view: ClusterView, gpus: int, gpu: str, cpu: str, memory: str)
         exit_with(f"`--cpu {cpu} --memory {memory}`: {error}", USAGE)
 
 
-def _print(target: Target, title: str, plan: DefragPlan, format: Output, yes: bool) -> None:
+def _print(target: IdentityTarget, title: str, plan: DefragPlan, format: Output, yes: bool) -> None:
     if format is Output.json:
         moves = [
             {
@@ -123,7 +123,7 @@ def _print(target: Target, title: str, plan: DefragPlan, format: Output, yes: bo
         print("nothing was changed; `--yes` applies the moves. Target nodes are estimates: the scheduler decides")
 
 
-def _print_table(moves: list[Move]) -> None:
+def _print_table(moves: list[PlannedMove]) -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, show_edge=False, header_style="dim")

@@ -157,7 +157,7 @@ def run(
     """Run the daemon: begin runs of pipelines, publish what passes validation, deploy it by commits."""
     with guard_imports():
         from avactl.daemons.delivery import daemon
-        from avactl.daemons.delivery.commits.repository import Author, Repository
+        from avactl.daemons.delivery.commits.repository import CommitAuthor, Repository
         from avactl.daemons.delivery.proposals import TokenFileProposals
     from avactl.spec.repository.git import use_credentials
 
@@ -165,10 +165,10 @@ def run(
     os.environ["HOME"] = os.environ["XDG_CACHE_HOME"] = str(cache)
     if credentials is not None:
         use_credentials(credentials)
-    specs = Repository(repo, branch, path, cache, Author(author, email))
+    specs = Repository(repo, branch, path, cache, CommitAuthor(author, email))
     proposals = TokenFileProposals(find_forge(forge), api, project, credentials or Path()) if forge else None
     own = namespace or os.environ.get("POD_NAMESPACE", "") or "avactl-system"
-    options = daemon.Options(own, lease, listen, interval, git_interval)
+    options = daemon.DeliveryOptions(own, lease, listen, interval, git_interval)
     with check_listen(listen):
         asyncio.run(daemon.run(connect(kubeconfig), specs, proposals, options))
 

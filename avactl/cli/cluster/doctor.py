@@ -29,10 +29,10 @@ from avactl.cli.options import Output, OutputFormat
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from avactl.apply.doctor.model import Finding
-    from avactl.apply.doctor.needs import Needs
-    from avactl.kube.access import Access
-    from avactl.kube.identity import Target
+    from avactl.apply.doctor.model import DoctorFinding
+    from avactl.apply.doctor.needs import ProgramNeeds
+    from avactl.kube.access import ClusterAccess
+    from avactl.kube.identity import IdentityTarget
 
 _STATE_STYLES = {"ok": "green", "warning": "yellow", "missing": "bold red", "unknown": "yellow"}
 
@@ -108,13 +108,13 @@ def _choose_cluster(asked: str, declared: list[str], context: str) -> str:
 
 
 def _collect_findings(
-    access: Access, cluster: str, namespace: str, needs: Needs, rights: bool, applier: Access
-) -> tuple[Target, str, list[Finding]]:
+    access: ClusterAccess, cluster: str, namespace: str, needs: ProgramNeeds, rights: bool, applier: ClusterAccess
+) -> tuple[IdentityTarget, str, list[DoctorFinding]]:
     """Exits with USAGE if the cluster carries another Cluster. Exits with MISSING if the API server does not answer."""
     from avactl.apply.doctor import checks, live
     from avactl.kube.client import Client
 
-    async def look(client: Client, target: Target) -> tuple[Target, live.Live]:
+    async def look(client: Client, target: IdentityTarget) -> tuple[IdentityTarget, live.Live]:
         async with Client(applier, connections=16) as other:
             secrets = [(need.namespace, need.name) for need in needs.secrets]
             objects = [(need.kind, need.namespace, need.name) for need in needs.objects]
@@ -125,7 +125,7 @@ def _collect_findings(
     return target, found.version, checks.check(needs, found, rights)
 
 
-def _findings_table(findings: list[Finding]) -> Table:
+def _findings_table(findings: list[DoctorFinding]) -> Table:
     from rich.text import Text
 
     from avactl.cli.cluster.tables import make_table
@@ -142,7 +142,7 @@ def _findings_table(findings: list[Finding]) -> Table:
     return made
 
 
-def _summary_text(findings: list[Finding]) -> str:
+def _summary_text(findings: list[DoctorFinding]) -> str:
     count = Counter(each.state.value for each in findings)
     if set(count) == {"ok"}:
         return "nothing is missing"

@@ -88,8 +88,8 @@ def master(
     """
     with guard_imports():
         from avactl.daemons.elastic import daemon
-        from avactl.daemons.elastic.state.store import LostError, StoreError
-        from avactl.daemons.elastic.workers import Stragglers
+        from avactl.daemons.elastic.state.store import LostStateError, StateStoreError
+        from avactl.daemons.elastic.workers import StragglerDetector
         from avactl.kube.listen import ListenError
     if not re.fullmatch(r".+:\d{1,5}", listen):
         exit_with(f"`--listen {listen}` is not HOST:PORT", USAGE, "`0.0.0.0:2380` listens on all addresses")
@@ -108,13 +108,13 @@ def master(
             exit_with(
                 message, USAGE, "`2:0.5:60`: below half of the median speed for a minute, if more than 2 workers run"
             )
-        stragglers = Stragglers(int(slow[1]), float(slow[2]), float(slow[3]))
+        stragglers = StragglerDetector(int(slow[1]), float(slow[2]), float(slow[3]))
     copy = (place[0], place[-1]) if config_map else None
-    options = daemon.Options(listen, state, copy, run, resume, staleness, gradients, stragglers, http)
+    options = daemon.MasterOptions(listen, state, copy, run, resume, staleness, gradients, stragglers, http)
     access = connect(kubeconfig) if config_map else None
     try:
         asyncio.run(daemon.run(options, access))
     except ListenError as error:
         exit_with(str(error), MISSING)
-    except (StoreError, LostError) as error:
+    except (StateStoreError, LostStateError) as error:
         exit_with(str(error), MISSING)

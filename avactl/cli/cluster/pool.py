@@ -20,7 +20,7 @@ from avactl.cli.common import exit_with, open_repository, report_problems, write
 from avactl.cli.completion import complete_cluster, complete_pool
 
 if TYPE_CHECKING:
-    from avactl.kube.identity import Target
+    from avactl.kube.identity import IdentityTarget
     from avactl.scheduler.cache.cluster import ClusterCache
     from avactl.scheduler.inspection.cluster_view import ClusterView
 
@@ -54,7 +54,7 @@ def pool(
         _draw(_place_declared(specs, cluster), names, out)
         return
 
-    async def show(view: ClusterView, target: Target) -> None:
+    async def show(view: ClusterView, target: IdentityTarget) -> None:
         tell_target(target)
         _draw(view.cache, names, out)
 

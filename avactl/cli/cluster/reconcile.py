@@ -25,7 +25,7 @@ from avactl.cli.options import Output, OutputFormat
 from avactl.cli.short_run import prepare_short_run
 
 if TYPE_CHECKING:
-    from avactl.apply.reconcile.command import Request
+    from avactl.apply.reconcile.command import ReconcileRequest
 
 
 def reconcile(
@@ -104,7 +104,7 @@ def reconcile(
             from avactl.apply.reconcile.daemon import follow_branch as run
 
     try:
-        request: Request = command.Request(
+        request: ReconcileRequest = command.ReconcileRequest(
             path=path,
             connect=partial(connect, kubeconfig, context),
             context=chosen_context(kubeconfig, context),

@@ -43,7 +43,7 @@ def scheduler(
             policy = load_file(PlacementPolicy, config)
     except DocumentError as error:
         exit_with(f"{config}: not a placement policy: {error}", USAGE)
-    options = daemon.Options(
+    options = daemon.SchedulerOptions(
         namespace or os.environ.get("POD_NAMESPACE", "") or policy.system_namespace,
         lease,
         listen,

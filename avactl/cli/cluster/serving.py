@@ -53,7 +53,7 @@ def run(
     with guard_imports():
         from avactl.daemons.serving import daemon
     own = namespace or os.environ.get("POD_NAMESPACE", "") or "avactl-system"
-    options = daemon.Options(own, lease, listen, prometheus, interval, settle)
+    options = daemon.ServingOptions(own, lease, listen, prometheus, interval, settle)
     with check_listen(listen):
         asyncio.run(daemon.run(connect(kubeconfig), options))
 

@@ -22,7 +22,7 @@ from avactl.cli.common import exit_on_os_error
 
 if TYPE_CHECKING:
     from avactl.kube.client import Client
-    from avactl.kube.identity import Target
+    from avactl.kube.identity import IdentityTarget
 
 
 def snapshot(
@@ -43,7 +43,7 @@ def snapshot(
     with guard_imports():
         from avactl.change.plan.snapshot import capture
 
-    async def take(client: Client, target: Target) -> bytes:
+    async def take(client: Client, target: IdentityTarget) -> bytes:
         tell_target(target)
         return await capture.take_snapshot(client, namespace)
 

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from avactl.kube.access import Access
+    from avactl.kube.access import ClusterAccess
     from avactl.kube.client import Client
-    from avactl.kube.identity import Target
+    from avactl.kube.identity import IdentityTarget
 
 Once = Annotated[bool, typer.Option("--once", help="Print once; default if the output is not a terminal.")]
 _T = TypeVar("_T")
@@ -81,7 +81,7 @@ async def show_live(
 
 
 def show_status(
-    access: Access,
+    access: ClusterAccess,
     cluster: str,
     read: Callable[[Client], Awaitable[_T]],
     page: Callable[[_T], RenderableType],
@@ -95,7 +95,7 @@ def show_status(
     Exits as `with_client`.
     """
 
-    async def show(client: Client, target: Target) -> None:
+    async def show(client: Client, target: IdentityTarget) -> None:
         data = await read(client)
         if format is Output.json:
             sys.stdout.write(json_output({**target.as_json(), **as_json(data)}))
@@ -104,7 +104,7 @@ def show_status(
         else:
             await follow(client, target, data)
 
-    async def follow(client: Client, target: Target, data: _T) -> None:
+    async def follow(client: Client, target: IdentityTarget, data: _T) -> None:
         from rich.console import Group
 
         async def poll(changed: Callable[[], None]) -> None:

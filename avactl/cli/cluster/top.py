@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from avactl.kube.identity import Target
+    from avactl.kube.identity import IdentityTarget
     from avactl.scheduler.inspection.cluster_view import ClusterView
-    from avactl.scheduler.inspection.usage import Job, Pool, Team
+    from avactl.scheduler.inspection.usage import JobUsage, PoolUsage, TeamLine
 
 _MIN_JOBS = 6
 """Minimum number of lines for jobs: larger tables above shrink first."""
@@ -50,7 +50,7 @@ def top(
     """Show teams with their quotas, pools, and running and pending jobs, live until Ctrl-C. Read-only."""
     follows = format is Output.text and not once and sys.stdout.isatty()
 
-    async def show(view: ClusterView, target: Target) -> None:
+    async def show(view: ClusterView, target: IdentityTarget) -> None:
         if follows:
             await show_live(lambda height: _lay_out_page(view, target, namespace, height), view.follow)
         elif format is Output.json:
@@ -61,7 +61,7 @@ def top(
     view_cluster(show, kubeconfig, context, cluster, system_namespace, namespace)
 
 
-def _collect_facts(view: ClusterView, namespace: str) -> tuple[list[Team], list[Pool], list[Job]]:
+def _collect_facts(view: ClusterView, namespace: str) -> tuple[list[TeamLine], list[PoolUsage], list[JobUsage]]:
     """Include teams and pools only if all the data that they summarize is readable."""
     from avactl.hardware.placement.fragmentation import Measure
     from avactl.scheduler.inspection import usage
@@ -76,7 +76,7 @@ def _collect_facts(view: ClusterView, namespace: str) -> tuple[list[Team], list[
     return usage.teams(cache, pods), usage.pools(cache, measure), jobs
 
 
-def _json_text(view: ClusterView, target: Target, namespace: str) -> str:
+def _json_text(view: ClusterView, target: IdentityTarget, namespace: str) -> str:
     teams, pools, jobs = _collect_facts(view, namespace)
     data: dict[str, Any] = {
         **target.as_json(),
@@ -89,7 +89,9 @@ def _json_text(view: ClusterView, target: Target, namespace: str) -> str:
     return json_output(data)
 
 
-def _lay_out_page(view: ClusterView, target: Target, namespace: str, height: int | None = None) -> RenderableType:
+def _lay_out_page(
+    view: ClusterView, target: IdentityTarget, namespace: str, height: int | None = None
+) -> RenderableType:
     """Lay out the page: everything, or as many jobs as lines are left."""
     from rich.console import Group
     from rich.text import Text
@@ -126,7 +128,7 @@ def _lay_out_page(view: ClusterView, target: Target, namespace: str, height: int
     return Group(*parts, *hidden)
 
 
-def _most_relevant_teams(teams: list[Team], most: int) -> list[Team]:
+def _most_relevant_teams(teams: list[TeamLine], most: int) -> list[TeamLine]:
     """Return the most relevant teams if not all fit: those with waiting pods, and the largest."""
     waiting, used = Counter[str](), Counter[str]()
     for team in teams:
@@ -167,7 +169,7 @@ def _unseen_parts(view: ClusterView) -> list[str]:
     return []
 
 
-def _teams_table(teams: list[Team], more: int) -> Table:
+def _teams_table(teams: list[TeamLine], more: int) -> Table:
     names = ("team", False), ("gpu", False), ("used", True), ("guaranteed", True), ("borrowed", True), ("waiting", True)
     shown = make_table(*names, gives=("team",))
     for team in teams:
@@ -186,7 +188,7 @@ def _teams_table(teams: list[Team], more: int) -> Table:
     return shown
 
 
-def _pools_table(pools: list[Pool], more: int) -> Table:
+def _pools_table(pools: list[PoolUsage], more: int) -> Table:
     shown = make_table(
         ("pool", False),
         ("gpu", False),
@@ -219,7 +221,7 @@ def _pools_table(pools: list[Pool], more: int) -> Table:
     return shown
 
 
-def _jobs_table(jobs: list[Job]) -> Table:
+def _jobs_table(jobs: list[JobUsage]) -> Table:
     now = datetime.now(UTC)
     shown = make_table(
         ("job", False),
@@ -248,7 +250,7 @@ def _jobs_table(jobs: list[Job]) -> Table:
     return shown
 
 
-def _job_state(job: Job) -> str:
+def _job_state(job: JobUsage) -> str:
     if not job.waiting:
         return "runs"
     return f"pending: {plain_text(job.why)}" if job.why else "pending"

@@ -93,7 +93,7 @@ def import_(
     from avactl.compiler.validate import validate_document
     from avactl.hardware.machine_type_yaml import machine_type_yaml
     from avactl.hardware.topo_gpu import listed
-    from avactl.hardware.topo_spec import Given, describe
+    from avactl.hardware.topo_spec import GivenTopology, describe
     from avactl.kinds.machine_type.check import check_machine_type
     from avactl.program.program import Item
     from avactl.spec.documents.yaml import load_yaml
@@ -101,7 +101,7 @@ def import_(
     content, shown = _read(file)
     matrix = _parse_matrix(content, shown)
     gpus = listed(_read(query)[0] if query else content)
-    described = describe(matrix, Given(name, gpu, memory, cpu, memory_host, nic_gbit), gpus)
+    described = describe(matrix, GivenTopology(name, gpu, memory, cpu, memory_host, nic_gbit), gpus)
     comments = [f"Imported from {Path(shown).name} (`nvidia-smi topo -m`) by `avactl topo import`."]
     comments += [f"- {remark}" for remark in described.remarks]
     text = machine_type_yaml(described.name, described.spec, comments, described.assumed)
@@ -183,11 +183,11 @@ def _declared_machine(name: str, path: Path | None) -> tuple[Machine, int | None
 def _machine_types(tree: Any) -> tuple[dict[str, Item[MachineTypeSpec]], list[Diagnostic]]:
     """Return the machine types of a repository by name; other problems in it are ignored."""
     from avactl.compiler.load import load
-    from avactl.compiler.pass_state import State
+    from avactl.compiler.pass_state import PassState
     from avactl.compiler.validate import validate
     from avactl.program.program import Item
 
-    state = validate(load(State(tree)))
+    state = validate(load(PassState(tree)))
     items: dict[str, Item[MachineTypeSpec]] = {
         r.metadata.name: Item(doc, r) for doc, r in state.resources if r.KIND == "MachineType"
     }
@@ -217,7 +217,7 @@ def watch(
         exit_with(f"--command: {str(error).lower()}", USAGE)
     if not words:
         exit_with("--command is empty", USAGE)
-    options = daemon.Options(node, pool, words, interval)
+    options = daemon.TopologyOptions(node, pool, words, interval)
     if once:
         verdict = asyncio.run(daemon.check_topology(options))
         print(f"{verdict.status}: {verdict.message}")

@@ -26,25 +26,25 @@ from avactl.contracts.pod_annotations import DEVICES
 
 if TYPE_CHECKING:
     from avactl.kube.client import Client
-    from avactl.kube.identity import Target
-    from avactl.scheduler.inspection.pod_controllers import Maker
+    from avactl.kube.identity import IdentityTarget
+    from avactl.scheduler.inspection.pod_controllers import PodController
 
 _JOB_LABELS = ("batch.kubernetes.io/job-name", "job-name", names.GANG_LABEL, "app.kubernetes.io/instance")
 _FIRST_STATES = ("refused", "waits")
 """States listed first, because they indicate a problem."""
 
 
-class Found(NamedTuple):
+class JobObjects(NamedTuple):
     """Objects of a job from the API server."""
 
     pods: list[dict[str, Any]]
-    makers: list[Maker]
+    makers: list[PodController]
     """Controllers that lack pods."""
     devices: dict[str, str]
     """Devices by ResourceClaim."""
 
 
-class Row(NamedTuple):
+class WhyRow(NamedTuple):
     """Pods with the same state and reason."""
 
     pods: list[str]
@@ -69,7 +69,7 @@ def why(
     if not name or not namespace or "/" in name:
         exit_with("the name of the pod or job is empty or malformed", USAGE, "write NAME, or NAMESPACE/NAME")
 
-    async def find(client: Client, target: Target) -> Found:
+    async def find(client: Client, target: IdentityTarget) -> JobObjects:
         tell_target(target)
         return await _find(client, namespace, name)
 
@@ -79,7 +79,7 @@ def why(
     _print(f"{namespace}/{name}", group_rows(found, datetime.now(UTC)))
 
 
-async def _find(client: Client, namespace: str, name: str) -> Found:
+async def _find(client: Client, namespace: str, name: str) -> JobObjects:
     from avactl.scheduler.inspection import pod_controllers
 
     answer = await client.request("GET", f"/api/v1/namespaces/{namespace}/pods")
@@ -87,7 +87,7 @@ async def _find(client: Client, namespace: str, name: str) -> Found:
     exact = any(pod["metadata"]["name"] == name for pod in pods)
     lacking = [] if exact else await pod_controllers.short(client, namespace, name)
     has = any(pod["spec"].get("resourceClaims") and pod["spec"].get("nodeName") for pod in pods)
-    return Found(pods, lacking, await _claim_devices(client, namespace) if has else {})
+    return JobObjects(pods, lacking, await _claim_devices(client, namespace) if has else {})
 
 
 async def _claim_devices(client: Client, namespace: str) -> dict[str, str]:
@@ -120,7 +120,7 @@ def _claim_names(pod: dict[str, Any]) -> list[str]:
     return found
 
 
-def group_rows(found: Found, now: datetime) -> list[Row]:
+def group_rows(found: JobObjects, now: datetime) -> list[WhyRow]:
     """Group pods with the same state and reason, and controllers that lack pods; waiting ones first."""
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for pod in found.pods:
@@ -129,10 +129,10 @@ def group_rows(found: Found, now: datetime) -> list[Row]:
     for (state, words), group in groups.items():
         oldest = min(pod["metadata"]["creationTimestamp"] for pod in group)
         mine = sorted((pod["metadata"]["name"] for pod in group), key=_natural_key)
-        told.append(Row(mine, state, age_text(oldest, now), words))
+        told.append(WhyRow(mine, state, age_text(oldest, now), words))
     for maker in found.makers:
         if maker.state == "refused" or not found.pods:
-            told.append(Row([maker.name], maker.state, age_text(maker.since, now), maker.words))
+            told.append(WhyRow([maker.name], maker.state, age_text(maker.since, now), maker.words))
     return sorted(told, key=lambda row: (row.state not in _FIRST_STATES, row.state, row.words))
 
 
@@ -177,7 +177,7 @@ def _natural_key(name: str) -> list[tuple[bool, int, str]]:
     return [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in name.split("-")]
 
 
-def _print(title: str, found: list[Row]) -> None:
+def _print(title: str, found: list[WhyRow]) -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, show_edge=False)

@@ -26,9 +26,9 @@ def diff(
     """
     from avactl.datasets.compare import compare
     from avactl.datasets.comparison_output import write_json, write_text
-    from avactl.datasets.progress import Progress
+    from avactl.datasets.progress import PackProgress
 
-    with Progress(sys.stderr, silent=not limit and sys.stdout.isatty()) as progress:
+    with PackProgress(sys.stderr, silent=not limit and sys.stdout.isatty()) as progress:
         comparison = compare(old, new, progress)
         changes = comparison.changes(progress)
         if format is Output.json:

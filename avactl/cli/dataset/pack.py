@@ -10,13 +10,13 @@ import typer
 
 from avactl.base.terminal import count_text
 from avactl.cli.dataset.options import Endpoint, Exclude, Follow, Match, Url
-from avactl.datasets.pack.model import Format
+from avactl.datasets.pack.model import PackFormat
 
 
 def pack(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="Directory, prefix of a store, or manifest.")],
     target: Annotated[str, typer.Argument(metavar="TARGET", help="Empty directory or prefix of a store.")],
-    format: Annotated[Format, typer.Option("--format", "-f", help="Format of the shards.")],
+    format: Annotated[PackFormat, typer.Option("--format", "-f", help="Format of the shards.")],
     shard_size: Annotated[str, typer.Option(metavar="SIZE", help="Maximum size of a shard before resizing.")] = "1Gi",
     shard_records: Annotated[int, typer.Option(min=1, help="Maximum number of files in a shard.")] = 100_000,
     resize: Annotated[
@@ -43,9 +43,9 @@ def pack(
     """
     from avactl.datasets.pack.images import parse_resize, pillow_version
     from avactl.datasets.pack.model import Settings, shard_bytes
-    from avactl.datasets.pack.packer import Options
+    from avactl.datasets.pack.packer import PackOptions
     from avactl.datasets.pack.packer import pack as run
-    from avactl.datasets.progress import Progress
+    from avactl.datasets.progress import PackProgress
     from avactl.datasets.sources import is_remote, open_source
     from avactl.datasets.stores.locations import parse_location
     from avactl.datasets.stores.opening import open_store
@@ -63,9 +63,9 @@ def pack(
     from_endpoint = source_endpoint or (endpoint if is_remote(source) else "")
     to_endpoint = endpoint if is_remote(target) or not is_remote(source) else ""
     cores = len(os.sched_getaffinity(0))
-    with Progress(sys.stderr, "file") as progress:
+    with PackProgress(sys.stderr, "file") as progress:
         opened = open_source(source, from_endpoint, follow, progress)
-        options = Options(settings, jobs or cores, from_endpoint, to_endpoint, follow)
+        options = PackOptions(settings, jobs or cores, from_endpoint, to_endpoint, follow)
         packed = run(opened, open_store(target, to_endpoint), options, progress)
     kept = f", {packed.kept:,} kept from an earlier run" if packed.kept else ""
     print(f"{target}: {count_text(packed.shards, 'shard')}{kept}")

@@ -35,18 +35,18 @@ def snapshot(
     Without --checksum, the ETag of the store identifies the content; files of a directory have none. Credentials come
     from the environment (AWS_ACCESS_KEY_ID, AWS_PROFILE, …).
     """
-    from avactl.datasets.progress import Progress
+    from avactl.datasets.progress import PackProgress
     from avactl.datasets.selection import choose, directory_labels
-    from avactl.datasets.snapshot import Options, write_manifest
+    from avactl.datasets.snapshot import SnapshotOptions, write_manifest
     from avactl.datasets.snapshot import snapshot_entries as entries
     from avactl.datasets.stores.locations import parse_location
     from avactl.datasets.stores.opening import open_store
     from avactl.datasets.text import size_text
 
     base = parse_location(url).url if url else ""
-    options = Options(base, choose(match, exclude), directory_labels(labels), checksum)
+    options = SnapshotOptions(base, choose(match, exclude), directory_labels(labels), checksum)
     store = open_store(source, endpoint, follow)
-    with Progress(sys.stderr, silent=out is None and sys.stdout.isatty()) as progress:
+    with PackProgress(sys.stderr, silent=out is None and sys.stdout.isatty()) as progress:
         written = write_manifest(out or sys.stdout.buffer, entries(store, options, progress), store.location)
     name = out or store.location
     print(f"{name}: {count_text(written.objects, 'object')}, {size_text(written.bytes)}", file=sys.stderr)

@@ -14,7 +14,7 @@ from avactl.cli.common import TEXT, Format, render_machine
 from avactl.cli.dataset.options import Endpoint, Follow
 
 if TYPE_CHECKING:
-    from avactl.datasets.verify import Report
+    from avactl.datasets.verify import VerificationReport
 
 _MAX_SHOWN_BYTES = 4 * 1024 * 1024
 """Largest manifest whose lines are shown, in bytes."""
@@ -41,12 +41,12 @@ def verify(
 
     Memory does not grow with the manifest. Exit codes: 0 all agrees, 1 it does not, 3 the store cannot be read.
     """
-    from avactl.datasets.progress import Progress
-    from avactl.datasets.verify import Options
+    from avactl.datasets.progress import PackProgress
+    from avactl.datasets.verify import VerifyOptions
     from avactl.datasets.verify import verify_manifest as check
 
-    options = Options(prefix, store, content, at, endpoint, follow)
-    with Progress(sys.stderr) as progress:
+    options = VerifyOptions(prefix, store, content, at, endpoint, follow)
+    with PackProgress(sys.stderr) as progress:
         report = check(manifest, options, progress)
     if format == TEXT:
         _print(report, manifest)
@@ -61,7 +61,7 @@ def verify(
         raise typer.Exit(PROBLEMS)
 
 
-def _print(report: Report, manifest: Path) -> None:
+def _print(report: VerificationReport, manifest: Path) -> None:
     from avactl.datasets.verify import summary_lines
     from avactl.diagnostics.text import render_one
 

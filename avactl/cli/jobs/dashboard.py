@@ -22,7 +22,7 @@ from avactl.cli.jobs.session import load_view
 
 if TYPE_CHECKING:
     from avactl.kube.client import Client
-    from avactl.kube.identity import Target
+    from avactl.kube.identity import IdentityTarget
 
 
 def dashboard(
@@ -46,11 +46,11 @@ def dashboard(
 
     access = connect(kubeconfig, context, cluster)
 
-    async def show(client: Client, target: Target) -> None:
+    async def show(client: Client, target: IdentityTarget) -> None:
         from avactl.kube.listen import ListenError
         from avactl.scheduler.inspection.cluster_view import ClusterView
         from avactl.workbench.jobs.dashboard.server import serve
-        from avactl.workbench.jobs.dashboard.source import Source
+        from avactl.workbench.jobs.dashboard.source import DashboardSource
 
         tell_target(target)
         jobs = await load_view(client, namespace, access.namespace)
@@ -61,7 +61,7 @@ def dashboard(
             if view.hidden.keys() & {"nodes", "pods"}:
                 view = None
         try:
-            await serve(Source(jobs, view), listen, _print_address)
+            await serve(DashboardSource(jobs, view), listen, _print_address)
         except ListenError as error:
             exit_with(f"`--listen {listen}`: {error}", MISSING)
 

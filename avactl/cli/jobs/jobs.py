@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from avactl.kube.client import Client
-    from avactl.kube.identity import Target
-    from avactl.workbench.jobs.state import TrainingJob
+    from avactl.kube.identity import IdentityTarget
+    from avactl.workbench.jobs.state import TrainingJobState
     from avactl.workbench.jobs.view import JobsView
 
 _STATE_COLOURS = {"running": "green", "queued": "yellow", "starting": "yellow", "failed": "red", "suspended": "dim"}
@@ -58,7 +58,7 @@ def jobs(
 
     access = connect(kubeconfig, context, cluster)
 
-    async def show(client: Client, target: Target) -> None:
+    async def show(client: Client, target: IdentityTarget) -> None:
         view = await load_view(client, namespace, access.namespace)
         if watch:
             await show_live(lambda height: _lay_out_page(view, target, height), view.follow, view.explain_quietly)
@@ -71,7 +71,7 @@ def jobs(
     with_client(access, show, cluster, connections=0, interrupted=OK)
 
 
-def _lay_out_page(view: JobsView, target: Target, height: int | None = None) -> RenderableType:
+def _lay_out_page(view: JobsView, target: IdentityTarget, height: int | None = None) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
@@ -97,7 +97,7 @@ def _lay_out_page(view: JobsView, target: Target, height: int | None = None) -> 
     return Group(*parts, *notes)
 
 
-def _jobs_table(found: list[TrainingJob], now: datetime) -> RenderableType:
+def _jobs_table(found: list[TrainingJobState], now: datetime) -> RenderableType:
     columns = (
         ("job", False),
         ("state", False),
@@ -130,12 +130,12 @@ def _jobs_table(found: list[TrainingJob], now: datetime) -> RenderableType:
     return made
 
 
-def _worker_counts(job: TrainingJob) -> str:
+def _worker_counts(job: TrainingJobState) -> str:
     most = f"{job.least}–{job.most}" if job.least < job.most else str(job.most)
     return most if job.ended else f"{job.workers} of {most}"
 
 
-def _progress_cells(job: TrainingJob) -> tuple[str, str, str, str]:
+def _progress_cells(job: TrainingJobState) -> tuple[str, str, str, str]:
     """Return progress, loss, speed and ETA, as far as they are known."""
     progress = job.progress
     if progress is None:
@@ -152,7 +152,7 @@ def _progress_cells(job: TrainingJob) -> tuple[str, str, str, str]:
     return part, loss, progress.rate, "" if progress.remaining is None else duration_text(progress.remaining)
 
 
-def job_note(job: TrainingJob, now: datetime) -> str:
+def job_note(job: TrainingJobState, now: datetime) -> str:
     """Return the reason of a job's state, and what is unusual about a running one."""
     from avactl.workbench.jobs.state import unusual_conditions
 

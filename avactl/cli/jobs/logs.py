@@ -14,7 +14,7 @@ from avactl.diagnostics.suggest import one_of
 
 if TYPE_CHECKING:
     from avactl.kube.client import Client
-    from avactl.kube.identity import Target
+    from avactl.kube.identity import IdentityTarget
 
 
 def logs(
@@ -35,10 +35,10 @@ def logs(
 
     access = connect(kubeconfig, context, cluster)
 
-    async def work(client: Client, target: Target) -> None:
-        from avactl.workbench.jobs.log_stream import JobLogs, Selection, TooManyPodsError
+    async def work(client: Client, target: IdentityTarget) -> None:
+        from avactl.workbench.jobs.log_stream import JobLogs, LogSelection, TooManyPodsError
         from avactl.workbench.jobs.view import JobsView
-        from avactl.workbench.local.output import Output
+        from avactl.workbench.local.output import LocalOutput
 
         tell_target(target)
         place = job_of(name, namespace, access)
@@ -53,7 +53,7 @@ def logs(
         if index is not None and index >= max(roles[role] if role else 0, 0 if role else max(roles.values())):
             exit_with(f"the job has no pod with index {index}", USAGE, "indices begin with 0")
         labels = [f"{each}-{number}" for each, wanted in roles.items() for number in (0, wanted - 1)]
-        told = JobLogs(view, Selection(role, index), Output(labels), tail)
+        told = JobLogs(view, LogSelection(role, index), LocalOutput(labels), tail)
         try:
             await (told.follow() if follow else told.show())
         except TooManyPodsError as error:

@@ -17,8 +17,8 @@ from avactl.cli.environments import EnvironmentOption
 
 if TYPE_CHECKING:
     from avactl.kube.client import Client
-    from avactl.kube.identity import Target
-    from avactl.workbench.jobs.branch import Change
+    from avactl.kube.identity import IdentityTarget
+    from avactl.workbench.jobs.branch import BranchChange
     from avactl.workbench.jobs.experiment import Experiment
 
 _LIVES, _KEEP = "4h", "1h"
@@ -73,7 +73,7 @@ def run(
         _commit(change, branch, message, remote if push else "")
 
 
-def _want_valid(change: Change) -> None:
+def _want_valid(change: BranchChange) -> None:
     """Print the problems of the file, and exit with PROBLEMS if there are errors."""
     if not change.after.ok:
         sys.stderr.write(head_problems(change.after, use_colour(sys.stderr)))
@@ -89,7 +89,7 @@ def _parse_duration(text: str, option: str) -> int:
         exit_with(str(error), USAGE)
 
 
-def _commit(change: Change, branch: str, message: str, remote: str) -> None:
+def _commit(change: BranchChange, branch: str, message: str, remote: str) -> None:
     from avactl.apply.publish.store import PublishError
     from avactl.change.diff.compare import compare
     from avactl.change.diff.text import render_text
@@ -115,7 +115,7 @@ def _commit(change: Change, branch: str, message: str, remote: str) -> None:
     print(inert_text(f"next: {first}; once it is merged and applied, `avactl wait {jobs[0].ns}/{jobs[0].name}`"))
 
 
-def _start(change: Change, lives: str, keep: str, kubeconfig: Path | None, context: str) -> None:
+def _start(change: BranchChange, lives: str, keep: str, kubeconfig: Path | None, context: str) -> None:
     from avactl.workbench.jobs.experiment import make_experiment, rename_job
 
     change, item = rename_job(change, change.jobs[0])
@@ -124,7 +124,7 @@ def _start(change: Change, lives: str, keep: str, kubeconfig: Path | None, conte
     cluster = item.cluster
     system_namespace = change.after.program.cluster_spec(cluster).system_namespace
 
-    async def work(client: Client, target: Target) -> None:
+    async def work(client: Client, target: IdentityTarget) -> None:
         tell_target(target)
         await _apply(client, wanted)
 
@@ -137,11 +137,11 @@ def _start(change: Change, lives: str, keep: str, kubeconfig: Path | None, conte
 
 
 async def _apply(client: Client, wanted: Experiment) -> None:
-    from avactl.workbench.jobs.experiment import RefusedError, start
+    from avactl.workbench.jobs.experiment import ExperimentRefusedError, start
 
     try:
         await start(client, wanted)
-    except RefusedError as error:
+    except ExperimentRefusedError as error:
         hint = (
             "leave out `--now`: a spec in git has the rights that it needs, after a review" if error.forbidden else ""
         )

@@ -10,7 +10,7 @@ from avactl.base.exit_codes import MISSING, USAGE
 from avactl.cli.common import exit_with
 
 if TYPE_CHECKING:
-    from avactl.kube.access import Access
+    from avactl.kube.access import ClusterAccess
     from avactl.kube.client import Client
     from avactl.workbench.jobs.view import JobsView
 
@@ -44,7 +44,7 @@ async def load_view(client: Client, namespace: str, own: str) -> JobsView:
     return view
 
 
-def job_of(name: str, namespace: str, access: Access) -> tuple[str, str]:
+def job_of(name: str, namespace: str, access: ClusterAccess) -> tuple[str, str]:
     """Return namespace and name of the job that a user means. Exits with USAGE if they are malformed."""
     if "/" in name:
         namespace, name = name.split("/", 1)

@@ -23,10 +23,10 @@ from avactl.cli.common import exit_with
 from avactl.cli.jobs.session import JobName, Namespace, job_of, no_job
 
 if TYPE_CHECKING:
-    from avactl.kube.access import Access
+    from avactl.kube.access import ClusterAccess
     from avactl.kube.client import Client
-    from avactl.kube.identity import Target
-    from avactl.workbench.jobs.state import TrainingJob
+    from avactl.kube.identity import IdentityTarget
+    from avactl.workbench.jobs.state import TrainingJobState
 
 FAILED, DELETED, TIMED_OUT = 5, 6, 124
 """Exit codes, besides those of all commands. 124 is that of timeout(1)."""
@@ -55,14 +55,14 @@ def wait(
 
     access = connect(kubeconfig, context, cluster)
 
-    async def work(client: Client, target: Target) -> int:
+    async def work(client: Client, target: IdentityTarget) -> int:
         tell_target(target)
         return await _wait(client, access, name, namespace, seconds)
 
     sys.exit(with_client(access, work, cluster, connections=0))
 
 
-async def _wait(client: Client, access: Access, name: str, namespace: str, seconds: float | None) -> int:
+async def _wait(client: Client, access: ClusterAccess, name: str, namespace: str, seconds: float | None) -> int:
     from avactl.workbench.jobs.view import JobsView
     from avactl.workbench.jobs.waiting import wait_for_end
 
@@ -73,7 +73,7 @@ async def _wait(client: Client, access: Access, name: str, namespace: str, secon
         no_job(*place)
     last = ""
 
-    def told(job: TrainingJob | None) -> None:
+    def told(job: TrainingJobState | None) -> None:
         nonlocal last
         now = "no answer from the API server; trying again"
         if job is not None:

@@ -14,7 +14,7 @@ from avactl.cli.models.models import compile_specs, find
 
 if TYPE_CHECKING:
     from avactl.daemons.delivery.commits.repository import Repository
-    from avactl.daemons.delivery.models import Model, Served
+    from avactl.daemons.delivery.models import DeliveredModel, ServiceModel
     from avactl.forges.proposals import Proposals
 
 
@@ -28,7 +28,7 @@ class Change(NamedTuple):
     """Why; "" if it was not told."""
 
 
-def choose_model(specs: Path, name: str, service: str) -> tuple[Model, Served]:
+def choose_model(specs: Path, name: str, service: str) -> tuple[DeliveredModel, ServiceModel]:
     """Return the model, and the service that serves it; exits if that is unclear."""
     models = find(compile_specs(specs), name)
     if len(models) > 1:
@@ -52,7 +52,7 @@ def choose_model(specs: Path, name: str, service: str) -> tuple[Model, Served]:
 def clone_repository(specs: Path, branch: str, remote: str) -> Repository:
     """Return the repository that a remote names, as a clone in avactl's cache; exits if there is none."""
     from avactl.base.directories import cache_directory
-    from avactl.daemons.delivery.commits.repository import Author, Repository
+    from avactl.daemons.delivery.commits.repository import CommitAuthor, Repository
     from avactl.spec.repository.git import GitError, locate_repository, run_git
     from avactl.spec.repository.tree import find_root
 
@@ -73,7 +73,7 @@ def clone_repository(specs: Path, branch: str, remote: str) -> Repository:
         exit_with(
             f"the repository has no remote `{remote}`", USAGE, "`git remote add origin URL`; `--remote` names another"
         )
-    author = Author(ask("config", "user.name"), ask("config", "user.email"))
+    author = CommitAuthor(ask("config", "user.name"), ask("config", "user.email"))
     if not all(author):
         exit_with(
             "git does not know who you are",
@@ -84,10 +84,10 @@ def clone_repository(specs: Path, branch: str, remote: str) -> Repository:
 
 
 def change_model(
-    served: Served, wanted: Change, specs: Path, branch: str, remote: str, pull_request: bool, dry_run: bool
+    served: ServiceModel, wanted: Change, specs: Path, branch: str, remote: str, pull_request: bool, dry_run: bool
 ) -> None:
     """Commit a change and push it, or open a pull request; prints what is done."""
-    from avactl.daemons.delivery.commits.repository import Served as Now
+    from avactl.daemons.delivery.commits.repository import ModelOfService as Now
 
     place = clone_repository(specs, branch, remote)
     proposals = _make_proposals(place) if pull_request and not dry_run else None

@@ -16,7 +16,7 @@ from avactl.cli.options import Output, OutputFormat
 
 if TYPE_CHECKING:
     from avactl.compiler import Compilation
-    from avactl.daemons.delivery.models import Model
+    from avactl.daemons.delivery.models import DeliveredModel
 
 Endpoint = Annotated[str, typer.Option(help="URL of an S3 service. Default: AWS_ENDPOINT_URL.")]
 
@@ -31,17 +31,17 @@ def models(
 ) -> None:
     """List versions of models: what they were made from, their metrics, and which services serve them."""
     from avactl.daemons.delivery.models import model_entries, published_versions
-    from avactl.datasets.errors import DatasetError, StoreError
+    from avactl.datasets.errors import DatasetError, ObjectStoreError
 
     chosen = find(compile_specs(path), name)
-    known: list[tuple[Model, dict[int, dict[str, Any]]]] = []
+    known: list[tuple[DeliveredModel, dict[int, dict[str, Any]]]] = []
     failed = ""
     for model in chosen:
         versions = {}
         if model.directory and not offline:
             try:
                 versions = published_versions(model.directory, endpoint)
-            except (DatasetError, StoreError) as error:
+            except (DatasetError, ObjectStoreError) as error:
                 failed = f"{model.directory}: {error}"
         known.append((model, versions))
     found = model_entries(known)
@@ -64,7 +64,7 @@ def compile_specs(path: Path) -> Compilation:
     return compilation
 
 
-def find(compilation: Compilation, name: str) -> list[Model]:
+def find(compilation: Compilation, name: str) -> list[DeliveredModel]:
     """Return the models of that name, or all; exits if there is none."""
     from avactl.daemons.delivery.models import list_models as suitable_models
     from avactl.diagnostics.suggest import did_you_mean

@@ -46,7 +46,7 @@ def promote(
     The service's rollout brings the version to its requests.
     """
     from avactl.daemons.delivery.models import published_versions
-    from avactl.datasets.errors import DatasetError, StoreError
+    from avactl.datasets.errors import DatasetError, ObjectStoreError
 
     found, served = choose_model(specs, model, service)
     if not found.directory:
@@ -59,7 +59,7 @@ def promote(
         exit_with(f"`{version[:40]}` is not the number of a version", USAGE, f"`avactl models {model}` lists them")
     try:
         known = published_versions(found.directory, endpoint)
-    except (DatasetError, StoreError) as error:
+    except (DatasetError, ObjectStoreError) as error:
         exit_with(f"{found.directory}: {error}", MISSING, "the store's credentials are needed: is the version there?")
     if not known:
         exit_with(f"no version of {found} is published", USAGE)

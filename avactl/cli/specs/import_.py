@@ -14,16 +14,16 @@ from avactl.cli.cluster.cluster_session import Context, Kubeconfig, connect, gua
 from avactl.cli.common import exit_on_os_error, exit_with
 
 if TYPE_CHECKING:
-    from avactl.kube.access import Access
+    from avactl.kube.access import ClusterAccess
     from avactl.kube.client import Client
-    from avactl.kube.identity import Target
+    from avactl.kube.identity import IdentityTarget
     from avactl.workbench.importer.adopt import Adopted
-    from avactl.workbench.importer.model import Given
+    from avactl.workbench.importer.model import GivenValue
     from avactl.workbench.importer.session import Imported
-    from avactl.workbench.importer.sources.context import Options
+    from avactl.workbench.importer.sources.context import ImportOptions
 
 
-class Format(str, Enum):  # noqa: UP042 - typer reads the values of str enums
+class ImportFormat(str, Enum):  # noqa: UP042 - typer reads the values of str enums
     text = "text"
     json = "json"
 
@@ -69,7 +69,7 @@ def import_(
     ] = None,
     as_is: Annotated[bool, typer.Option("--as-is", help="Keep all objects as manifests (KubernetesObjects).")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
-    format: Annotated[Format, typer.Option("--format", "-f", help="Output format.")] = Format.text,
+    format: Annotated[ImportFormat, typer.Option("--format", "-f", help="Output format.")] = ImportFormat.text,
 ) -> None:
     """Import what a cluster runs: manifests to specs that compile, and a list of what they do not say.
 
@@ -103,7 +103,7 @@ def import_(
         with exit_on_os_error(out, MISSING):
             write(made, root)
     adopted = _adopt_objects(access, made) if adopt and access is not None else None
-    if format is Format.json:
+    if format is ImportFormat.json:
         from avactl.workbench.importer.report import as_json
 
         print(as_json(made, adopted), end="")
@@ -113,18 +113,18 @@ def import_(
         raise typer.Exit(INCOMPLETE)
 
 
-def _read(access: Access, cluster: str, namespaces: list[str]) -> tuple[list[Given], str]:
+def _read(access: ClusterAccess, cluster: str, namespaces: list[str]) -> tuple[list[GivenValue], str]:
     with guard_imports():
         from avactl.workbench.importer.live import read
 
-    async def work(client: Client, target: Target) -> tuple[list[Given], str]:
+    async def work(client: Client, target: IdentityTarget) -> tuple[list[GivenValue], str]:
         tell_target(target)
         return await read(client, namespaces)
 
     return with_client(access, work, cluster, agent="avactl-import")
 
 
-def _adopt_objects(access: Access, made: Imported) -> Adopted:
+def _adopt_objects(access: ClusterAccess, made: Imported) -> Adopted:
     from avactl.apply.reconcile.command import AGENT
     from avactl.workbench.importer.adopt import adopt_objects
 
@@ -132,10 +132,10 @@ def _adopt_objects(access: Access, made: Imported) -> Adopted:
     return with_client(access, lambda client, _: adopt_objects(client, made), made.cluster, namespace, agent=AGENT)
 
 
-def _make_options(cluster: str, namespace: str, team: list[str], image: list[str], as_is: bool) -> Options:
-    from avactl.workbench.importer.sources.context import Options
+def _make_options(cluster: str, namespace: str, team: list[str], image: list[str], as_is: bool) -> ImportOptions:
+    from avactl.workbench.importer.sources.context import ImportOptions
 
-    return Options(cluster, namespace, _pairs(team, "--team"), as_is, _pairs(image, "--image"))
+    return ImportOptions(cluster, namespace, _pairs(team, "--team"), as_is, _pairs(image, "--image"))
 
 
 def _pairs(given: list[str], option: str) -> dict[str, str]:

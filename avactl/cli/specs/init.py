@@ -14,7 +14,7 @@ from avactl.cli.common import exit_with
 from avactl.forges import FORGES, forge_names
 
 if TYPE_CHECKING:
-    from avactl.workbench.scaffold.choice import Choice
+    from avactl.workbench.scaffold.choice import ScaffoldChoice
 
 
 _BOTH = join_words([forge.title for forge in FORGES if forge.by_default])
@@ -73,8 +73,8 @@ def init(
     print(f"\nNext: cd {directory} && avactl validate")
 
 
-def _choice(engine: str, forge: str, clusters: str, environments: str, source: str) -> Choice:
-    from avactl.workbench.scaffold.choice import ENGINES, FORGE_CHOICES, Choice, ChoiceError, source_of
+def _choice(engine: str, forge: str, clusters: str, environments: str, source: str) -> ScaffoldChoice:
+    from avactl.workbench.scaffold.choice import ENGINES, FORGE_CHOICES, ChoiceError, ScaffoldChoice, source_of
 
     if sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty():
         about = ", ".join(f"{name} ({words})" for name, words in ENGINES.items())
@@ -84,6 +84,6 @@ def _choice(engine: str, forge: str, clusters: str, environments: str, source: s
     names = tuple(name.strip() for name in (clusters or "lab").split(","))
     several = tuple(name.strip() for name in environments.split(",")) if environments else ()
     try:
-        return Choice(engine or "pulumi", forge or "both", names, several, source_of(source))
+        return ScaffoldChoice(engine or "pulumi", forge or "both", names, several, source_of(source))
     except ChoiceError as error:
         exit_with(str(error), USAGE)

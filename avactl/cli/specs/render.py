@@ -23,7 +23,7 @@ from avactl.cli.common import (
 from avactl.spec.repository.tree import find_root
 
 if TYPE_CHECKING:
-    from avactl.apply.publish import Options, Outcome
+    from avactl.apply.publish import PublishOptions, PublishOutcome
 
 
 def render(
@@ -66,9 +66,9 @@ def render(
         exit_with(f"{'--out' if out else '--force'} and --publish exclude each other", USAGE, "render twice")
     if to and not push:
         exit_with("--to and --no-push exclude each other", USAGE, "remove one of them")
-    from avactl.apply.publish import Options
+    from avactl.apply.publish import PublishOptions
 
-    _publish(path, Options(publish, remote, to or None, push, even_if_older, let_go))
+    _publish(path, PublishOptions(publish, remote, to or None, push, even_if_older, let_go))
 
 
 def _write(path: Path, out: str, force: bool, cache: bool) -> None:
@@ -87,7 +87,7 @@ def _write(path: Path, out: str, force: bool, cache: bool) -> None:
         print(f"{out}: {total} objects ({written.written} written, {written.kept} kept, {written.deleted} deleted)")
 
 
-def _publish(path: Path, options: Options) -> None:
+def _publish(path: Path, options: PublishOptions) -> None:
     from avactl.apply.publish import looks_elsewhere, publish_commit
     from avactl.diagnostics.text import render_problems
 
@@ -106,7 +106,7 @@ def _publish(path: Path, options: Options) -> None:
     print(f"{options.branch}: {_said(outcome)}")
 
 
-def _said(outcome: Outcome) -> str:
+def _said(outcome: PublishOutcome) -> str:
     source, before = outcome.source[:10], (outcome.before or "")[:10]
     if outcome.older:
         return f"already has {before}, which is newer than {source}; nothing published"

@@ -28,7 +28,7 @@ from avactl.spec.repository.checkout import WORK_TREE
 from avactl.spec.repository.tree import DirTree, Tree
 
 if TYPE_CHECKING:
-    from avactl.compiler.incremental.compile import Compiled
+    from avactl.compiler.incremental.compile import CompileOutcome
 
 
 def validate(
@@ -58,7 +58,7 @@ def validate(
     if fix and isinstance(tree, DirTree):
         for tree.environment in names:
             _fix(tree, asked, sys.stdout if format == TEXT else sys.stderr)
-    found: dict[str, Compiled] = {}
+    found: dict[str, CompileOutcome] = {}
     for name in names:
         tree.environment = name
         compiled = compile_cached(tree, object_path, use_cache=cache)
@@ -78,7 +78,7 @@ def validate(
         sys.exit(PROBLEMS)
 
 
-def _together(found: dict[str, Compiled]) -> Compiled:
+def _together(found: dict[str, CompileOutcome]) -> CompileOutcome:
     """Return the problems of all environments; those that not all have name theirs."""
     from avactl.diagnostics import sort_diagnostics
 
@@ -108,7 +108,7 @@ def _fix(tree: DirTree, asked: list[str], told: TextIO) -> None:
         print(visible_text(f"fixed {each.file}:{each.line}:{each.column} {each.old} → {each.new}"), file=told)
 
 
-def _with_revisions(tree: Tree, compiled: Compiled) -> Compiled:
+def _with_revisions(tree: Tree, compiled: CompileOutcome) -> CompileOutcome:
     """Add the problems of revisions that git servers do not have."""
     from avactl.change.review.revisions import revision_problems
     from avactl.compiler.driver import compile_tree

@@ -16,9 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 from avactl.base import gc_control as collector
 from avactl.base import parallel
-from avactl.compiler.incremental.disk import Store
+from avactl.compiler.incremental.disk import ResultStore
 from avactl.compiler.incremental.loading import IrregularError, Loader, digest, packed
-from avactl.compiler.incremental.records import ConfigRecord, InputRecord, PlainDependencies, Record, Result, unpack
+from avactl.compiler.incremental.records import (
+    ConfigRecord,
+    InputRecord,
+    KeptRecord,
+    KeptResult,
+    PlainDependencies,
+    unpack,
+)
 from avactl.compiler.incremental.resolution import Resolver
 from avactl.compiler.incremental.tracing import Dependency, DerivedValue, MemoisedValue, SpecKey, SpecsOfKind
 from avactl.compiler.selection import (
@@ -49,7 +56,7 @@ _SLICE = 150
 
 
 @dataclass(frozen=True, slots=True)
-class Compiled:
+class CompileOutcome:
     """The outcome of a compile: problems, specs, and the files of the objects."""
 
     diagnostics: tuple[Diagnostic, ...]
@@ -68,28 +75,28 @@ class Compiled:
 
 def compile_cached(
     tree: DirTree | CommitTree, path: OfManifest, text: OfManifest | None = None, *, use_cache: bool = True
-) -> Compiled:
+) -> CompileOutcome:
     """Compile a repository; problems are in the result, never raised.
 
     `path` returns the path of an object's file, a different one for each object; `text`, if given, its content.
     """
     with collector.pause_gc():
         if use_cache and isinstance(tree, DirTree):  # a commit has no stamps
-            return _Run(tree, path, text).run()
+            return _CompileRun(tree, path, text).run()
         return _plain(tree, path, text)
 
 
-def _plain(tree: DirTree | CommitTree, path: OfManifest, text: OfManifest | None) -> Compiled:
+def _plain(tree: DirTree | CommitTree, path: OfManifest, text: OfManifest | None) -> CompileOutcome:
     from avactl.compiler.driver import compile_tree
 
     return _compiled(compile_tree(tree), path, text)
 
 
-def _compiled(compilation: Compilation, path: OfManifest, text: OfManifest | None) -> Compiled:
+def _compiled(compilation: Compilation, path: OfManifest, text: OfManifest | None) -> CompileOutcome:
     texts = {path(manifest): text(manifest) for manifest in compilation.manifests} if text else {}
     files = {path: digest(text.encode()) for path, text in texts.items()}
     kinds = _count(item.key for item in compilation.program.items)
-    return Compiled(compilation.diagnostics, kinds, files, lambda paths: {path: texts[path] for path in paths})
+    return CompileOutcome(compilation.diagnostics, kinds, files, lambda paths: {path: texts[path] for path in paths})
 
 
 def _count(keys: Iterable[SpecKey]) -> dict[str, int]:
@@ -110,16 +117,16 @@ def same_data(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-class _Run:
+class _CompileRun:
     """One compile with the results of the last one."""
 
     def __init__(self, tree: DirTree, path: OfManifest, text: OfManifest | None) -> None:
         self.tree = tree
         self.path = path
         self.text = text
-        self.store = Store("compile", tree.key)
-        self.old = Record.load(self.store)
-        self.new = Record()
+        self.store = ResultStore("compile", tree.key)
+        self.old = KeptRecord.load(self.store)
+        self.new = KeptRecord()
         self.loader = Loader(tree, self.old, self.new)
         self.resolver = Resolver(self.loader)
         self.changed = self.loader.changed
@@ -132,7 +139,7 @@ class _Run:
         self.worked = False
         """True if this run computed a result that the last one does not have."""
 
-    def run(self) -> Compiled:
+    def run(self) -> CompileOutcome:
         stamps = self.tree.stamps()
         config = self.loader.configuration()
         paths = spec_files(config.include, config.other, stamps) if config else []
@@ -160,19 +167,19 @@ class _Run:
         except IrregularError:
             return _plain(self.tree, self.path, self.text) if self.loader.layers else self._all_passes()
         files = dict(line.split(" ") for line in self._lines()) if self.text else {}
-        return Compiled(diagnostics, _count(self.new.specs), files, self._texts_of)
+        return CompileOutcome(diagnostics, _count(self.new.specs), files, self._texts_of)
 
-    def _all_passes(self) -> Compiled:
+    def _all_passes(self) -> CompileOutcome:
         """Run all passes on the documents that were loaded."""
         from avactl.compiler.config import load_config, rules_of
         from avactl.compiler.driver import PASSES, run_passes
-        from avactl.compiler.pass_state import State
+        from avactl.compiler.pass_state import PassState
 
         problems = tuple(unpack(packed) for file in self.new.files.values() for packed in file.warnings)
         config, _ = load_config(self.tree)
         owners = (tuple(config.owners),) if config.owners else ()
         rules = rules_of(config, self.tree.paths())
-        state = State(self.tree, problems, tuple(self.loader.documents()), owners=owners, rules=rules)
+        state = PassState(self.tree, problems, tuple(self.loader.documents()), owners=owners, rules=rules)
         return _compiled(run_passes(state, PASSES[1:]), self.path, self.text)
 
     def _keep(self) -> None:
@@ -182,7 +189,7 @@ class _Run:
             for each, (value, reads) in program.derived.items():
                 if each not in new.derived:
                     _, spec = each
-                    new.derived[each] = Result(self._beside(reads, spec), (value,))
+                    new.derived[each] = KeptResult(self._beside(reads, spec), (value,))
             memos = {key: reads for key, reads in self.old.memos.items() if MemoisedValue(key) not in self.changed}
             memos |= {key: reads for key, reads in program.memos.items() if memos.get(key) != reads}
             results = (*new.checks.values(), *new.objects.values(), *new.derived.values())
@@ -193,7 +200,7 @@ class _Run:
 
     # -- checks and objects ----------------------------------------------------------------------------------------
 
-    def _valid(self, result: Result | None, own: Dependency) -> Result | None:
+    def _valid(self, result: KeptResult | None, own: Dependency) -> KeptResult | None:
         """Return a result of the last run if none of its dependencies has changed, `own` included."""
         if result is None or own in self.changed:
             return None
@@ -202,10 +209,10 @@ class _Run:
             valid = self.unchanged[result.dependencies] = self.changed.isdisjoint(result.dependencies)
         return result if valid else None
 
-    def _traced(self, run: Callable[[], Iterable[Any]], own: Dependency) -> Result:
+    def _traced(self, run: Callable[[], Iterable[Any]], own: Dependency) -> KeptResult:
         found, reads = self.resolver.program.trace(lambda: tuple(run()))
         self.worked = True
-        return Result(self._beside(reads, own), found)
+        return KeptResult(self._beside(reads, own), found)
 
     def _beside(self, reads: frozenset[Dependency], own: Dependency) -> frozenset[Dependency]:
         """Return the dependencies without the spec itself: many specs have the same ones."""
@@ -281,7 +288,7 @@ class _Run:
             program = self.resolver.program
             for results, texts, derived, memos, inputs in parallel.in_slices(left, self._lower_slice, _SLICE):
                 for key, (reads, lines) in zip(left[: len(results)], results, strict=True):
-                    found[key] = Result(self._beside(reads, key), lines)
+                    found[key] = KeptResult(self._beside(reads, key), lines)
                 del left[: len(results)]
                 self.texts |= texts
                 program.derived |= derived
@@ -310,7 +317,7 @@ class _Run:
         self.new.policies = {same: {key: result for key, result in found.items() if result is not None}}
         return [unpack(packed) for result in found.values() if result for packed in result.values]
 
-    def _judged(self, keys: Sequence[SpecKey]) -> dict[SpecKey, Result]:
+    def _judged(self, keys: Sequence[SpecKey]) -> dict[SpecKey, KeptResult]:
         """Run the policies over some specs and their objects. Raises IrregularError for errors."""
         from avactl.compiler.config import load_config, rules_of
         from avactl.compiler.policies.evaluation import judge_specs
@@ -330,7 +337,7 @@ class _Run:
             if item is not None:
                 found[item.key].append(problem)
         return {
-            key: Result(self._beside(reads, key), tuple(packed(found[key])))
+            key: KeptResult(self._beside(reads, key), tuple(packed(found[key])))
             for key, (_, reads) in zip(keys, made, strict=True)
         }
 
@@ -349,7 +356,7 @@ class _Run:
             engine_annotations(manifest, self.resolver.program)
         return manifests
 
-    def _has_no_text(self, result: Result) -> bool:
+    def _has_no_text(self, result: KeptResult) -> bool:
         lines = result.values[0]
         return bool(self.text and lines and " " not in lines)
 
@@ -408,6 +415,6 @@ def _may_matter(config: ConfigRecord, skipped: tuple[str, str]) -> bool:
     return why != OWN_REPOSITORY or is_selected(wanted, config.exclude, f"{path}/.yaml")
 
 
-def _lines_of(result: Result) -> list[str]:
+def _lines_of(result: KeptResult) -> list[str]:
     lines: str = result.values[0]
     return lines.split("\n") if lines else []

@@ -64,7 +64,7 @@ _HEAD = struct.Struct(">QI")
 _MOST_BLOCKS = 32
 
 
-class Store:
+class ResultStore:
     """Tables cached between runs. Never raises: an unusable file counts as empty.
 
     A file begins with all tables; each run appends its changes, until a rewrite is cheaper. The checksum of a block

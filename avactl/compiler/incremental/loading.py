@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from avactl.base import parallel
 from avactl.compiler.incremental.layering import Layers
-from avactl.compiler.incremental.records import ConfigRecord, FileRecord, InputRecord, PackedDiagnostic, Record, pack
+from avactl.compiler.incremental.records import (
+    ConfigRecord,
+    FileRecord,
+    InputRecord,
+    KeptRecord,
+    PackedDiagnostic,
+    pack,
+)
 from avactl.compiler.incremental.tracing import Dependency, FileContent, KeptDocument
 from avactl.compiler.selection import CONFIG_FILE
 from avactl.spec.repository.tree import DirTree, Stamp, read_input
@@ -65,7 +72,7 @@ def _trusted(stamp: Stamp | None) -> Stamp | None:
 class Loader:
     """The files of a repository, compared with those of the last run."""
 
-    def __init__(self, tree: DirTree, old: Record, new: Record) -> None:
+    def __init__(self, tree: DirTree, old: KeptRecord, new: KeptRecord) -> None:
         self.tree = tree
         self.old = old
         self.new = new

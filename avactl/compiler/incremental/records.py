@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
-from avactl.compiler.incremental.disk import Store, Table
+from avactl.compiler.incremental.disk import ResultStore, Table
 from avactl.compiler.incremental.tracing import Dependency, SpecKey
 from avactl.diagnostics import Diagnostic, Note, Span
 from avactl.spec.repository.tree import Stamp
@@ -73,7 +73,7 @@ class SpecRecord(NamedTuple):
     namespace: str | None
 
 
-class Result(NamedTuple):
+class KeptResult(NamedTuple):
     """The values of a traced computation on one spec, and its dependencies on others."""
 
     dependencies: frozenset[Dependency]
@@ -102,27 +102,27 @@ def unpack(packed: PackedDiagnostic) -> Diagnostic:
 
 
 @dataclass(slots=True)
-class Record:
+class KeptRecord:
     """The state of a repository after the last run without errors."""
 
     config: dict[str, ConfigRecord] = field(default_factory=dict)
     """Settings by file name (avactl.yaml)."""
     files: dict[str, FileRecord] = field(default_factory=dict)
     specs: dict[SpecKey, SpecRecord] = field(default_factory=dict)
-    checks: dict[SpecKey | str, Result] = field(default_factory=dict)
+    checks: dict[SpecKey | str, KeptResult] = field(default_factory=dict)
     """Warnings (`PackedDiagnostic`) by spec; those of checks over all specs of a kind, by kind."""
-    policies: dict[str, dict[SpecKey, Result]] = field(default_factory=dict)
+    policies: dict[str, dict[SpecKey, KeptResult]] = field(default_factory=dict)
     """Policy warnings (`PackedDiagnostic`) by spec, below a digest of all policies."""
-    objects: dict[SpecKey, Result] = field(default_factory=dict)
+    objects: dict[SpecKey, KeptResult] = field(default_factory=dict)
     """Objects by spec: text with one line per object, the path of its file and, if rendered, its digest."""
-    derived: dict[tuple[str, SpecKey], Result] = field(default_factory=dict)
+    derived: dict[tuple[str, SpecKey], KeptResult] = field(default_factory=dict)
     """Values of `Program.derive` by function and spec, one each."""
     memos: dict[Any, frozenset[Dependency]] = field(default_factory=dict)
     """Dependencies of the values of `Program.memo` by key."""
     inputs: dict[str, InputRecord] = field(default_factory=dict)
 
     @classmethod
-    def load(cls, store: Store) -> Record:
+    def load(cls, store: ResultStore) -> KeptRecord:
         """Return the record of the last run; an empty one if there is none."""
         return cls(*store.load(_typed))
 
@@ -131,7 +131,7 @@ class Record:
         for each in fields(self):
             getattr(self, each.name).clear()
 
-    def save(self, store: Store) -> None:
+    def save(self, store: ResultStore) -> None:
         """Write the record for the next run."""
         store.save([getattr(self, each.name) for each in fields(self)], _plain)
 
@@ -141,18 +141,18 @@ def _file(value: Any) -> FileRecord:
     return FileRecord(stamp, digest, tuple(map(DocumentRecord._make, documents)), warnings, layers)
 
 
-def _results(value: Any) -> dict[SpecKey, Result]:
-    return {key: Result._make(result) for key, result in value.items()}
+def _results(value: Any) -> dict[SpecKey, KeptResult]:
+    return {key: KeptResult._make(result) for key, result in value.items()}
 
 
 _TYPES: dict[str, Callable[[Any], Any]] = {
     "config": ConfigRecord._make,
     "files": _file,
     "specs": SpecRecord._make,
-    "checks": Result._make,
+    "checks": KeptResult._make,
     "policies": _results,
-    "objects": Result._make,
-    "derived": Result._make,
+    "objects": KeptResult._make,
+    "derived": KeptResult._make,
     "inputs": InputRecord._make,
 }
 
@@ -160,7 +160,7 @@ _TYPES: dict[str, Callable[[Any], Any]] = {
 def _typed(tables: list[Table]) -> list[Table]:
     """Return tables of plain data with their values as named tuples."""
     found = []
-    for each, table in zip(fields(Record), tables, strict=True):
+    for each, table in zip(fields(KeptRecord), tables, strict=True):
         make = _TYPES.get(each.name)
         found.append({key: make(value) for key, value in table.items()} if make else table)
     return found

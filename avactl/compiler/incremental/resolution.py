@@ -98,12 +98,12 @@ class Resolver:
         return found
 
     def _resolve_all(self, items: list[Item], before: Collection[SpecKey]) -> None:
-        from avactl.compiler.pass_state import State
+        from avactl.compiler.pass_state import PassState
         from avactl.compiler.resolve import resolve
 
         kept = [item for item in self._kept_items(shipped=False) if item.key not in before]
         resources = tuple((item.doc, item.resource) for item in [*kept, *items])
-        state = resolve(State(self.loader.tree, resources=resources))
+        state = resolve(PassState(self.loader.tree, resources=resources))
         if state.program is None or state.diagnostics or state.program.broken:
             raise IrregularError
         traced = [_traced(item) for item in state.program.items]

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from avactl.compiler.errors import to_diagnostics
 from avactl.compiler.layers.declarations import Declarations, document_title, owner_of
 from avactl.compiler.layers.document import OVERLAY, SPEC, Layer, LayeredDocument
-from avactl.compiler.layers.merge import Part, merge_values, trace_parts
+from avactl.compiler.layers.merge import LayerPart, merge_values, trace_parts
 from avactl.compiler.layers.recognition import DEFAULTS, SpecName, name_of
 from avactl.compiler.lint.remedies import describe_value
 from avactl.diagnostics import Diagnostic
@@ -298,7 +298,7 @@ def _nearest_hint(name: SpecName, known: Collection[SpecName]) -> str:
 def without_effect(document: LayeredDocument) -> list[Diagnostic]:
     """Return a problem for each overlay of a spec that changes nothing, and each `null` that removes nothing."""
     problems: list[Diagnostic] = []
-    parts = [Part(index, layer.root, layer.value) for index, layer in enumerate(document.layers)]
+    parts = [LayerPart(index, layer.root, layer.value) for index, layer in enumerate(document.layers)]
     for index, layer in enumerate(document.layers):
         if layer.role != OVERLAY:
             continue

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import Any, NamedTuple
 
-from avactl.compiler.layers.merge import Part, merge_values, removing_part, trace_parts
+from avactl.compiler.layers.merge import LayerPart, merge_values, removing_part, trace_parts
 from avactl.diagnostics import Span
 from avactl.spec.documents.document import Document, Path
 
@@ -37,9 +37,9 @@ class LayeredLocator:
         self.layers = layers
 
     @property
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[LayerPart]:
         """The whole of each layer, lowest first."""
-        return [Part(index, layer.root, layer.value) for index, layer in enumerate(self.layers)]
+        return [LayerPart(index, layer.root, layer.value) for index, layer in enumerate(self.layers)]
 
     def locate(self, index: int, path: Path, key: bool) -> Span:
         parts, rest = trace_parts(self.parts, path)

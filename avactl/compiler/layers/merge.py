@@ -16,7 +16,7 @@ from avactl.spec.documents.document import Path
 DIRECTIVE = "$patch"
 
 
-class Part(NamedTuple):
+class LayerPart(NamedTuple):
     """A value of one layer that contributes to a merged value."""
 
     layer: int
@@ -55,7 +55,7 @@ def _merged_entries(lower: list[Any], upper: list[Any]) -> list[Any]:
     return list(found.values())
 
 
-def trace_parts(parts: Sequence[Part], path: Path) -> tuple[Sequence[Part], Path]:
+def trace_parts(parts: Sequence[LayerPart], path: Path) -> tuple[Sequence[LayerPart], Path]:
     """Return the parts of the value at a merged path; if it does not exist, of its nearest parent, and the rest."""
     for depth, step in enumerate(path):
         live = _step_parts(parts, step)
@@ -65,16 +65,16 @@ def trace_parts(parts: Sequence[Part], path: Path) -> tuple[Sequence[Part], Path
     return parts, ()
 
 
-def removing_part(parts: Sequence[Part], key: str | int) -> Part | None:
+def removing_part(parts: Sequence[LayerPart], key: str | int) -> LayerPart | None:
     """Return the part that removes a key of a merged mapping, if one does."""
-    found: Part | None = None
+    found: LayerPart | None = None
     for part in parts:
         if isinstance(part.value, dict) and key in part.value:
             found = part if part.value[key] is None else None
-    return None if found is None else Part(found.layer, (*found.path, key), None)
+    return None if found is None else LayerPart(found.layer, (*found.path, key), None)
 
 
-def _step_parts(parts: Sequence[Part], step: str | int) -> list[Part]:
+def _step_parts(parts: Sequence[LayerPart], step: str | int) -> list[LayerPart]:
     value = parts[-1].value
     if isinstance(value, dict):
         return _child_parts(parts, step)
@@ -82,14 +82,14 @@ def _step_parts(parts: Sequence[Part], step: str | int) -> list[Part]:
         return []
     if len(parts) == 1:
         inside = -len(value) <= step < len(value)
-        return [Part(parts[0].layer, (*parts[0].path, step), value[step])] if inside else []
+        return [LayerPart(parts[0].layer, (*parts[0].path, step), value[step])] if inside else []
     entries = _entry_parts(parts)
     return entries[step] if -len(entries) <= step < len(entries) else []
 
 
-def _child_parts(parts: Sequence[Part], key: str | int) -> list[Part]:
+def _child_parts(parts: Sequence[LayerPart], key: str | int) -> list[LayerPart]:
     """Return the parts of a mapping's value that are not replaced or removed by a higher layer."""
-    found: list[Part] = []
+    found: list[LayerPart] = []
     for part in parts:
         if key not in part.value:
             continue
@@ -99,20 +99,20 @@ def _child_parts(parts: Sequence[Part], key: str | int) -> list[Part]:
             continue
         if found and not _is_mergeable(found[-1].value, value):
             found = []
-        found.append(Part(part.layer, (*part.path, key), value))
+        found.append(LayerPart(part.layer, (*part.path, key), value))
     return found
 
 
-def _entry_parts(parts: Sequence[Part]) -> list[list[Part]]:
+def _entry_parts(parts: Sequence[LayerPart]) -> list[list[LayerPart]]:
     """Return the parts of each entry of named lists: in the order of the lowest layer, new entries last."""
-    found: dict[str, list[Part]] = {}
+    found: dict[str, list[LayerPart]] = {}
     for part in parts:
         for index, entry in enumerate(part.value):
             name = entry["name"]
             if entry.get(DIRECTIVE) == "delete" and name in found:
                 del found[name]
             else:
-                found.setdefault(name, []).append(Part(part.layer, (*part.path, index), entry))
+                found.setdefault(name, []).append(LayerPart(part.layer, (*part.path, index), entry))
     return list(found.values())
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from avactl.compiler.layers.recognition import declares_layer, extends_template, name_of
-from avactl.compiler.pass_state import State
+from avactl.compiler.pass_state import PassState
 from avactl.diagnostics import Diagnostic
 from avactl.spec.documents.document import Document
 
 
-def merge(state: State) -> State:
+def merge(state: PassState) -> PassState:
     """Return the documents of all specs with what they inherit; templates and defaults are left out."""
     own = [document for document in state.documents if declares_layer(document.value)]
     if not own and not state.overlays and not any(extends_template(document.value) for document in state.documents):

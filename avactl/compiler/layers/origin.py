@@ -14,16 +14,16 @@ from avactl.base.errors import HintedError
 from avactl.base.exit_codes import USAGE
 from avactl.compiler.layers.declarations import Declarations, document_title
 from avactl.compiler.layers.document import OVERLAY, SPEC, Layer, LayeredDocument
-from avactl.compiler.layers.merge import Part, merge_values, removing_part, trace_parts
+from avactl.compiler.layers.merge import LayerPart, merge_values, removing_part, trace_parts
 from avactl.compiler.layers.recognition import declares_layer, is_template, name_of
 from avactl.compiler.load import load
-from avactl.compiler.pass_state import State
+from avactl.compiler.pass_state import PassState
 from avactl.diagnostics import Diagnostic, Span
 from avactl.diagnostics.suggest import did_you_mean, one_of
 from avactl.program import registry
 from avactl.program.explain import introspect
 from avactl.spec.documents.document import Document, Path
-from avactl.spec.documents.value_path import Entry, PathError, Selector, parse_path
+from avactl.spec.documents.value_path import PathEntry, PathError, Selector, parse_path
 from avactl.spec.repository.tree import Tree
 
 _MAX_WIDTH = 60
@@ -36,7 +36,7 @@ class OriginError(HintedError):
     exit_code = USAGE
 
 
-class Source(NamedTuple):
+class LayerSource(NamedTuple):
     """A layer that gives a value."""
 
     role: str
@@ -48,14 +48,14 @@ class Source(NamedTuple):
     """True for a `null` that removes the value of the layers below."""
 
 
-class Origin(NamedTuple):
+class LayerOrigin(NamedTuple):
     """The sources of one value of a spec."""
 
     title: str
     """Kind, team and name of the spec."""
     path: str
     value: Any
-    sources: list[Source]
+    sources: list[LayerSource]
     """The one that decides first, or all parts of a mapping; empty if nothing sets the value."""
 
 
@@ -63,7 +63,7 @@ class Specs:
     """The specs of a tree with their layers."""
 
     def __init__(self, tree: Tree) -> None:
-        state = load(State(tree))
+        state = load(PassState(tree))
         self.problems: list[Diagnostic] = [each for each in state.diagnostics if each.severity == "error"]
         self._documents = state.documents
         self._overlays = state.overlays
@@ -105,7 +105,7 @@ class Specs:
         return found if isinstance(found, LayeredDocument) else LayeredDocument([Layer(SPEC, found, (), found.value)])
 
 
-def value_origin(document: LayeredDocument, path: str) -> Origin:
+def value_origin(document: LayeredDocument, path: str) -> LayerOrigin:
     """Return the sources of a value. Raises PathError, and OriginError if neither its kind nor a layer has it."""
     kind, team, name = name_of(document.value)
     title = ("template " if is_template(document.value) else "") + document_title((kind, team, name))
@@ -120,10 +120,10 @@ def value_origin(document: LayeredDocument, path: str) -> Origin:
     value = document.get(*_indexed_path(document.value, steps))
     if default and (not sources or not isinstance(value, dict)):
         sources.append(default)
-    return Origin(title, path, default.value if default and value is None else value, sources)
+    return LayerOrigin(title, path, default.value if default and value is None else value, sources)
 
 
-def deciding_overlay(document: LayeredDocument, path: str) -> Source | None:
+def deciding_overlay(document: LayeredDocument, path: str) -> LayerSource | None:
     """Return the overlay that decides a value of a spec; None if the spec or a lower layer does."""
     try:
         found = value_origin(document, path).sources
@@ -132,8 +132,8 @@ def deciding_overlay(document: LayeredDocument, path: str) -> Source | None:
     return found[0] if found and found[0].role.startswith(OVERLAY) else None
 
 
-def _value_sources(document: LayeredDocument, steps: list[Selector]) -> list[Source]:
-    parts = [Part(index, layer.root, layer.value) for index, layer in enumerate(document.layers)]
+def _value_sources(document: LayeredDocument, steps: list[Selector]) -> list[LayerSource]:
+    parts = [LayerPart(index, layer.root, layer.value) for index, layer in enumerate(document.layers)]
     found = []
     for index in reversed(range(len(parts))):
         layer, below = document.layers[index], parts[: index + 1]
@@ -141,9 +141,9 @@ def _value_sources(document: LayeredDocument, steps: list[Selector]) -> list[Sou
         live, rest = trace_parts(below, path)
         if not rest and live[-1].layer == index:
             span = layer.document.span(*live[-1].path)
-            found.append(Source(layer.role, live[-1].value, span))
+            found.append(LayerSource(layer.role, live[-1].value, span))
         elif len(rest) == 1 and (gone := removing_part(live, rest[0])) is not None and gone.layer == index:
-            found.append(Source(layer.role, None, layer.document.span(*gone.path, key=True), removes=True))
+            found.append(LayerSource(layer.role, None, layer.document.span(*gone.path, key=True), removes=True))
     return found
 
 
@@ -157,7 +157,7 @@ def _parse_selectors(text: str, document: LayeredDocument) -> list[Selector]:
             step = int(step)
         entry = entries[step] if isinstance(step, int) and step < len(entries) else None
         name = entry.get("name") if isinstance(entry, dict) else None
-        steps.append(Entry("name", name) if isinstance(name, str) else step)
+        steps.append(PathEntry("name", name) if isinstance(name, str) else step)
     return steps
 
 
@@ -165,7 +165,7 @@ def _indexed_path(value: Any, steps: list[Selector]) -> Path:
     """Return steps as a path in a value; an unknown entry gets the index after the last."""
     path: list[str | int] = []
     for step in steps:
-        if isinstance(step, Entry):
+        if isinstance(step, PathEntry):
             entries = value if isinstance(value, list) else []
             found = [entry.get(step.key) if isinstance(entry, dict) else None for entry in entries]
             index = found.index(step.value) if step.value in found else len(found)
@@ -179,10 +179,10 @@ def _indexed_path(value: Any, steps: list[Selector]) -> Path:
 
 
 def _plain_path(steps: list[Selector]) -> Path:
-    return tuple(0 if isinstance(step, Entry) else step for step in steps)
+    return tuple(0 if isinstance(step, PathEntry) else step for step in steps)
 
 
-def _built_in_default(kind: str, steps: list[Selector]) -> tuple[bool, Source | None]:
+def _built_in_default(kind: str, steps: list[Selector]) -> tuple[bool, LayerSource | None]:
     """Return True if the kind has the field, and its built-in default."""
     if kind not in registry.kind_names():
         return False, None
@@ -190,7 +190,7 @@ def _built_in_default(kind: str, steps: list[Selector]) -> tuple[bool, Source | 
     for model in introspect.models_at(registry.get_kind(kind).model, path[:-1]):
         field = introspect.fields_by_key(model).get(str(path[-1]))
         if field is not None:
-            return True, None if field.is_required() else Source("built-in default", _value_of(field), None)
+            return True, None if field.is_required() else LayerSource("built-in default", _value_of(field), None)
     return False, None
 
 
@@ -201,7 +201,7 @@ def _value_of(field: FieldInfo) -> Any:
     return value.model_dump(mode="json", by_alias=True) if isinstance(value, BaseModel) else value
 
 
-def origin_text(found: Origin, environment: str) -> str:
+def origin_text(found: LayerOrigin, environment: str) -> str:
     """Format the sources of a value, the deciding one first."""
     from avactl.diagnostics.redaction import redact_text
 

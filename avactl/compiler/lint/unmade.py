@@ -14,7 +14,7 @@ from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import did_you_mean
 from avactl.program import registry
 from avactl.program.program import Item, Program
-from avactl.program.references import CLAIM, CONFIG_MAP, Reference, find_references, keys_of
+from avactl.program.references import CLAIM, CONFIG_MAP, PodReference, find_references, keys_of
 from avactl.program.registry import WrittenObject
 from avactl.spec.documents.document import Document, Path
 
@@ -33,7 +33,7 @@ def dangling_references(item: Item, program: Program) -> Iterator[Diagnostic]:
             yield from _reference_problems(item, program, namespace, reference, doc, path)
 
 
-def _spec_references(item: Item, program: Program) -> Iterator[tuple[Document, Path, str, Reference]]:
+def _spec_references(item: Item, program: Program) -> Iterator[tuple[Document, Path, str, PodReference]]:
     """Yield the references of a spec: the document, its part, and the namespace."""
     written = list(registry.get_kind(item.kind).written(item, program))
     for each in written:
@@ -47,7 +47,7 @@ def _spec_references(item: Item, program: Program) -> Iterator[tuple[Document, P
 
 
 def _reference_problems(
-    item: Item, program: Program, namespace: str, use: Reference, doc: Document, path: Path
+    item: Item, program: Program, namespace: str, use: PodReference, doc: Document, path: Path
 ) -> Iterator[Diagnostic]:
     made = _all_made(program).get((item.clusters[0], use.kind)) if item.clusters else None
     if not made:

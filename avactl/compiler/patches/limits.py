@@ -56,7 +56,7 @@ _COUNT_FIELDS = {
 _IDENTITY_FIELDS = ("selector", "serviceName", "managedBy", "manualSelector", "scaleTargetRef")
 
 
-class Refusal(NamedTuple):
+class PatchRefusal(NamedTuple):
     """A change that is not allowed."""
 
     path: tuple[str, ...]
@@ -77,23 +77,23 @@ def target_refusal(item: Item, program: Program, manifest: Manifest) -> str:
     return ""
 
 
-def refusals(item: Item, program: Program, manifest: Manifest, new: Body) -> Iterator[Refusal]:
+def refusals(item: Item, program: Program, manifest: Manifest, new: Body) -> Iterator[PatchRefusal]:
     """Yield the changes of one object that are not allowed."""
     old = manifest.body
     for key in ("apiVersion", "kind", "status"):
         if old.get(key) != new.get(key):
-            yield Refusal((key,), f"patches do not change `{key}`", "remove the key")
+            yield PatchRefusal((key,), f"patches do not change `{key}`", "remove the key")
     yield from _metadata_refusals(old.get("metadata") or {}, new.get("metadata") or {}, ("metadata",))
     before, after = old.get("spec") or {}, new.get("spec") or {}
     if isinstance(before, dict) and isinstance(after, dict):
         for key in _IDENTITY_FIELDS:
             if before.get(key) != after.get(key) and manifest.kind != "Service":
-                yield Refusal(("spec", key), f"`{key}` binds the object to its pods", "remove the key")
+                yield PatchRefusal(("spec", key), f"`{key}` binds the object to its pods", "remove the key")
         runs = registry.get_lifecycle(item.kind) is not None
         for key, own in _COUNT_FIELDS.items() if runs else ():
             if before.get(key) != after.get(key):
                 hint = f"write `{own}` in `spec`, which counts in quotas and capacity"
-                yield Refusal(("spec", key), f"patches do not change `{key}`", hint)
+                yield PatchRefusal(("spec", key), f"patches do not change `{key}`", hint)
         yield from _of_kind(item, program, manifest.kind, before, after)
         if manifest.kind == "CronJob":
             one, other = ((each.get("jobTemplate") or {}).get("metadata") or {} for each in (before, after))
@@ -105,15 +105,15 @@ def refusals(item: Item, program: Program, manifest: Manifest, new: Body) -> Ite
         after = becomes[path]
         yield from _metadata_refusals(before.get("metadata") or {}, after.get("metadata") or {}, (*path, "metadata"))
         for refusal in pod_refusals(item, program, before.get("spec") or {}, after.get("spec") or {}):
-            yield Refusal((*path, "spec", *refusal[0]), refusal[1], refusal[2])
+            yield PatchRefusal((*path, "spec", *refusal[0]), refusal[1], refusal[2])
 
 
-def _metadata_refusals(old: Body, new: Body, path: tuple[str, ...]) -> Iterator[Refusal]:
+def _metadata_refusals(old: Body, new: Body, path: tuple[str, ...]) -> Iterator[PatchRefusal]:
     for key in {**old, **new}:
         if old.get(key) == new.get(key):
             continue
         if key not in ("labels", "annotations"):
-            yield Refusal((*path, key), f"patches do not change `{key}` of the metadata", "remove the key")
+            yield PatchRefusal((*path, key), f"patches do not change `{key}` of the metadata", "remove the key")
             continue
         one, other = old.get(key) or {}, new.get(key) or {}
         for name in {**one, **other}:
@@ -122,10 +122,10 @@ def _metadata_refusals(old: Body, new: Body, path: tuple[str, ...]) -> Iterator[
                 owner = "Kubernetes"
             if one.get(name) != other.get(name) and owner:
                 hint = "use a prefix of your own"
-                yield Refusal((*path, key, name), f"`{name}` belongs to {owner}", hint)
+                yield PatchRefusal((*path, key, name), f"`{name}` belongs to {owner}", hint)
 
 
-def _of_kind(item: Item, program: Program, kind: str, old: Body, new: Body) -> Iterator[Refusal]:
+def _of_kind(item: Item, program: Program, kind: str, old: Body, new: Body) -> Iterator[PatchRefusal]:
     """Yield what the admission policies refuse of Services and claims."""
     if item.team is None:
         return
@@ -133,11 +133,11 @@ def _of_kind(item: Item, program: Program, kind: str, old: Body, new: Body) -> I
         types = program.team(item.team).spec.service_types
         if new.get("type", "ClusterIP") not in types:
             hint = f"add it to `serviceTypes` of Team {item.team}"
-            yield Refusal(("spec", "type"), f"the Team does not allow `type: {new['type']}`", hint)
+            yield PatchRefusal(("spec", "type"), f"the Team does not allow `type: {new['type']}`", hint)
         for key in ("externalIPs", "externalName", "clusterIP", "clusterIPs"):
             if old.get(key) != new.get(key):
-                yield Refusal(("spec", key), f"`{key}` can divert traffic of others", "remove the key")
+                yield PatchRefusal(("spec", key), f"`{key}` can divert traffic of others", "remove the key")
     if kind == "PersistentVolumeClaim":
         for key in ("volumeName", "dataSource", "dataSourceRef"):
             if old.get(key) != new.get(key):
-                yield Refusal(("spec", key), f"`{key}` can bind a volume of someone else", "remove the key")
+                yield PatchRefusal(("spec", key), f"`{key}` can bind a volume of someone else", "remove the key")

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from avactl.compiler.errors import format_path, to_diagnostics
 from avactl.compiler.lint.remedies import describe_value
-from avactl.compiler.pass_state import State
+from avactl.compiler.pass_state import PassState
 from avactl.compiler.selection import is_policy
 from avactl.diagnostics import Diagnostic, Span
 from avactl.diagnostics.suggest import closest_word
@@ -30,7 +30,7 @@ Judged = tuple[Item | None, Diagnostic]
 """A problem and the affected spec; None if the policy itself is invalid."""
 
 
-def enforce(state: State) -> State:
+def enforce(state: PassState) -> PassState:
     """Return the state with all policy violations, and without objects if one is an error."""
     if state.rules is None or state.program is None or state.failed:
         return state
@@ -141,11 +141,11 @@ def _judge_own(rules: Rules, tree: Tree, items: Sequence[Item], manifests: Seque
     return [*found, *((None, problem) for problem in _same_names(reports))]
 
 
-def read(rules: Rules, tree: Tree) -> tuple[list[custom.Source], list[Diagnostic]]:
+def read(rules: Rules, tree: Tree) -> tuple[list[custom.PolicySource], list[Diagnostic]]:
     """Return the repository's own policies, and problems of files that contain none."""
-    from avactl.policy.custom import Source
+    from avactl.policy.custom import PolicySource
 
-    sources: list[Source] = []
+    sources: list[PolicySource] = []
     problems: list[Diagnostic] = []
     for path in rules.files:
         try:
@@ -163,11 +163,11 @@ def read(rules: Rules, tree: Tree) -> tuple[list[custom.Source], list[Diagnostic
             for document in documents:
                 schema = _read_schema(document, problems)
                 if schema:
-                    sources.append(Source(path, schema, document))
+                    sources.append(PolicySource(path, schema, document))
         elif not is_policy(data):
             continue  # a helper module
         elif rules.python:
-            sources.append(Source(path))
+            sources.append(PolicySource(path))
         else:
             hint = "set `python: {allow: true}` in avactl.yaml, or write the policy as JSON Schema"
             message = "Python policies are not allowed here"
@@ -193,7 +193,7 @@ def _read_schema(document: Document, problems: list[Diagnostic]) -> SchemaFile |
         return None
 
 
-def _unknown_kinds(report: custom.Report) -> Iterator[Diagnostic]:
+def _unknown_kinds(report: custom.PolicyReport) -> Iterator[Diagnostic]:
     """Yield policies for unknown kinds of specs, which would never apply."""
     known = registry.kind_names()
     for policy in report.declared:
@@ -209,7 +209,7 @@ def _unknown_kinds(report: custom.Report) -> Iterator[Diagnostic]:
                 yield Diagnostic("policy-error", message, policy["span"], hint=hint, rule=policy["name"])
 
 
-def _same_names(reports: Iterable[custom.Report]) -> Iterator[Diagnostic]:
+def _same_names(reports: Iterable[custom.PolicyReport]) -> Iterator[Diagnostic]:
     seen: dict[str, Span] = {}
     for report in reports:
         for policy in report.declared:

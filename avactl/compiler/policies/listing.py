@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from avactl.compiler.config import load_config, rules_of
 from avactl.compiler.policies.evaluation import read
-from avactl.policy.settings import Ready, Rule, Rules
+from avactl.policy.settings import Ready, Rules, RuleSetting
 from avactl.spec.python_files.load import laid_out
 from avactl.spec.repository.tree import Tree
 
@@ -35,7 +35,7 @@ def _format_table(rows: Iterator[tuple[str, str, str]]) -> list[str]:
 def _ready_made_rows(ready: Ready) -> Iterator[tuple[str, str, str]]:
     for field, info in type(ready).model_fields.items():
         switch = getattr(ready, field)
-        state = _OFF_STATE if switch is None else switch.severity if isinstance(switch, Rule) else switch
+        state = _OFF_STATE if switch is None else switch.severity if isinstance(switch, RuleSetting) else switch
         yield info.alias or field, state, info.description or ""
 
 

@@ -16,7 +16,7 @@ MAX_OBJECTS = 5_000
 
 
 class Configs:
-    """A `Store` of ConfigMaps. `tiers` and `datasets` are those of the objects that parse, by the objects' keys."""
+    """The ConfigMaps of a cluster. `tiers` and `datasets` are those of the objects that parse, by the objects' keys."""
 
     def __init__(self) -> None:
         self.tiers: dict[str, TierConfig] = {}

@@ -37,7 +37,7 @@ from avactl.daemons.cache.runner import STUCK, TierRunner
 from avactl.daemons.cache.status import StatusWriter, keep_least_cached
 from avactl.daemons.cache.writeback.push import Flush, WriteBackTask
 from avactl.kube import logs
-from avactl.kube.access import Access
+from avactl.kube.access import ClusterAccess
 from avactl.kube.client import ApiError, Client, UnreachableError
 from avactl.kube.elected_daemon import ElectedDaemon, ReplicaOptions, run_elected
 from avactl.kube.events import EventRecorder
@@ -50,7 +50,7 @@ _MOST_FLUSHES, _OLDEST_FLUSH = 200, 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
-class Options(ReplicaOptions):
+class CacheOptions(ReplicaOptions):
     """Options of a replica; the namespace is also that of the cache tiers."""
 
     namespace: str = CACHE_NAMESPACE
@@ -58,12 +58,12 @@ class Options(ReplicaOptions):
     """Seconds between two passes over a tier."""
 
 
-class Daemon(ElectedDaemon):
+class CacheDaemon(ElectedDaemon):
     """One replica."""
 
     registry, leader_gauge, stuck_after_s = metrics.REGISTRY, metrics.LEADER, STUCK
 
-    def __init__(self, client: Client, options: Options) -> None:
+    def __init__(self, client: Client, options: CacheOptions) -> None:
         super().__init__(options.listen, options.leader(client))
         self._client, self._options = client, options
         self.configs = Configs()
@@ -218,6 +218,6 @@ class Daemon(ElectedDaemon):
             await self._events.record(regarding, "InvalidConfiguration", error, warning=True)
 
 
-async def run(access: Access, options: Options) -> None:
+async def run(access: ClusterAccess, options: CacheOptions) -> None:
     """Run a replica until SIGTERM or SIGINT."""
-    await run_elected(Client(access, CONTROLLER), lambda client: Daemon(client, options))
+    await run_elected(Client(access, CONTROLLER), lambda client: CacheDaemon(client, options))

@@ -19,7 +19,7 @@ class UnavailableError(EngineError):
     """A process of the engine did not answer; the request may or may not have taken effect."""
 
 
-class Block(NamedTuple):
+class CachedBlock(NamedTuple):
     """A part of a file, as it is held by workers."""
 
     id: int
@@ -31,7 +31,7 @@ class Block(NamedTuple):
     """Addresses of the workers that hold it."""
 
 
-class Worker(NamedTuple):
+class CacheWorker(NamedTuple):
     """A process that holds data."""
 
     address: str
@@ -79,7 +79,7 @@ class CachedFile:
     mount: int
     """Id of its mount."""
     block_size: int
-    blocks: tuple[Block, ...]
+    blocks: tuple[CachedBlock, ...]
 
 
 class Reads(NamedTuple):
@@ -91,7 +91,7 @@ class Reads(NamedTuple):
     """Of these, from the under-stores; without loads ahead of readers."""
 
 
-class Engine(Protocol):
+class CacheEngine(Protocol):
     """One tier. All methods raise EngineError."""
 
     def files(self, path: str, refresh: bool = False) -> AsyncIterator[CachedFile]:
@@ -102,7 +102,7 @@ class Engine(Protocol):
         """Return one file."""
         ...
 
-    async def workers(self) -> list[Worker]:
+    async def workers(self) -> list[CacheWorker]:
         """Return the live workers."""
         ...
 
@@ -114,7 +114,7 @@ class Engine(Protocol):
         """Return the under-stores."""
         ...
 
-    async def load(self, worker: Worker, file: CachedFile, block: Block) -> None:
+    async def load(self, worker: CacheWorker, file: CachedFile, block: CachedBlock) -> None:
         """Let a worker read a block from the under-store into the cache."""
         ...
 

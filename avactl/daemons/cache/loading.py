@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from time import monotonic
 
-from avactl.daemons.cache.engine import Block, CachedFile, Engine, EngineError, UnavailableError, Worker
+from avactl.daemons.cache.engine import CachedBlock, CachedFile, CacheEngine, CacheWorker, EngineError, UnavailableError
 
 STREAMS = 16
 """Blocks that one worker loads at the same time: each takes 8 MiB of its heap at most."""
@@ -14,7 +14,7 @@ _MAX_QUEUED_PARTS = 512
 """Blocks that wait for one worker: the list is read as fast as they are loaded."""
 _MAX_FAILURES = 100
 
-Part = tuple[CachedFile, Block]
+Part = tuple[CachedFile, CachedBlock]
 
 
 class Pacer:
@@ -36,7 +36,7 @@ class Pacer:
 class Load:
     """One pass over a directory. `failures` are messages, at most 100; `loaded` counts bytes."""
 
-    def __init__(self, engine: Engine, pacer: Pacer, progress: Callable[[int], None]) -> None:
+    def __init__(self, engine: CacheEngine, pacer: Pacer, progress: Callable[[int], None]) -> None:
         self._engine, self._pacer, self._progress = engine, pacer, progress
         self.failed, self.loaded = 0, 0
         self.failures: list[str] = []
@@ -66,7 +66,7 @@ class Load:
                     for _ in range(STREAMS):
                         await queue.put(None)
 
-    async def _feed(self, worker: Worker, queue: asyncio.Queue[Part | None]) -> None:
+    async def _feed(self, worker: CacheWorker, queue: asyncio.Queue[Part | None]) -> None:
         while (part := await queue.get()) is not None:
             file, block = part
             await self._pacer.take(block.size)

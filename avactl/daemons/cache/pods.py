@@ -16,7 +16,7 @@ def is_ready(pod: dict[str, Any]) -> bool:
 
 
 class PendingPods:
-    """A `Store` of pending pods; only those that mount a claim count."""
+    """An `ObjectReceiver` of pending pods; only those that mount a claim count."""
 
     def __init__(self) -> None:
         self._namespaces: dict[str, str] = {}
@@ -42,7 +42,7 @@ class PendingPods:
 
 
 class TierPods:
-    """A `Store` of the pods in the namespace of the tiers, by key."""
+    """An `ObjectReceiver` of the pods in the namespace of the tiers, by key."""
 
     def __init__(self) -> None:
         self.pods: dict[str, dict[str, Any]] = {}
@@ -79,7 +79,7 @@ class TierPods:
 
 
 class Nodes:
-    """A `Store` of nodes: the names of all, and of those that are cordoned."""
+    """An `ObjectReceiver` of nodes: the names of all, and of those that are cordoned."""
 
     def __init__(self) -> None:
         self.known: set[str] = set()
@@ -105,7 +105,7 @@ class Nodes:
 
 
 class TierVolumes:
-    """A `Store` of the PersistentVolumes that avactl compiles on directories of machines."""
+    """An `ObjectReceiver` of the PersistentVolumes that avactl compiles on directories of machines."""
 
     def __init__(self) -> None:
         self._claims: dict[str, tuple[str, tuple[str, str]]] = {}

@@ -16,7 +16,7 @@ from avactl.base.quantity import format_quantity
 from avactl.base.terminal import count_text, shorten_middle, visible_text
 from avactl.contracts.cache import MAX_CLAIMS, MAX_HOLDERS, DatasetConfig, DatasetStatus, DatasetVersionConfig
 from avactl.daemons.cache import metrics
-from avactl.daemons.cache.engine import CachedFile, Engine, EngineError, NotFoundError
+from avactl.daemons.cache.engine import CachedFile, CacheEngine, EngineError, NotFoundError
 from avactl.daemons.cache.loading import Load, Pacer
 from avactl.daemons.cache.status import MAX_TEXT
 
@@ -44,7 +44,7 @@ class Prewarmer:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: CacheEngine,
         datasets: Callable[[], Iterable[DatasetConfig]],
         pending: Callable[[], set[str]],
         node_of: Callable[[str], str],

@@ -15,7 +15,7 @@ from avactl.contracts.cache import DatasetConfig, DatasetStatus, TierConfig, Tie
 from avactl.daemons.cache import metrics
 from avactl.daemons.cache.alluxio.client import AlluxioEngine
 from avactl.daemons.cache.drain import DrainGuard
-from avactl.daemons.cache.engine import Engine, EngineError
+from avactl.daemons.cache.engine import CacheEngine, EngineError
 from avactl.daemons.cache.fuse_mounts import FuseMounts
 from avactl.daemons.cache.prewarm import Prewarmer
 from avactl.daemons.cache.status import MAX_TEXT
@@ -29,10 +29,10 @@ EVICT_REFUSED = (
     "refused: the configuration is of an older avactl and does not say that no pods mount the directories, which would "
     "not find evicted files at their path; files stay on the durable store"
 )
-ENGINES: dict[str, Callable[[TierConfig], Engine]] = {"alluxio": lambda tier: AlluxioEngine(tier.masters)}
+ENGINES: dict[str, Callable[[TierConfig], CacheEngine]] = {"alluxio": lambda tier: AlluxioEngine(tier.masters)}
 
 
-class World(Protocol):
+class CacheWorld(Protocol):
     """The parts of the daemon that its tasks use."""
 
     known_datasets: Mapping[str, DatasetStatus]
@@ -58,7 +58,7 @@ class World(Protocol):
 class TierRunner:
     """Runs the tasks of one tier, each in a loop of its own: a task that fails is that tier's error."""
 
-    def __init__(self, tier: TierConfig, world: World, interval: float) -> None:
+    def __init__(self, tier: TierConfig, world: CacheWorld, interval: float) -> None:
         self.tier, self._leading, self._interval = tier, world.leading, interval
         self.engine = ENGINES[tier.engine](tier)
         self.prewarmer = Prewarmer(

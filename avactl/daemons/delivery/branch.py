@@ -9,15 +9,15 @@ from time import monotonic
 from typing import ParamSpec, TypeVar
 
 from avactl.daemons.delivery import metrics
-from avactl.daemons.delivery.commits.repository import Repository, Served
-from avactl.daemons.delivery.plans import Target
+from avactl.daemons.delivery.commits.repository import ModelOfService, Repository
+from avactl.daemons.delivery.plans import PipelineTarget
 from avactl.kube import logs
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Branch:
+class SpecBranch:
     """The repository of the specs. Calls raise DeliveryError where those of `Repository` do."""
 
     def __init__(self, repository: Repository, interval: float) -> None:
@@ -60,7 +60,7 @@ class Branch:
         if head != before:
             logs.info("commit", branch=self.repository.branch, commit=head)
 
-    async def served(self, target: Target) -> Served:
+    async def served(self, target: PipelineTarget) -> ModelOfService:
         """Return the URL and version of a service's model at the head."""
         return await self.run(self.repository.served, target)
 
@@ -68,11 +68,11 @@ class Branch:
         """Return the newest commit that changes a file of these patterns; "" if there is none."""
         return await self.run(self.repository.last_change, paths)
 
-    async def deploy(self, target: Target, wanted: Served, message: str, *, only: str) -> bool:
+    async def deploy(self, target: PipelineTarget, wanted: ModelOfService, message: str, *, only: str) -> bool:
         """Commit the URL and version of a model if its URL is `only`; False if nothing changed."""
         return await self.run(partial(self.repository.deploy, only=only), target, wanted, message)
 
-    async def propose(self, target: Target, wanted: Served, message: str, branch: str) -> None:
+    async def propose(self, target: PipelineTarget, wanted: ModelOfService, message: str, branch: str) -> None:
         """Push a branch with the change; an existing branch is left unchanged."""
         await self.run(self.repository.propose, target, wanted, message, branch)
 

@@ -15,14 +15,14 @@ from avactl.contracts.delivery import STATE_KEY
 from avactl.contracts.document import DocumentError
 from avactl.contracts.names import CONFIG_LABEL, DELIVERY_DAEMON, PIPELINE_CONFIG, PIPELINE_STATE, ROLLBACK_CONFIG
 from avactl.daemons.delivery import metrics
-from avactl.daemons.delivery.branch import Branch
+from avactl.daemons.delivery.branch import SpecBranch
 from avactl.daemons.delivery.commits.repository import Repository
 from avactl.daemons.delivery.config_maps import ConfigMaps, state_name
-from avactl.daemons.delivery.pipelines import Pipelines, Proposals
+from avactl.daemons.delivery.pipelines import PipelineProposals, Pipelines
 from avactl.daemons.delivery.plans import read_state
 from avactl.daemons.delivery.rollbacks import Rollbacks
 from avactl.kube import logs
-from avactl.kube.access import Access
+from avactl.kube.access import ClusterAccess
 from avactl.kube.client import ApiError, Client, UnreachableError
 from avactl.kube.elected_daemon import ElectedDaemon, ReplicaOptions, run_elected
 from avactl.kube.passes import Passes
@@ -37,7 +37,7 @@ _BATCH_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Options(ReplicaOptions):
+class DeliveryOptions(ReplicaOptions):
     """Options of a replica. The namespace is the system namespace: it has the plans, their states and the Lease."""
 
     interval: float = 5.0
@@ -46,18 +46,20 @@ class Options(ReplicaOptions):
     """Seconds between two reads of the branch."""
 
 
-class Daemon(ElectedDaemon):
+class DeliveryDaemon(ElectedDaemon):
     """One replica."""
 
     registry, leader_gauge = metrics.REGISTRY, metrics.LEADER
     stuck_after_s = 1800.0  # fetching a large repository takes long
 
-    def __init__(self, client: Client, repository: Repository, proposals: Proposals | None, options: Options) -> None:
+    def __init__(
+        self, client: Client, repository: Repository, proposals: PipelineProposals | None, options: DeliveryOptions
+    ) -> None:
         """`proposals`: None if the forge is unknown; pipelines that deploy by pull request then wait."""
         super().__init__(options.listen, options.leader(client))
         self._options = options
         self._maps = ConfigMaps(client, options.namespace)
-        self._branch = Branch(repository, options.git_interval)
+        self._branch = SpecBranch(repository, options.git_interval)
         self._pipelines = Pipelines(client, self._maps, self._branch, proposals, self.leading, 2 * options.git_interval)
         self._rollbacks = Rollbacks(client, self._maps, self._branch, proposals, options.git_interval)
         self._passes = Passes(self._wake.set, _MAX_PARALLEL)
@@ -138,6 +140,10 @@ def _last_line(problem: str) -> str:
     return problem.strip().splitlines()[-1][:1000] if problem else ""
 
 
-async def run(access: Access, repository: Repository, proposals: Proposals | None, options: Options) -> None:
+async def run(
+    access: ClusterAccess, repository: Repository, proposals: PipelineProposals | None, options: DeliveryOptions
+) -> None:
     """Run a replica until SIGTERM or SIGINT."""
-    await run_elected(Client(access, DELIVERY_DAEMON), lambda client: Daemon(client, repository, proposals, options))
+    await run_elected(
+        Client(access, DELIVERY_DAEMON), lambda client: DeliveryDaemon(client, repository, proposals, options)
+    )

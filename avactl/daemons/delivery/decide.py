@@ -33,7 +33,7 @@ MAX_MESSAGE = 1000
 _IS_PATH = re.compile(r"[!-~]{1,512}").fullmatch
 
 
-class Config(NamedTuple):
+class PipelineConfig(NamedTuple):
     """The part of a pipeline's plan that decisions depend on."""
 
     to: str
@@ -52,7 +52,7 @@ class Config(NamedTuple):
     """Digest of the validation in the specs."""
 
 
-class Job(NamedTuple):
+class PipelineJob(NamedTuple):
     """The Job of a step: the one of that name, whatever run it is of."""
 
     run: int
@@ -69,7 +69,7 @@ class Seen(NamedTuple):
     cause: str
     """Text that changes when a run is due: version of a dataset, commit, or time; "" if it is not known now."""
     commit: str = ""
-    jobs: Mapping[Step, Job] = {}
+    jobs: Mapping[Step, PipelineJob] = {}
     served: str = ""
     """URL of the service's model in the specs at the head of the branch."""
     rollout: Rollout | None = None
@@ -93,14 +93,14 @@ class Start(NamedTuple):
     """Output of a running job that would be rejected again."""
 
 
-class Remove(NamedTuple):
+class RemoveAction(NamedTuple):
     """Remove the Job of a step, and wait until it is gone with its pods."""
 
     step: Step
     run: int
 
 
-class Deploy(NamedTuple):
+class DeployAction(NamedTuple):
     """Set the URL and version of the service's model, by a commit or a pull request."""
 
     url: str
@@ -116,41 +116,41 @@ class Revert(NamedTuple):
     version: str
 
 
-Action = Start | Remove | Deploy | Revert
+Action = Start | RemoveAction | DeployAction | Revert
 
 
-class Plan(NamedTuple):
+class DeliveryPlan(NamedTuple):
     """Actions to carry out; if there are none, the state to write down."""
 
     state: PipelineState
     actions: tuple[Action, ...] = ()
 
 
-def candidate_url(config: Config, run: int) -> str:
+def candidate_url(config: PipelineConfig, run: int) -> str:
     """Return the URL of the version of a run."""
     return f"{config.to}/{run}"
 
 
-def decide(config: Config, state: PipelineState, seen: Seen, now: float) -> Plan:
+def decide(config: PipelineConfig, state: PipelineState, seen: Seen, now: float) -> DeliveryPlan:
     """Return the next plan."""
     if not state.primed:
-        return Plan(state.replace(primed=True, handled=seen.cause)) if seen.cause else Plan(state)
+        return DeliveryPlan(state.replace(primed=True, handled=seen.cause)) if seen.cause else DeliveryPlan(state)
     due = seen.cause if seen.cause and seen.cause != state.handled else ""
     if state.phase == "idle":
         return _decide_idle(config, state, due or state.queued, seen, now)
     if due:
         proposed = state.phase == "deploying" and seen.proposal == "open"  # it may stay open for days
         if config.suspended:
-            return Plan(state.replace(handled=due, queued=""))
+            return DeliveryPlan(state.replace(handled=due, queued=""))
         if config.concurrency == "forbid" and not proposed:
-            return Plan(state.replace(handled=due))
+            return DeliveryPlan(state.replace(handled=due))
         if state.phase != "stopping" or state.queued != due:
             stops = config.concurrency == "replace" and state.phase in ("clearing", *WORKING)
             waiting = state.replace(handled=due, queued=due)
-            return Plan(_end_run(waiting, "Replaced", f"by {due}", now) if stops else waiting)
+            return DeliveryPlan(_end_run(waiting, "Replaced", f"by {due}", now) if stops else waiting)
     timeout = config.timeout
     if timeout is not None and state.phase in ("clearing", *WORKING) and now - state.begun > timeout:
-        return Plan(_end_run(state, "TimedOut", f"after {timeout:g} s in phase {state.phase}", now))
+        return DeliveryPlan(_end_run(state, "TimedOut", f"after {timeout:g} s in phase {state.phase}", now))
     if state.phase in WORKING:
         return _decide_working(config, state, seen, now)
     return {
@@ -162,13 +162,13 @@ def decide(config: Config, state: PipelineState, seen: Seen, now: float) -> Plan
     }[state.phase](config, state, seen, now)
 
 
-def _decide_idle(config: Config, state: PipelineState, due: str, seen: Seen, now: float) -> Plan:
+def _decide_idle(config: PipelineConfig, state: PipelineState, due: str, seen: Seen, now: float) -> DeliveryPlan:
     if not due:
-        return Plan(state)
+        return DeliveryPlan(state)
     if config.suspended:
         # What waits is older than what is handled.
-        return Plan(state.replace(handled=seen.cause or state.handled, queued=""))
-    return Plan(
+        return DeliveryPlan(state.replace(handled=seen.cause or state.handled, queued=""))
+    return DeliveryPlan(
         state.replace(
             phase="clearing",
             run=state.run + 1,
@@ -195,33 +195,39 @@ def _end_run(state: PipelineState, reason: str, message: str, now: float) -> Pip
     return state.replace(phase="stopping", since=now, reason=reason, message=text)
 
 
-def _decide_clearing(config: Config, state: PipelineState, seen: Seen, now: float) -> Plan:
-    old = tuple(Remove(step, job.run) for step, job in seen.jobs.items() if job.run != state.run)
-    return Plan(state, old) if old else Plan(state.replace(phase="training" if config.trains else "staging", since=now))
+def _decide_clearing(config: PipelineConfig, state: PipelineState, seen: Seen, now: float) -> DeliveryPlan:
+    old = tuple(RemoveAction(step, job.run) for step, job in seen.jobs.items() if job.run != state.run)
+    return (
+        DeliveryPlan(state, old)
+        if old
+        else DeliveryPlan(state.replace(phase="training" if config.trains else "staging", since=now))
+    )
 
 
-def _decide_stopping(config: Config, state: PipelineState, seen: Seen, now: float) -> Plan:
+def _decide_stopping(config: PipelineConfig, state: PipelineState, seen: Seen, now: float) -> DeliveryPlan:
     # What has ended stays, with its pods and logs, until the next run begins.
-    running = tuple(Remove(step, job.run) for step, job in seen.jobs.items() if job.status == "running")
-    return Plan(state, running) if running else Plan(state.replace(phase="idle", since=now))
+    running = tuple(RemoveAction(step, job.run) for step, job in seen.jobs.items() if job.status == "running")
+    return DeliveryPlan(state, running) if running else DeliveryPlan(state.replace(phase="idle", since=now))
 
 
-def _decide_working(config: Config, state: PipelineState, seen: Seen, now: float) -> Plan:
+def _decide_working(config: PipelineConfig, state: PipelineState, seen: Seen, now: float) -> DeliveryPlan:
     step = WORKING[state.phase]
     job = seen.jobs.get(step)
     if job is None:
         rejected = _rejected_output(config, state, seen.served) if step == "stage" else ""
-        return Plan(state, (Start(step, state.run, seen.served, _version_lineage(config, state, step), rejected),))
+        return DeliveryPlan(
+            state, (Start(step, state.run, seen.served, _version_lineage(config, state, step), rejected),)
+        )
     if job.run != state.run:
-        return Plan(state, (Remove(step, job.run),))
+        return DeliveryPlan(state, (RemoveAction(step, job.run),))
     if job.status == "running":
-        return Plan(state)
+        return DeliveryPlan(state)
     if job.status == "failed":
-        return Plan(_end_run(state, _FAILED[step], job.message, now))
+        return DeliveryPlan(_end_run(state, _FAILED[step], job.message, now))
     if step == "train":
-        return Plan(state.replace(phase="staging", since=now, ran=job.ran))
+        return DeliveryPlan(state.replace(phase="staging", since=now, ran=job.ran))
     if step == "stage":
-        return Plan(_stage_output(config, state, job, now))
+        return DeliveryPlan(_stage_output(config, state, job, now))
     return (
         _judge_candidate(config, state, seen, job, now)
         if step == "validate"
@@ -229,7 +235,7 @@ def _decide_working(config: Config, state: PipelineState, seen: Seen, now: float
     )
 
 
-def _stage_output(config: Config, state: PipelineState, job: Job, now: float) -> PipelineState:
+def _stage_output(config: PipelineConfig, state: PipelineState, job: PipelineJob, now: float) -> PipelineState:
     if job.message == UNCHANGED:
         return _end_run(state, "Unchanged", "nothing newer than what is published", now)
     if job.message == NONE:
@@ -244,12 +250,12 @@ def _stage_output(config: Config, state: PipelineState, job: Job, now: float) ->
     return state.replace(ran=job.ran, output=path if _IS_PATH(path) else "")
 
 
-def _verdict_terms(config: Config, served: str) -> str:
+def _verdict_terms(config: PipelineConfig, served: str) -> str:
     """Return a digest of the terms of a verdict: validation, live version and bounds."""
     return hashlib.sha256(repr((config.validation, served, config.bounds)).encode()).hexdigest()[:16]
 
 
-def _rejected_output(config: Config, state: PipelineState, served: str) -> str:
+def _rejected_output(config: PipelineConfig, state: PipelineState, served: str) -> str:
     """Return the output of the running job that would be rejected again; "" if there is none.
 
     A job may save nothing new for a long time, and its last output should not be validated over and over.
@@ -258,7 +264,7 @@ def _rejected_output(config: Config, state: PipelineState, served: str) -> str:
     return output if not config.trains and terms == _verdict_terms(config, served) else ""
 
 
-def _version_lineage(config: Config, state: PipelineState, step: Step) -> Mapping[str, Any]:
+def _version_lineage(config: PipelineConfig, state: PipelineState, step: Step) -> Mapping[str, Any]:
     """Return what a version is published with: it depends on the state alone, so that a repetition is the same."""
     if step != "seal":
         return {}
@@ -275,25 +281,27 @@ def _version_lineage(config: Config, state: PipelineState, step: Step) -> Mappin
     }
 
 
-def _judge_candidate(config: Config, state: PipelineState, seen: Seen, job: Job, now: float) -> Plan:
+def _judge_candidate(
+    config: PipelineConfig, state: PipelineState, seen: Seen, job: PipelineJob, now: float
+) -> DeliveryPlan:
     try:
         measured = parse_metrics(job.message)
     except MetricsError as error:
-        return Plan(_end_run(state, "ValidationFailed", str(error), now))
+        return DeliveryPlan(_end_run(state, "ValidationFailed", str(error), now))
     published = state.known.get(seen.served, {}) if seen.served else None
     missed = missed_bounds(config.bounds, measured, published)
     if missed:
         rejected = f"{_verdict_terms(config, seen.served)} {state.output}" if state.output else ""
         judged = state.replace(metrics=measured.values, rejected=rejected)
-        return Plan(_end_run(judged, "Rejected", "; ".join(missed), now))
-    return Plan(
+        return DeliveryPlan(_end_run(judged, "Rejected", "; ".join(missed), now))
+    return DeliveryPlan(
         state.replace(
             phase="sealing", since=now, metrics=measured.values, before=seen.served, before_version=seen.version
         )
     )
 
 
-def _decide_published(config: Config, state: PipelineState, seen: Seen, now: float) -> Plan:
+def _decide_published(config: PipelineConfig, state: PipelineState, seen: Seen, now: float) -> DeliveryPlan:
     url = candidate_url(config, state.run)
     kept = [each for each in state.known if each != url][-MAX_KNOWN + 1 :]
     # Only what is compared: pods may write more.
@@ -301,45 +309,45 @@ def _decide_published(config: Config, state: PipelineState, seen: Seen, now: flo
     known = {**{each: state.known[each] for each in kept}, url: own}
     state = state.replace(known=known)
     if not config.deploys:
-        return Plan(_end_run(state, "Published", url, now))
-    return Plan(state.replace(phase="deploying", since=now))
+        return DeliveryPlan(_end_run(state, "Published", url, now))
+    return DeliveryPlan(state.replace(phase="deploying", since=now))
 
 
-def _decide_deploying(config: Config, state: PipelineState, seen: Seen, now: float) -> Plan:
+def _decide_deploying(config: PipelineConfig, state: PipelineState, seen: Seen, now: float) -> DeliveryPlan:
     url = candidate_url(config, state.run)
     if seen.served == url:
         if not config.rollout:
-            return Plan(_end_run(state, "Deployed", url, now))
-        return Plan(state.replace(phase="rolling", since=now))
+            return DeliveryPlan(_end_run(state, "Deployed", url, now))
+        return DeliveryPlan(state.replace(phase="rolling", since=now))
     if not config.deploys:  # the spec was changed meanwhile
-        return Plan(_end_run(state, "Published", url, now))
+        return DeliveryPlan(_end_run(state, "Published", url, now))
     if config.deploys == "pullRequest":
         if seen.proposal == "closed":
-            return Plan(_end_run(state, "Declined", f"the pull request for {url} was closed", now))
+            return DeliveryPlan(_end_run(state, "Declined", f"the pull request for {url} was closed", now))
         if seen.proposal == "open":
             # Somebody decides; a newer run does not wait for that.
-            return Plan(_end_run(state, "Proposed", url, now) if state.queued else state)
+            return DeliveryPlan(_end_run(state, "Proposed", url, now) if state.queued else state)
     elif seen.served != state.before:
         # Somebody else has deployed since the validation: theirs is newer than what this was compared with.
-        return Plan(_end_run(state, "Superseded", f"by {seen.served or 'a service without URL'}", now))
-    return Plan(state, (Deploy(url, str(state.run), config.deploys),))
+        return DeliveryPlan(_end_run(state, "Superseded", f"by {seen.served or 'a service without URL'}", now))
+    return DeliveryPlan(state, (DeployAction(url, str(state.run), config.deploys),))
 
 
-def _decide_rolling(config: Config, state: PipelineState, seen: Seen, now: float) -> Plan:
+def _decide_rolling(config: PipelineConfig, state: PipelineState, seen: Seen, now: float) -> DeliveryPlan:
     url = candidate_url(config, state.run)
     if seen.served != url:
-        return Plan(_end_run(state, "Superseded", f"by {seen.served or 'a service without URL'}", now))
+        return DeliveryPlan(_end_run(state, "Superseded", f"by {seen.served or 'a service without URL'}", now))
     if seen.rollout == "promoted" or not config.rollout:
-        return Plan(_end_run(state, "Deployed", url, now))
+        return DeliveryPlan(_end_run(state, "Deployed", url, now))
     if seen.rollout == "rejected":
         if not state.before:
-            return Plan(_end_run(state, "RolledBack", f"{url}; there is no version to go back to", now))
-        return Plan(state.replace(phase="reverting", since=now))
-    return Plan(state)
+            return DeliveryPlan(_end_run(state, "RolledBack", f"{url}; there is no version to go back to", now))
+        return DeliveryPlan(state.replace(phase="reverting", since=now))
+    return DeliveryPlan(state)
 
 
-def _decide_reverting(config: Config, state: PipelineState, seen: Seen, now: float) -> Plan:
+def _decide_reverting(config: PipelineConfig, state: PipelineState, seen: Seen, now: float) -> DeliveryPlan:
     url = candidate_url(config, state.run)
     if seen.served != url:
-        return Plan(_end_run(state, "RolledBack", f"{url}, to {seen.served}", now))
-    return Plan(state, (Revert(url, state.before, state.before_version),))
+        return DeliveryPlan(_end_run(state, "RolledBack", f"{url}, to {seen.served}", now))
+    return DeliveryPlan(state, (Revert(url, state.before, state.before_version),))

@@ -17,8 +17,8 @@ from avactl.contracts.pod_annotations import (
     REJECTED_OUTPUT,
     VERSION_LINEAGE,
 )
-from avactl.daemons.delivery.decide import STEPS, Job, Start, Status, Step
-from avactl.daemons.delivery.plans import Pipeline
+from avactl.daemons.delivery.decide import STEPS, PipelineJob, Start, Status, Step
+from avactl.daemons.delivery.plans import DeliveredPipeline
 from avactl.daemons.delivery.provenance import provenance_of
 from avactl.daemons.delivery.validation import MAX_TEXT
 from avactl.kube.client import ApiError, Client, list_all
@@ -39,7 +39,7 @@ class MissingTemplateError(HintedError):
 class Jobs:
     """The Jobs of one pipeline."""
 
-    def __init__(self, client: Client, pipeline: Pipeline) -> None:
+    def __init__(self, client: Client, pipeline: DeliveredPipeline) -> None:
         self._client, self._pipeline = client, pipeline
         base = f"/namespaces/{pipeline.namespace}"
         self._jobs, self._templates = f"/apis/batch/v1{base}/jobs", f"/apis/batch/v1{base}/cronjobs"
@@ -50,14 +50,14 @@ class Jobs:
         own = self._pipeline
         return {"train": own.train, "stage": (own.stage,), "validate": (own.validate,), "seal": (own.seal,)}[step]
 
-    async def look(self, active: Step | None = None) -> dict[Step, Job]:
+    async def look(self, active: Step | None = None) -> dict[Step, PipelineJob]:
         """Return the state of each step that has Jobs, with messages of pods only for the active one.
 
         Raises ApiError and UnreachableError.
         """
         every = [name for step in STEPS for name in self.names_of(step)]
         found = dict(zip(every, await asyncio.gather(*map(self._find, every)), strict=True))
-        steps: dict[Step, Job] = {}
+        steps: dict[Step, PipelineJob] = {}
         for step in STEPS:
             own = [each for name in self.names_of(step) if (each := found[name]) is not None]
             if own:
@@ -75,7 +75,7 @@ class Jobs:
         }
         return next(iter((await self._client.page(self._jobs, query))["items"] or ()), None)
 
-    async def _with_messages(self, job: Job, jobs: list[Body], step: Step) -> Job:
+    async def _with_messages(self, job: PipelineJob, jobs: list[Body], step: Step) -> PipelineJob:
         """Return the state of a step; if it has ended, with the messages and provenance of its pods."""
         if job.status == "failed":
             failed = next(each for each in jobs if _job_result(each)[0] == "failed")
@@ -185,23 +185,23 @@ def _job_result(job: Body) -> tuple[Status, str]:
     return "running", ""
 
 
-def _step_state(jobs: list[Body], wanted: int) -> Job | None:
+def _step_state(jobs: list[Body], wanted: int) -> PipelineJob | None:
     """Return the state of a step; None if Jobs of it are still to be created."""
     runs = [_run(job) for job in jobs]
     if any("deletionTimestamp" in job["metadata"] for job in jobs):
         # It counts until its pods are gone, too.
-        return Job(runs[0], "running")
+        return PipelineJob(runs[0], "running")
     if len(set(runs)) > 1:
-        return Job(min(runs), "running")  # Jobs of an old run beside those of a new one: they go first
+        return PipelineJob(min(runs), "running")  # Jobs of an old run beside those of a new one: they go first
     results = [(job, *_job_result(job)) for job in jobs]
     failed = next((why for _, status, why in results if status == "failed"), None)
     if failed is not None:
-        return Job(runs[0], "failed", failed)
+        return PipelineJob(runs[0], "failed", failed)
     if len(jobs) < wanted:
         return None
     # The others, such as parameter servers, have followers that end them.
     leading = [status for job, status, _ in results if _is_leading_job(job)] or [status for _, status, _ in results]
-    return Job(runs[0], "succeeded" if all(status == "succeeded" for status in leading) else "running")
+    return PipelineJob(runs[0], "succeeded" if all(status == "succeeded" for status in leading) else "running")
 
 
 def _newest_message(pods: Iterable[Body], phase: str) -> str:

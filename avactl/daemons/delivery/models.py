@@ -8,10 +8,10 @@ from typing import Any
 
 import orjson
 
-from avactl.daemons.delivery.plans import Target
+from avactl.daemons.delivery.plans import PipelineTarget
 from avactl.daemons.delivery.publish import LINEAGE, MAX_LINEAGE, VERSION
 from avactl.datasets.stores.opening import open_store
-from avactl.datasets.stores.store import Found
+from avactl.datasets.stores.store import FoundObject
 from avactl.kinds.pipeline.service import deployed_model, service_of, value_paths
 from avactl.kinds.pipeline.spec import Pipeline
 from avactl.kinds.pipeline.steps import versions_directory
@@ -25,7 +25,7 @@ MAX_READ = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServiceModel:
     """A model of a service in the specs."""
 
     service: Item[ServingDeploymentSpec]
@@ -40,10 +40,10 @@ class Served:
         return f"{self.service.team}/{self.service.spec_name}"
 
     @property
-    def target(self) -> Target:
+    def target(self) -> PipelineTarget:
         """Where a change of the version is written."""
         item = self.service
-        return Target(
+        return PipelineTarget(
             item.ns,
             item.name,
             self.name,
@@ -56,23 +56,23 @@ class Served:
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class DeliveredModel:
     """A model: what a pipeline publishes, or what services serve under one name."""
 
     name: str
     team: str
     directory: str
     """Where a pipeline publishes its versions; "" without a pipeline."""
-    served: tuple[Served, ...]
+    served: tuple[ServiceModel, ...]
 
     def __str__(self) -> str:
         return f"{self.team}/{self.name}"
 
 
-def list_models(program: Program) -> list[Model]:
+def list_models(program: Program) -> list[DeliveredModel]:
     """Return the models of the specs, by team and name."""
     services = [each for item in program.of_kind(ServingDeployment) for each in _served_models(item)]
-    found: dict[tuple[str, str], Model] = {}
+    found: dict[tuple[str, str], DeliveredModel] = {}
     for pipeline in program.of_kind(Pipeline):
         base, deploy, service = versions_directory(pipeline), pipeline.spec.deploy, service_of(pipeline, program)
         target = None if deploy is None or service is None else deployed_model(deploy, service)
@@ -83,26 +83,26 @@ def list_models(program: Program) -> list[Model]:
             if each.url.startswith(f"{base}/")
             or (service is not None and target is not None and (each.service is service and each.name == name))
         )
-        found[str(pipeline.team), name] = Model(name, str(pipeline.team), base, own)
+        found[str(pipeline.team), name] = DeliveredModel(name, str(pipeline.team), base, own)
     published = {id(each) for model in found.values() for each in model.served}
     for each in services:
         if id(each) not in published:
             key = (str(each.service.team), each.name)
-            known = found.get(key, Model(each.name, key[0], "", ()))
-            found[key] = Model(known.name, known.team, known.directory, (*known.served, each))
+            known = found.get(key, DeliveredModel(each.name, key[0], "", ()))
+            found[key] = DeliveredModel(known.name, known.team, known.directory, (*known.served, each))
     return [found[key] for key in sorted(found)]
 
 
-def _served_models(item: Item[ServingDeploymentSpec]) -> Iterator[Served]:
+def _served_models(item: Item[ServingDeploymentSpec]) -> Iterator[ServiceModel]:
     for index, model in enumerate(item.spec.served):
         place = value_paths(None if item.spec.model is not None else index, model)
-        yield Served(item, model.name, (model.url or "").rstrip("/"), tuple(model.live), place)
+        yield ServiceModel(item, model.name, (model.url or "").rstrip("/"), tuple(model.live), place)
 
 
 def published_versions(directory: str, endpoint: str = "") -> dict[int, dict[str, Any]]:
     """Return the lineage of each published version of a directory, the newest last. Raises StoreError, DatasetError."""
     store = open_store(directory, endpoint)
-    known: dict[int, Found] = {}
+    known: dict[int, FoundObject] = {}
     for each in store.objects():
         number, _, rest = each.key.partition("/")
         if rest == LINEAGE and VERSION(number) and each.size <= MAX_LINEAGE:
@@ -126,7 +126,7 @@ def _parse_lineage(content: bytes) -> dict[str, Any]:
     return data if isinstance(data, dict) else {}
 
 
-def model_entries(known: Iterable[tuple[Model, Mapping[int, Mapping[str, Any]]]]) -> list[dict[str, Any]]:
+def model_entries(known: Iterable[tuple[DeliveredModel, Mapping[int, Mapping[str, Any]]]]) -> list[dict[str, Any]]:
     """Return one entry a version, with what it was made from and which services serve it."""
     found = []
     for model, versions in known:

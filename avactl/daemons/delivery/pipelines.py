@@ -14,15 +14,15 @@ from avactl.base.cron import last_due
 from avactl.contracts.delivery import PLAN_KEY, STATE_KEY, PipelineState
 from avactl.contracts.names import DELIVERY_DAEMON
 from avactl.daemons.delivery import metrics
-from avactl.daemons.delivery.branch import Branch
+from avactl.daemons.delivery.branch import SpecBranch
 from avactl.daemons.delivery.commits.messages import commit_message, proposal_branch, revert_message
-from avactl.daemons.delivery.commits.repository import DeliveryError, Served
+from avactl.daemons.delivery.commits.repository import DeliveryError, ModelOfService
 from avactl.daemons.delivery.config_maps import ConfigMaps, state_name
 from avactl.daemons.delivery.decide import (
     WORKING,
     Action,
-    Deploy,
-    Remove,
+    DeployAction,
+    RemoveAction,
     Revert,
     Seen,
     Start,
@@ -30,7 +30,7 @@ from avactl.daemons.delivery.decide import (
     decide,
 )
 from avactl.daemons.delivery.jobs import Jobs
-from avactl.daemons.delivery.plans import Pipeline, read_plan, read_state
+from avactl.daemons.delivery.plans import DeliveredPipeline, read_plan, read_state
 from avactl.daemons.delivery.rollouts import rollout_of
 from avactl.kube import logs
 from avactl.kube.client import ApiError, Client, UnreachableError
@@ -43,7 +43,7 @@ MAX_PROPOSAL_INTERVAL_S = 60.0
 GOOD = ("Deployed", "Published", "Proposed", "Unchanged", "Running")
 
 
-class Proposals(Protocol):
+class PipelineProposals(Protocol):
     """Pull requests of a forge. Calls block."""
 
     def state(self, branch: str) -> str:
@@ -60,8 +60,8 @@ class Pipelines:
         self,
         client: Client,
         maps: ConfigMaps,
-        branch: Branch,
-        proposals: Proposals | None,
+        branch: SpecBranch,
+        proposals: PipelineProposals | None,
         leading: Callable[[], bool],
         proposal_interval: float,
     ) -> None:
@@ -97,13 +97,13 @@ class Pipelines:
             if decided.state != state:
                 await self._maps.write_state(name, decided.state)
                 await self._emit_events(pipeline, state, decided.state)
-            elif not any(isinstance(each, Deploy | Revert) for each in decided.actions):
+            elif not any(isinstance(each, DeployAction | Revert) for each in decided.actions):
                 return  # a change of the repository is seen at once, everything else in the next pass
 
     # -- observation ---------------------------------------------------------------------------------------------------
 
-    async def _observe(self, name: str, pipeline: Pipeline, state: PipelineState) -> Seen:
-        served = Served("", "")
+    async def _observe(self, name: str, pipeline: DeliveredPipeline, state: PipelineState) -> Seen:
+        served = ModelOfService("", "")
         cause = await self._find_cause(pipeline, state)
         if pipeline.target is not None:
             served = await self._branch.served(pipeline.target)
@@ -132,7 +132,7 @@ class Pipelines:
         )
         return Seen(cause, self._branch.head, jobs, served.url, rollout, proposal, served.version, pipeline.lineage)
 
-    async def _find_cause(self, pipeline: Pipeline, state: PipelineState) -> str:
+    async def _find_cause(self, pipeline: DeliveredPipeline, state: PipelineState) -> str:
         trigger = pipeline.trigger
         match trigger.kind:
             case "schedule":
@@ -147,7 +147,7 @@ class Pipelines:
                 # The last one may be so long ago that it is not found any more.
                 return found or state.handled or "none"
 
-    async def _proposal_state(self, name: str, pipeline: Pipeline, state: PipelineState) -> str:
+    async def _proposal_state(self, name: str, pipeline: DeliveredPipeline, state: PipelineState) -> str:
         if self._proposals is None:
             raise DeliveryError("the forge of the repository is unknown", "set `forge` in `delivery` of the Cluster")
         known, asked = self._asked.get(name, ("", float("-inf")))
@@ -159,26 +159,30 @@ class Pipelines:
 
     # -- actions -------------------------------------------------------------------------------------------------------
 
-    async def _carry_out(self, name: str, pipeline: Pipeline, state: PipelineState, seen: Seen, action: Action) -> None:
+    async def _carry_out(
+        self, name: str, pipeline: DeliveredPipeline, state: PipelineState, seen: Seen, action: Action
+    ) -> None:
         jobs = Jobs(self._client, pipeline)
         match action:
             case Start():
                 await jobs.start(action, _protected_versions(pipeline, seen, state))
-            case Remove(step):
+            case RemoveAction(step):
                 await jobs.remove(step)
-            case Deploy(url, version, by):
+            case DeployAction(url, version, by):
                 assert pipeline.target is not None
                 message = commit_message(pipeline, state, url, version)
                 if by == "pullRequest":
-                    await self._propose(name, pipeline, state, Served(url, version), message)
+                    await self._propose(name, pipeline, state, ModelOfService(url, version), message)
                     return
-                await self._branch.deploy(pipeline.target, Served(url, version), message, only=seen.served)
+                await self._branch.deploy(pipeline.target, ModelOfService(url, version), message, only=seen.served)
             case Revert(url, back, version):
                 assert pipeline.target is not None
                 message = revert_message(pipeline, state, url, back)
-                await self._branch.deploy(pipeline.target, Served(back, version), message, only=url)
+                await self._branch.deploy(pipeline.target, ModelOfService(back, version), message, only=url)
 
-    async def _propose(self, name: str, pipeline: Pipeline, state: PipelineState, wanted: Served, message: str) -> None:
+    async def _propose(
+        self, name: str, pipeline: DeliveredPipeline, state: PipelineState, wanted: ModelOfService, message: str
+    ) -> None:
         assert self._proposals is not None
         assert pipeline.target is not None
         branch = proposal_branch(pipeline, state.run)
@@ -191,7 +195,7 @@ class Pipelines:
         self._asked.pop(name, None)
         logs.info("pull request", pipeline=str(pipeline), url=made)
 
-    async def _emit_events(self, pipeline: Pipeline, before: PipelineState, after: PipelineState) -> None:
+    async def _emit_events(self, pipeline: DeliveredPipeline, before: PipelineState, after: PipelineState) -> None:
         """Write events, and count what has ended. One that fails is logged only: the state says the same."""
         ended = before.phase == "stopping" and after.phase == "idle"
         if ended:
@@ -213,7 +217,7 @@ class Pipelines:
         await self._events.record(regarding, reason, note, warning=ended and reason not in GOOD)
 
 
-def _protected_versions(pipeline: Pipeline, seen: Seen, state: PipelineState) -> list[str]:
+def _protected_versions(pipeline: DeliveredPipeline, seen: Seen, state: PipelineState) -> list[str]:
     """Return the numbers of the versions that are served, or were before, or that specs name."""
     base = f"{pipeline.config.to}/"
     urls = {*pipeline.declared, seen.served, state.before}

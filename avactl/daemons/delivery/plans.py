@@ -9,11 +9,11 @@ from pydantic import JsonValue
 
 from avactl.contracts.delivery import DeployPlan, PipelinePlan, PipelineState, TriggerPlan
 from avactl.contracts.document import DocumentError, load
-from avactl.daemons.delivery.decide import Config
+from avactl.daemons.delivery.decide import PipelineConfig
 from avactl.daemons.delivery.validation import Bound
 
 
-class Target(NamedTuple):
+class PipelineTarget(NamedTuple):
     """Where a deployment writes, and what it deploys to."""
 
     namespace: str
@@ -29,7 +29,7 @@ class Target(NamedTuple):
     version_path: str
 
 
-class Pipeline(NamedTuple):
+class DeliveredPipeline(NamedTuple):
     """The plan of one pipeline."""
 
     name: str
@@ -45,21 +45,21 @@ class Pipeline(NamedTuple):
     seal: str
     declared: tuple[str, ...]
     """URLs below its directory that services declare."""
-    target: Target | None
+    target: PipelineTarget | None
     lineage: Mapping[str, JsonValue]
-    config: Config
+    config: PipelineConfig
 
     def __str__(self) -> str:
         return f"{self.team}/{self.name}"
 
 
-def read_plan(text: object) -> Pipeline:
+def read_plan(text: object) -> DeliveredPipeline:
     """Parse the document `pipeline.json`. Raises DocumentError."""
     try:
         plan = load(PipelinePlan, text)
     except DocumentError as error:
         raise DocumentError(f"invalid plan: {error}") from None
-    return Pipeline(
+    return DeliveredPipeline(
         name=plan.name,
         team=plan.team,
         namespace=plan.namespace,
@@ -86,8 +86,8 @@ def read_state(text: object) -> PipelineState:
         raise DocumentError(f"invalid state: {error}") from None
 
 
-def _config(plan: PipelinePlan) -> Config:
-    return Config(
+def _config(plan: PipelinePlan) -> PipelineConfig:
+    return PipelineConfig(
         to=plan.publish.to,
         trains=bool(plan.train.jobs),
         bounds=tuple(
@@ -102,8 +102,8 @@ def _config(plan: PipelinePlan) -> Config:
     )
 
 
-def _target(deploy: DeployPlan, team: str) -> Target:
-    return Target(
+def _target(deploy: DeployPlan, team: str) -> PipelineTarget:
+    return PipelineTarget(
         namespace=deploy.namespace,
         service=deploy.service,
         model=deploy.model,

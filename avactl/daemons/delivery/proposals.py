@@ -18,11 +18,11 @@ class TokenFileProposals:
         self._forge, self._api, self._project, self._file = forge, api, project, credentials / "password"
 
     def state(self, branch: str) -> str:
-        """As `Proposals.state`."""
+        """As `PipelineProposals.state`."""
         return self._connect().state(branch)
 
     def open(self, branch: str, base: str, title: str, text: str) -> str:
-        """As `Proposals.open`."""
+        """As `PipelineProposals.open`."""
         return self._connect().open(branch, base, title, text)
 
     def _connect(self) -> Proposals:

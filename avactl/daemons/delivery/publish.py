@@ -20,10 +20,10 @@ import orjson
 from avactl.base.terminal import shorten_middle, visible_text
 from avactl.datasets.concurrent import in_threads
 from avactl.datasets.errors import ArgumentError, DatasetError
-from avactl.datasets.manifest import Entry, Problem, dump_entry, parse_line
+from avactl.datasets.manifest import ManifestEntry, ManifestProblem, dump_entry, parse_line
 from avactl.datasets.snapshot import content_digest
 from avactl.datasets.stores.opening import open_store
-from avactl.datasets.stores.store import CHUNK, Found, Store
+from avactl.datasets.stores.store import CHUNK, FoundObject, Store
 
 LINEAGE, MANIFEST, ORIGIN, SUMS = "lineage.json", "manifest.jsonl", "origin.json", "manifest.sha256"
 """Files that a version has beside the model. `origin.json` says which output is being copied, before it is."""
@@ -51,7 +51,7 @@ class _File(NamedTuple):
 
     key: str
     """Path in the version."""
-    found: Found
+    found: FoundObject
 
 
 def version_of(store: Store) -> int:
@@ -104,7 +104,7 @@ def stage_version(
     if foreign:
         raise _other_content(target, foreign[0])
 
-    def copy(file: _File) -> Entry:
+    def copy(file: _File) -> ManifestEntry:
         return _copy_file(source, target, file, known.get(file.key))
 
     entries = sorted(in_threads(copy, files, THREADS, 2 * THREADS), key=lambda entry: entry.url.encode())
@@ -226,7 +226,7 @@ def _output_files(source: Store, chosen: str) -> list[_File]:
     return files
 
 
-def _copy_file(source: Store, target: Store, file: _File, known: Found | None) -> Entry:
+def _copy_file(source: Store, target: Store, file: _File, known: FoundObject | None) -> ManifestEntry:
     """Copy one file, unless it is there, and return its entry."""
     if known is None:
         digest = hashlib.sha256()
@@ -241,10 +241,10 @@ def _copy_file(source: Store, target: Store, file: _File, known: Found | None) -
         sha256 = content_digest(source, file.found)
         if known.size != file.found.size or content_digest(target, known) != sha256:
             raise _other_content(target, file.key)
-    return Entry(f"{target.location.url}/{file.key}", file.found.size, sha256, "", "", {}, 0)
+    return ManifestEntry(f"{target.location.url}/{file.key}", file.found.size, sha256, "", "", {}, 0)
 
 
-def _read_ahead(source: Store, found: Found, seen: Callable[[bytes], None]) -> Iterator[bytes]:
+def _read_ahead(source: Store, found: FoundObject, seen: Callable[[bytes], None]) -> Iterator[bytes]:
     """Yield the content of a file, read in a thread: one store cannot ask another while it takes the content."""
     with ThreadPoolExecutor(1) as pool:
         chunks = source.stream(found)
@@ -260,7 +260,7 @@ def _other_content(target: Store, key: str) -> DatasetError:
     return DatasetError(f"{name} is not of this model", "versions never change: publish under another number")
 
 
-def _list_objects(store: Store, below: str = "") -> list[Found]:
+def _list_objects(store: Store, below: str = "") -> list[FoundObject]:
     """Return the objects below a path; none if there is no such directory."""
     where = store.location
     if where.scheme == "file":
@@ -273,14 +273,14 @@ def _list_objects(store: Store, below: str = "") -> list[Found]:
     return list(store.objects(below))
 
 
-def _read_manifest(target: Store) -> list[Entry]:
+def _read_manifest(target: Store) -> list[ManifestEntry]:
     found = target.find(MANIFEST)
     if found is None:
         raise DatasetError(f"{target.location} has no {MANIFEST}", "run `avactl delivery stage` first")
     entries = []
     for number, line in enumerate(target.read(found).splitlines(), 1):
         entry = parse_line(line, number)
-        if isinstance(entry, Problem):
+        if isinstance(entry, ManifestProblem):
             raise DatasetError(f"{target.location.url}/{MANIFEST}: {entry.message}", "publish under another number")
         entries.append(entry)
     return entries

@@ -17,12 +17,12 @@ from avactl.contracts.document import DocumentError, load
 from avactl.contracts.names import DELIVERY_DAEMON, PIPELINE_CONFIG, ROLLOUT, ROLLOUT_STATE, TEMPLATE_DIGEST
 from avactl.contracts.serving import RolloutState
 from avactl.daemons.delivery import metrics
-from avactl.daemons.delivery.branch import Branch
+from avactl.daemons.delivery.branch import SpecBranch
 from avactl.daemons.delivery.commits.messages import rollback_branch
 from avactl.daemons.delivery.commits.repository import DeliveryError
-from avactl.daemons.delivery.commits.rollback import Finding, NoTextError, rolled_back
+from avactl.daemons.delivery.commits.rollback import NoTextError, RollbackFinding, rolled_back
 from avactl.daemons.delivery.config_maps import ConfigMaps, state_name
-from avactl.daemons.delivery.pipelines import Proposals
+from avactl.daemons.delivery.pipelines import PipelineProposals
 from avactl.daemons.delivery.plans import read_plan, read_state
 from avactl.daemons.delivery.rollouts import deployment_of, replica_sets
 from avactl.daemons.serving.revisions import find, revisions_of, template_of
@@ -42,8 +42,8 @@ class Rollbacks:
         self,
         client: Client,
         maps: ConfigMaps,
-        branch: Branch,
-        proposals: Proposals | None,
+        branch: SpecBranch,
+        proposals: PipelineProposals | None,
         interval: float,
     ) -> None:
         """`interval`: seconds between two checks of a service."""
@@ -51,7 +51,7 @@ class Rollbacks:
         self._events = EventRecorder(client, DELIVERY_DAEMON, "Rollback")
         self._interval = interval
         self._looked: dict[str, float] = {}
-        self._done: dict[str, tuple[str, Finding]] = {}
+        self._done: dict[str, tuple[str, RollbackFinding]] = {}
         """Commit and finding for which there is nothing more to do, by plan."""
         self._told: dict[str, str] = {}
 
@@ -88,7 +88,7 @@ class Rollbacks:
             self._told[name] = problem
             await self._emit_event(deployment, "SpecNotRolledBack", problem, warning=True)
 
-    async def _set_back(self, service: RollbackPlan, deployment: Body, found: Finding) -> str:
+    async def _set_back(self, service: RollbackPlan, deployment: Body, found: RollbackFinding) -> str:
         """Commit or propose the text of the running version; return the head that needs no further change."""
         repository, name = self._branch.repository, self._branch.name
         edited = partial(rolled_back, service=service, found=found)
@@ -132,7 +132,7 @@ class Rollbacks:
         await self._events.record(regarding, reason, note, warning=warning)
 
 
-def find_rollback(deployment: Body, sets: Iterable[Body]) -> Finding | None:
+def find_rollback(deployment: Body, sets: Iterable[Body]) -> RollbackFinding | None:
     """Return the versions of a roll-back; None unless the declared version was rejected and another one runs.
 
     Raises DeliveryError if a version has no digest of its template.
@@ -148,7 +148,7 @@ def find_rollback(deployment: Body, sets: Iterable[Body]) -> Finding | None:
             f"version {running.hash} of {deployment['metadata']['name']} has no digest of its compiled pod template",
             "it was compiled by an earlier release of avactl: revert the change by a commit",
         )
-    return Finding(rejected, stays, state.message)
+    return RollbackFinding(rejected, stays, state.message)
 
 
 def _is_rolled_back(deployment: Body) -> bool:

@@ -9,7 +9,7 @@ from avactl.contracts.document import DocumentError, load
 from avactl.contracts.names import MANAGED_BY, MANAGER, MODEL_URLS, ROLLOUT, ROLLOUT_STATE
 from avactl.contracts.serving import ModelUrls, RolloutState
 from avactl.daemons.delivery.decide import Rollout
-from avactl.daemons.delivery.plans import Target
+from avactl.daemons.delivery.plans import PipelineTarget
 from avactl.daemons.serving.revisions import revisions_of, template_of, templates_equal
 from avactl.daemons.serving.stores import ANSWER, PAGE, objects_of
 from avactl.kube.client import ApiError, Client, list_all
@@ -17,7 +17,7 @@ from avactl.kube.client import ApiError, Client, list_all
 Body = dict[str, Any]
 
 
-async def rollout_of(client: Client, target: Target, url: str) -> Rollout | None:
+async def rollout_of(client: Client, target: PipelineTarget, url: str) -> Rollout | None:
     """Return how the rollout to a URL goes; None if the service has not taken it up.
 
     Raises ApiError and UnreachableError.

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 from avactl.daemons.elastic.events import Fate, Gradient, Stepped
-from avactl.daemons.elastic.workers import Worker
+from avactl.daemons.elastic.workers import ElasticWorker
 
 MOST_STEPS = 2**53
 """Steps of a job."""
@@ -116,7 +116,7 @@ class BackupClock:
         self._job, self.count = job, count
         self.advance(now)  # a journal may end between the last gradient of a step and the next step
 
-    def begin(self, worker: Worker, step: int, now: float) -> int | None:
+    def begin(self, worker: ElasticWorker, step: int, now: float) -> int | None:
         """Return the step that a worker may begin, or None if it must wait and ask again.
 
         `step` follows the worker's last one; 0 joins. It has pushed its gradient if that counts.
@@ -128,7 +128,7 @@ class BackupClock:
         # In a step that has its gradients, computing another one is in vain.
         return None if worker.name in state.counted or len(state.counted) >= self.count else state.step
 
-    def counts(self, worker: Worker, step: int, now: float) -> bool:
+    def counts(self, worker: ElasticWorker, step: int, now: float) -> bool:
         """Return True if the worker's gradient of a step counts; its place is free again if the worker is lost."""
         state = self._job.gradients
         if step == state.step and worker.name in state.counted:
@@ -137,7 +137,7 @@ class BackupClock:
         self._job.clock(Gradient(step, worker.index, Fate.COUNTED if found else Fate.DROPPED), now)
         return found
 
-    def resume(self, worker: Worker, begun: int, counted: int, now: float) -> None:
+    def resume(self, worker: ElasticWorker, begun: int, counted: int, now: float) -> None:
         """Take over what a worker knows of a master before: the last step that began, and whose gradient counts."""
         state = self._job.gradients
         if begun > state.step:

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 from avactl.daemons.elastic.server import Server
 from avactl.daemons.elastic.service import Service
-from avactl.daemons.elastic.state.snapshot import SnapshotError, dump, load
-from avactl.daemons.elastic.state.store import Store, StoreError
+from avactl.daemons.elastic.state.snapshot import StateSnapshotError, dump, load
+from avactl.daemons.elastic.state.store import StateStore, StateStoreError
 from avactl.daemons.elastic.status import Summary
-from avactl.daemons.elastic.workers import Stragglers
+from avactl.daemons.elastic.workers import StragglerDetector
 from avactl.kube import logs
 from avactl.kube.daemons import run_until_signal
 
 if TYPE_CHECKING:
     from avactl.daemons.elastic.state.config_map import ConfigMapState
-    from avactl.kube.access import Access
+    from avactl.kube.access import ClusterAccess
 
 _GC_THRESHOLDS = (50_000, 20, 100)
 """Thresholds of the garbage collector: requests make no cycles, and a thousand streams are much to traverse."""
@@ -39,7 +39,7 @@ STUCK = 300.0
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class MasterOptions:
     """Options of the command line."""
 
     listen: str
@@ -53,16 +53,16 @@ class Options:
     """Bound of the clock, in steps."""
     gradients: int | None = None
     """Number of gradients of a step that count, the first ones."""
-    stragglers: Stragglers | None = None
+    stragglers: StragglerDetector | None = None
     """Which slow workers are replaced; None: none."""
     http: str = ""
     """HOST:PORT for probes and metrics; empty: none."""
 
 
-class Daemon:
+class MasterDaemon:
     """One master."""
 
-    def __init__(self, options: Options, access: Access | None) -> None:
+    def __init__(self, options: MasterOptions, access: ClusterAccess | None) -> None:
         self._options, self._access = options, access
         self._turned: dict[str, float] = {}
         """By loop, when its last turn began."""
@@ -99,7 +99,7 @@ class Daemon:
         return self._server is not None
 
     async def _run(self, stack: AsyncExitStack) -> None:
-        store = Store(self._options.state, monotonic())
+        store = StateStore(self._options.state, monotonic())
         stack.callback(store.close)
         store.run = self._options.run
         if store.dropped:
@@ -153,7 +153,7 @@ class Daemon:
                 try:
                     await asyncio.to_thread(store.sync)
                 except OSError as error:
-                    raise StoreError(f"{store.path}: {(error.strerror or str(error)).lower()}") from None
+                    raise StateStoreError(f"{store.path}: {(error.strerror or str(error)).lower()}") from None
             if is_last:
                 service.durable = store.synced
 
@@ -168,7 +168,7 @@ class Daemon:
         client = await stack.enter_async_context(Client(self._access, "avactl-elastic", connections=2))
         return ConfigMapState(client, *self._options.config_map)
 
-    async def _adopt(self, store: Store, copy: ConfigMapState) -> bool:
+    async def _adopt(self, store: StateStore, copy: ConfigMapState) -> bool:
         """Take the state of the ConfigMap if it is newer than the file's; return True if so.
 
         Waits for the API server: with an old state, tasks would be repeated.
@@ -189,8 +189,8 @@ class Daemon:
         try:
             job, about = load(raw, monotonic())
             lineage, sequence = str(about["lineage"]), int(about["sequence"])
-        except (SnapshotError, KeyError, TypeError, ValueError) as error:
-            raise StoreError(f"the ConfigMap {'/'.join(self._options.config_map or ())}: {error}") from None
+        except (StateSnapshotError, KeyError, TypeError, ValueError) as error:
+            raise StateStoreError(f"the ConfigMap {'/'.join(self._options.config_map or ())}: {error}") from None
         if not store.new and (lineage != store.lineage or sequence <= store.sequence):
             return False
         if about.get("run", "") != self._options.run:
@@ -232,8 +232,8 @@ class Daemon:
                 service.durable = written = sequence
 
 
-async def run(options: Options, access: Access | None = None) -> None:
+async def run(options: MasterOptions, access: ClusterAccess | None = None) -> None:
     """Run a master until SIGTERM or SIGINT. Raises StoreError, ListenError and LostError."""
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
-    await run_until_signal(Daemon(options, access).run)
+    await run_until_signal(MasterDaemon(options, access).run)

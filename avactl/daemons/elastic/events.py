@@ -40,7 +40,7 @@ class Joined:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class TaskGiven:
     """A worker holds the task at a position of the current epoch."""
 
     dataset: int
@@ -49,7 +49,7 @@ class Given:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class TaskDone:
     """A task was finished for the first time."""
 
     dataset: int
@@ -99,7 +99,7 @@ class Gradient:
 
 
 @dataclass(frozen=True, slots=True)
-class Replaced:
+class WorkerReplaced:
     """A worker was told to leave, because it is slow: another process is to take its name."""
 
     incarnation: int
@@ -110,7 +110,9 @@ class Replaced:
     name: str
 
 
-Event: TypeAlias = Registered | Joined | Given | Done | Returned | Gone | Ended | Stepped | Gradient | Replaced
+Event: TypeAlias = (
+    Registered | Joined | TaskGiven | TaskDone | Returned | Gone | Ended | Stepped | Gradient | WorkerReplaced
+)
 
 _TASK_FORMAT = struct.Struct("<BHII")
 _DONE_FORMAT = struct.Struct("<BHIIIB")
@@ -128,9 +130,9 @@ _MOST_DEFINITION = 100_000_000
 def encode(event: Event) -> bytes:
     """Return the bytes of an event."""
     match event:
-        case Given(dataset, position, worker):
+        case TaskGiven(dataset, position, worker):
             return _TASK_FORMAT.pack(_GIVEN, dataset, position, worker)
-        case Done(dataset, position, worker, epoch, metrics):
+        case TaskDone(dataset, position, worker, epoch, metrics):
             head = _DONE_FORMAT.pack(_FINISHED, dataset, position, worker, epoch, len(metrics))
             if not metrics:
                 return head
@@ -151,7 +153,7 @@ def encode(event: Event) -> bytes:
             return _ENDED_FORMAT.pack(_STEP, step)
         case Gradient(step, worker, fate):
             return _GRADIENT_FORMAT.pack(_FATE, step, worker, fate)
-        case Replaced(incarnation, at, share, name):
+        case WorkerReplaced(incarnation, at, share, name):
             return _REPLACED_FORMAT.pack(_SLOW, incarnation, at, share) + name.encode()
         case Registered(definition):
             return bytes([_REGISTERED]) + encode_definition(definition)
@@ -163,7 +165,7 @@ def decode(data: bytes) -> Event:
         match data[0]:
             case 3:
                 _, dataset, position, worker = _TASK_FORMAT.unpack(data)
-                return Given(dataset, position, worker)
+                return TaskGiven(dataset, position, worker)
             case 4:
                 return _decode_done(data)
             case 5:
@@ -183,7 +185,7 @@ def decode(data: bytes) -> Event:
                 return Gradient(step, worker, Fate(fate))
             case 10:
                 _, incarnation, at, share = _REPLACED_FORMAT.unpack_from(data)
-                return Replaced(incarnation, at, share, data[_REPLACED_FORMAT.size :].decode())
+                return WorkerReplaced(incarnation, at, share, data[_REPLACED_FORMAT.size :].decode())
             case 1:
                 return Registered(decode_definition(data[1:]))
     except (struct.error, IndexError) as error:
@@ -191,7 +193,7 @@ def decode(data: bytes) -> Event:
     raise ValueError(f"unknown event {data[0]}")
 
 
-def _decode_done(data: bytes) -> Done:
+def _decode_done(data: bytes) -> TaskDone:
     _, dataset, position, worker, epoch, count = _DONE_FORMAT.unpack_from(data)
     at, metrics = _DONE_FORMAT.size, {}
     for _ in range(count):
@@ -199,7 +201,7 @@ def _decode_done(data: bytes) -> Done:
         at += _METRIC_FORMAT.size
         metrics[data[at : at + length].decode()] = value if math.isfinite(value) else 0.0
         at += length
-    return Done(dataset, position, worker, epoch, metrics)
+    return TaskDone(dataset, position, worker, epoch, metrics)
 
 
 def encode_definition(definition: Definition) -> bytes:

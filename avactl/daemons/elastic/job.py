@@ -15,20 +15,20 @@ from typing import Any, NamedTuple, TypeVar
 from avactl.daemons.elastic.clock import Gradients
 from avactl.daemons.elastic.definition import MAX_DATASETS, Definition, DefinitionError, Task
 from avactl.daemons.elastic.events import (
-    Done,
     Ended,
     Event,
-    Given,
     Gone,
     Gradient,
     Joined,
     Registered,
-    Replaced,
     Returned,
     Stepped,
+    TaskDone,
+    TaskGiven,
+    WorkerReplaced,
 )
-from avactl.daemons.elastic.progress import MAX_METRICS, Progress
-from avactl.daemons.elastic.workers import REMEMBERED, Worker
+from avactl.daemons.elastic.progress import MAX_METRICS, EpochProgress
+from avactl.daemons.elastic.workers import REMEMBERED, ElasticWorker
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -91,10 +91,10 @@ class SavedProgress(NamedTuple):
     bitmap: bytes
 
 
-class Dataset:
+class ElasticDataset:
     """A dataset's definition, progress and holders."""
 
-    def __init__(self, number: int, progress: Progress) -> None:
+    def __init__(self, number: int, progress: EpochProgress) -> None:
         self.number, self.definition, self.progress = number, progress.definition, progress
         self.holders: dict[int, dict[int, float]] = {}
         """By position, the workers that hold the task, each with the time since when; the oldest position first."""
@@ -123,23 +123,23 @@ class Dataset:
             del self.durations[:100]
 
 
-class Job:
+class JobLedger:
     """Datasets, workers, and who holds what."""
 
     def __init__(self, record: Callable[[Event], None] = lambda event: None) -> None:
         self.record = record
-        self.datasets: dict[str, Dataset] = {}
-        self.by_number: list[Dataset] = []
+        self.datasets: dict[str, ElasticDataset] = {}
+        self.by_number: list[ElasticDataset] = []
         self.unregistered: dict[str, SavedProgress] = {}
         """Progress from a state without definitions, by dataset: a worker registers the dataset again."""
-        self.workers: dict[int, Worker] = {}
-        self._by_name: dict[str, Worker] = {}
+        self.workers: dict[int, ElasticWorker] = {}
+        self._by_name: dict[str, ElasticWorker] = {}
         self.next_worker = 1
         self.ended: int | None = None
         """Steps of synchronous training, once it has ended."""
         self.gradients = Gradients()
         """Of steps with backup workers."""
-        self.told_to_leave: deque[Replaced] = deque(maxlen=REMEMBERED)
+        self.told_to_leave: deque[WorkerReplaced] = deque(maxlen=REMEMBERED)
         """Workers that were told to leave because they are slow."""
         self._replaced: OrderedDict[int, None] = OrderedDict()
         self._newest: OrderedDict[str, int] = OrderedDict()
@@ -162,14 +162,14 @@ class Job:
 
     def _apply(self, event: Event, now: float) -> None:
         match event:
-            case Given(number, position, index):
+            case TaskGiven(number, position, index):
                 self._give_task(number, position, self.workers[index], now)
-            case Done(number, position, index, epoch, metrics):
+            case TaskDone(number, position, index, epoch, metrics):
                 self._complete_task(self.by_number[number], position, index, epoch, metrics, now)
             case Returned(number, position, index):
                 self._release_task(number, position, self.workers[index])
             case Joined(index, incarnation, name):
-                self.add_worker(Worker(index, name, incarnation, now), (), now)
+                self.add_worker(ElasticWorker(index, name, incarnation, now), (), now)
             case Gone(index):
                 worker = self.workers.pop(index)
                 for number, position in sorted(worker.held):
@@ -183,28 +183,28 @@ class Job:
                 self.gradients.begin(step)
             case Gradient(step, index, fate):
                 self.gradients.note(step, self.workers[index].name, fate)
-            case Replaced():
+            case WorkerReplaced():
                 self.told_to_leave.append(event)
             case Registered(definition):
                 saved = self.unregistered.pop(definition.name, None)
                 if saved is not None and saved.digest == definition.digest:
-                    progress = Progress.restored(definition, saved.header, saved.bitmap)
+                    progress = EpochProgress.restored(definition, saved.header, saved.bitmap)
                 else:
                     # An evaluation that is registered late begins with the epoch in progress.
-                    progress = Progress(
+                    progress = EpochProgress(
                         definition, self.datasets[definition.after].progress.epoch if definition.after else 0
                     )
                 self.add(progress)
 
-    def add(self, progress: Progress) -> Dataset:
+    def add(self, progress: EpochProgress) -> ElasticDataset:
         """Add a dataset with its progress."""
-        dataset = Dataset(len(self.by_number), progress)
+        dataset = ElasticDataset(len(self.by_number), progress)
         self.by_number.append(dataset)
         self.datasets[dataset.definition.name] = dataset
         self.available += 1
         return dataset
 
-    def add_worker(self, worker: Worker, held: Iterable[tuple[int, int]], now: float) -> None:
+    def add_worker(self, worker: ElasticWorker, held: Iterable[tuple[int, int]], now: float) -> None:
         """Add a worker, and the tasks that it holds: numbers of datasets, and positions."""
         self.workers[worker.index] = self._by_name[worker.name] = worker
         self.next_worker = max(self.next_worker, worker.index + 1)
@@ -215,14 +215,14 @@ class Job:
         for number, position in held:
             self._give_task(number, position, worker, now)
 
-    def _give_task(self, number: int, position: int, worker: Worker, now: float) -> None:
+    def _give_task(self, number: int, position: int, worker: ElasticWorker, now: float) -> None:
         dataset = self.by_number[number]
         dataset.progress.give(position)
         dataset.holders.setdefault(position, {})[worker.index] = now
         worker.held.add((number, position))
 
     def _complete_task(
-        self, dataset: Dataset, position: int, index: int, epoch: int, metrics: dict[str, float], now: float
+        self, dataset: ElasticDataset, position: int, index: int, epoch: int, metrics: dict[str, float], now: float
     ) -> None:
         holders = dataset.holders.pop(position, {})
         for holder in holders:
@@ -238,7 +238,7 @@ class Job:
         if dataset.progress.epoch != epoch:
             self.available += 1
 
-    def _release_task(self, number: int, position: int, worker: Worker) -> None:
+    def _release_task(self, number: int, position: int, worker: ElasticWorker) -> None:
         dataset = self.by_number[number]
         worker.held.discard((number, position))
         holders = dataset.holders.get(position, {})
@@ -288,7 +288,7 @@ class Job:
             self.unregistered[name] = each._replace(header={**each.header, CARRIED: True})
         return True
 
-    def finished(self, dataset: Dataset) -> bool:
+    def finished(self, dataset: ElasticDataset) -> bool:
         """Return True if all passes over a dataset are done."""
         main = self.datasets.get(dataset.definition.after, dataset)
         return dataset.progress.epoch >= main.definition.epochs
@@ -297,7 +297,7 @@ class Job:
         """Return True if there are datasets, and all are finished."""
         return bool(self.datasets) and all(self.finished(each) for each in self.by_number)
 
-    def _open(self, dataset: Dataset) -> bool:
+    def _open(self, dataset: ElasticDataset) -> bool:
         """Return True if tasks of the dataset's current epoch may be given: evaluation and training take turns."""
         if self.finished(dataset):
             return False
@@ -309,7 +309,7 @@ class Job:
 
     # -- workers -----------------------------------------------------------------------------------------------------
 
-    def join(self, name: str, incarnation: int, now: float) -> Worker:
+    def join(self, name: str, incarnation: int, now: float) -> ElasticWorker:
         """Return the worker of a process that joins, or comes back.
 
         Raises ReplacedError if another process has joined with its name since, JobError if there are too many.
@@ -332,7 +332,7 @@ class Job:
 
     def resume(
         self,
-        worker: Worker,
+        worker: ElasticWorker,
         held: Iterable[TaskKey],
         finished: Iterable[tuple[TaskKey, Mapping[str, float]]],
         now: float,
@@ -348,11 +348,11 @@ class Job:
             if len(kept) < MAX_HELD:
                 kept.add((dataset.number, key.position))
                 if (dataset.number, key.position) not in worker.held:
-                    self._apply_event(Given(dataset.number, key.position, worker.index), now)
+                    self._apply_event(TaskGiven(dataset.number, key.position, worker.index), now)
         for number, position in sorted(worker.held - kept):  # the worker never got these answers
             self._apply_event(Returned(number, position, worker.index), now)
 
-    def named(self, name: str) -> Worker | None:
+    def named(self, name: str) -> ElasticWorker | None:
         """Return the worker of a name."""
         return self._by_name.get(name)
 
@@ -365,27 +365,27 @@ class Job:
         """Note what a clock with backup workers has decided."""
         self._apply_event(event, now)
 
-    def current(self, worker: Worker) -> bool:
+    def current(self, worker: ElasticWorker) -> bool:
         """Return True if the worker is neither lost nor replaced."""
         return self.workers.get(worker.index) is worker
 
-    def replace(self, worker: Worker, share: float, at: float, now: float) -> None:
+    def replace(self, worker: ElasticWorker, share: float, at: float, now: float) -> None:
         """Tell a worker to leave, which works at a `share` of the median speed. `at`: Unix time."""
-        self._apply_event(Replaced(worker.incarnation, at, share, worker.name), now)
+        self._apply_event(WorkerReplaced(worker.incarnation, at, share, worker.name), now)
 
-    def reason_to_leave(self, worker: Worker) -> str:
+    def reason_to_leave(self, worker: ElasticWorker) -> str:
         """Return why a worker must leave, for its log; empty if it need not."""
         found = [each for each in self.told_to_leave if each.incarnation == worker.incarnation]
         if not found or self.ended is not None or self.complete():
             return ""
         return f"it works at {found[0].share:.2f} of the median speed"
 
-    def leave(self, worker: Worker, now: float) -> None:
+    def leave(self, worker: ElasticWorker, now: float) -> None:
         """Take the tasks of a worker back."""
         if self.current(worker):
             self._apply_event(Gone(worker.index), now)
 
-    def expire(self, now: float) -> list[Worker]:
+    def expire(self, now: float) -> list[ElasticWorker]:
         """Take the tasks of workers back whose lease has ended, and return these workers."""
         lost = [worker for worker in self.workers.values() if now - worker.seen > LEASE]
         for worker in lost:
@@ -394,7 +394,7 @@ class Job:
 
     # -- tasks -------------------------------------------------------------------------------------------------------
 
-    def take(self, worker: Worker, names: Iterable[str], now: float, idle: bool = True) -> Assignment | Nothing:
+    def take(self, worker: ElasticWorker, names: Iterable[str], now: float, idle: bool = True) -> Assignment | Nothing:
         """Give the worker a task of one of the datasets, evaluation first. Raises JobError for unknown datasets.
 
         `idle`: it has nothing else to do, and may get a task that straggles at another worker. In synchronous training
@@ -415,12 +415,12 @@ class Job:
                 continue
             position = self._choose(dataset, worker, now, idle)
             if position is not None:
-                self._apply_event(Given(dataset.number, position, worker.index), now)
+                self._apply_event(TaskGiven(dataset.number, position, worker.index), now)
                 key = TaskKey(dataset.definition.name, dataset.progress.epoch, position)
                 return Assignment(key, dataset.progress.task(position), bool(dataset.definition.after))
         return Nothing.YET if unfinished else Nothing.MORE
 
-    def _choose(self, dataset: Dataset, worker: Worker, now: float, idle: bool) -> int | None:
+    def _choose(self, dataset: ElasticDataset, worker: ElasticWorker, now: float, idle: bool) -> int | None:
         timeout = dataset.definition.timeout
         if timeout and (late := dataset.overdue(timeout, now, worker.index)) is not None:
             return late
@@ -429,16 +429,16 @@ class Job:
             return position
         return dataset.overdue(dataset.patience(), now, worker.index)
 
-    def finish(self, worker: Worker, key: TaskKey, metrics: Mapping[str, float], now: float) -> bool:
+    def finish(self, worker: ElasticWorker, key: TaskKey, metrics: Mapping[str, float], now: float) -> bool:
         """Count a task as done; False if it was counted before. Any worker's report counts: the work was done."""
         dataset = self.datasets.get(key.dataset)
         if dataset is None or not self._is_believable(dataset, key) or dataset.progress.is_done(key.position):
             return False
         chosen = dict(list(metrics.items())[:MAX_METRICS])
-        self._apply_event(Done(dataset.number, key.position, worker.index, key.epoch, chosen), now)
+        self._apply_event(TaskDone(dataset.number, key.position, worker.index, key.epoch, chosen), now)
         return True
 
-    def give_back(self, worker: Worker, key: TaskKey, now: float) -> None:
+    def give_back(self, worker: ElasticWorker, key: TaskKey, now: float) -> None:
         """Take a task back that the worker did not finish."""
         dataset = self.datasets.get(key.dataset)
         if (
@@ -448,7 +448,7 @@ class Job:
         ):
             self._apply_event(Returned(dataset.number, key.position, worker.index), now)
 
-    def _is_believable(self, dataset: Dataset, key: TaskKey) -> bool:
+    def _is_believable(self, dataset: ElasticDataset, key: TaskKey) -> bool:
         """Return True if a task is of the current epoch, and was given, maybe just before this state was restored."""
         progress = dataset.progress
         if key.epoch != progress.epoch or self.finished(dataset):

@@ -48,7 +48,7 @@ class EpochResult:
         return {name: total / weight for name, (total, weight) in self.sums.items() if weight}
 
 
-class Progress:
+class EpochProgress:
     """Tasks of a dataset: to do, given, done. Pure: no clock, no workers."""
 
     def __init__(self, definition: Definition, epoch: int = 0) -> None:
@@ -142,7 +142,7 @@ class Progress:
         }
 
     @classmethod
-    def restored(cls, definition: Definition, header: dict[str, Any], bitmap: bytes) -> Progress:
+    def restored(cls, definition: Definition, header: dict[str, Any], bitmap: bytes) -> EpochProgress:
         """Return the progress that `header` and `bitmap` were taken of; tasks that were given are to do.
 
         Raises ValueError if they do not belong to the definition.

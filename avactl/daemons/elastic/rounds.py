@@ -17,7 +17,7 @@ from avactl_worker import messages as m
 
 from avactl.daemons.elastic.job import LEASE, MAX_WORKERS, JobError
 from avactl.daemons.elastic.values import Values
-from avactl.daemons.elastic.workers import Worker
+from avactl.daemons.elastic.workers import ElasticWorker
 from avactl.kube import logs
 
 QUIET = 0.5
@@ -36,7 +36,7 @@ _MAX_NAMES = 10
 class _Candidate:
     """A worker that asks for the next round."""
 
-    worker: Worker
+    worker: ElasticWorker
     asked: m.Rendezvous
     rank: int | None
     """Rank in the last round, of its members."""
@@ -47,7 +47,7 @@ class _Candidate:
 class _Seat:
     """A member that has not left the current round."""
 
-    worker: Worker | None
+    worker: ElasticWorker | None
     """None until the worker tells a restarted master about its round."""
     away: float | None = None
     """Since when there is no connection to it."""
@@ -79,7 +79,7 @@ class Rounds:
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
-    def ask(self, worker: Worker, asked: m.Rendezvous, now: float, again: bool = False) -> m.Round | None:
+    def ask(self, worker: ElasticWorker, asked: m.Rendezvous, now: float, again: bool = False) -> m.Round | None:
         """Return the worker's place in the next round, or None until it is formed. The worker leaves its round.
 
         `again`: the request is the same as before.
@@ -105,7 +105,7 @@ class Rounds:
         self.advance(now)
         return self._find_place(worker, told)
 
-    def watch(self, worker: Worker, watch: m.Watch, now: float) -> m.Change | None:
+    def watch(self, worker: ElasticWorker, watch: m.Watch, now: float) -> m.Change | None:
         """Return what a member of a round must know, or None until there is something."""
         told = watch.round or m.Round()
         self._adopt_round(told, now)
@@ -139,13 +139,13 @@ class Rounds:
 
     # -- workers -----------------------------------------------------------------------------------------------------
 
-    def connected(self, worker: Worker) -> None:
+    def connected(self, worker: ElasticWorker) -> None:
         """Note that a worker has a connection again."""
         for seat in self._seats.values():
             if seat.worker is worker:
                 seat.away = None
 
-    def disconnected(self, worker: Worker, now: float) -> None:
+    def disconnected(self, worker: ElasticWorker, now: float) -> None:
         """Note that a worker has no connection. Alone, that ends no round."""
         self._candidates.pop(worker.index, None)
         for seat in self._seats.values():
@@ -153,7 +153,7 @@ class Rounds:
                 seat.away = now
         self.advance(now)
 
-    def gone(self, worker: Worker, now: float) -> None:
+    def gone(self, worker: ElasticWorker, now: float) -> None:
         """Take a worker out of the round: it was lost, replaced, or has left."""
         self._candidates.pop(worker.index, None)
         self._placed.pop(worker.index, None)
@@ -224,7 +224,7 @@ class Rounds:
             "round formed", revision=self.revision, workers=self.size, first=first.worker.name, step=first.asked.step
         )
 
-    def _find_place(self, worker: Worker, told: m.Round) -> m.Round | None:
+    def _find_place(self, worker: ElasticWorker, told: m.Round) -> m.Round | None:
         """Return the worker's place in the current round, also again if the answer was lost."""
         place = self._placed.get(worker.index)
         if place is None or told.revision >= self.revision or self._broken:

@@ -13,7 +13,7 @@ import grpc.aio
 from avactl_worker import messages as m
 from avactl_worker.wire import WireError
 
-from avactl.daemons.elastic.service import WAITING, Member, RejoinError, Service
+from avactl.daemons.elastic.service import WAITING, MemberSession, RejoinError, Service
 from avactl.kube import logs
 from avactl.kube.listen import ListenError, split_address
 
@@ -78,7 +78,7 @@ class Server:
 
     async def session(self, _: Any, context: Any) -> None:
         """Answer one worker's requests."""
-        member, lock = Member(), asyncio.Lock()
+        member, lock = MemberSession(), asyncio.Lock()
         tasks: set[asyncio.Task[None]] = set()
         try:
             while (raw := await context.read()) is not grpc.aio.EOF:
@@ -113,7 +113,13 @@ class Server:
             self._wake(before)
 
     async def _answer_later(
-        self, member: Member, request: m.Request, kind: str, event: asyncio.Event, context: Any, lock: asyncio.Lock
+        self,
+        member: MemberSession,
+        request: m.Request,
+        kind: str,
+        event: asyncio.Event,
+        context: Any,
+        lock: asyncio.Lock,
     ) -> None:
         """Answer a request when it can be answered; `event` is set when it may be."""
         deadline = monotonic() + _ANSWER_TIMEOUT_S

@@ -15,8 +15,8 @@ from avactl.daemons.elastic.clock import MOST_STEPS, BackupClock, StepClock
 from avactl.daemons.elastic.definition import DefinitionError, check_definition
 from avactl.daemons.elastic.job import LEASE, Assignment, JobError, Nothing, ReplacedError, TaskKey
 from avactl.daemons.elastic.rounds import Rounds
-from avactl.daemons.elastic.state.store import Store
-from avactl.daemons.elastic.workers import Stragglers, Worker
+from avactl.daemons.elastic.state.store import StateStore
+from avactl.daemons.elastic.workers import ElasticWorker, StragglerDetector
 from avactl.kube import logs
 
 HEARTBEAT = 2.0
@@ -44,10 +44,10 @@ class OverError(JobError):
 
 
 @dataclass(slots=True)
-class Member:
+class MemberSession:
     """The worker behind one stream."""
 
-    worker: Worker | None = None
+    worker: ElasticWorker | None = None
     waiting: Counter[str] = field(default_factory=Counter)
     """Number of requests that are not answered yet, by field."""
 
@@ -57,12 +57,12 @@ class Service:
 
     def __init__(
         self,
-        store: Store,
+        store: StateStore,
         now: float,
         settled: bool = True,
         staleness: int | None = None,
         gradients: int | None = None,
-        stragglers: Stragglers | None = None,
+        stragglers: StragglerDetector | None = None,
     ) -> None:
         """`settled`: the state is the newest, and the tasks in it that no worker holds are free. `staleness`: bound of
         the clock in steps, whatever workers ask for. `gradients`: number of gradients of a step that count.
@@ -80,7 +80,7 @@ class Service:
         """Workers whose lease has ended."""
         self.replaced = len(store.job.told_to_leave)
         """Workers that were told to leave because they are slow."""
-        self._members: dict[int, Member] = {}
+        self._members: dict[int, MemberSession] = {}
         """The last stream of each worker."""
 
     def changes(self) -> tuple[int, int, int, int]:
@@ -93,7 +93,7 @@ class Service:
 
     # -- messages ----------------------------------------------------------------------------------------------------
 
-    def handle(self, member: Member, request: m.Request, now: float, waited: bool = False) -> m.Answer | None:
+    def handle(self, member: MemberSession, request: m.Request, now: float, waited: bool = False) -> m.Answer | None:
         """Return the answer to a request, or None if it must wait. `waited`: answer in any case.
 
         The store must be committed before the answer is sent. Raises RejoinError.
@@ -160,14 +160,14 @@ class Service:
         answer.sequence, answer.durable = self.store.sequence, self.durable
         return answer
 
-    def _join_worker(self, member: Member, now: float) -> Worker:
+    def _join_worker(self, member: MemberSession, now: float) -> ElasticWorker:
         worker = member.worker
         if worker is None or not self.store.job.current(worker):
             raise RejoinError
         worker.seen = now
         return worker
 
-    def _join(self, member: Member, join: m.Join, now: float) -> m.Joined:
+    def _join(self, member: MemberSession, join: m.Join, now: float) -> m.Joined:
         if not 1 <= len(join.worker) <= _MAX_NAME_LENGTH or not join.worker.isprintable():
             raise JobError(f"a worker's name has 1 to {_MAX_NAME_LENGTH} printable characters")
         job = self.store.job
@@ -216,7 +216,7 @@ class Service:
         )
         return m.Registered()
 
-    def _give_work(self, worker: Worker, work: m.Work, answer: m.Answer, now: float, waited: bool) -> bool:
+    def _give_work(self, worker: ElasticWorker, work: m.Work, answer: m.Answer, now: float, waited: bool) -> bool:
         job = self.store.job
         if not waited:
             for report in work.finished[:_MAX_REPORTS]:
@@ -240,7 +240,9 @@ class Service:
         answer.finished = found is Nothing.MORE
         return answer.finished or not work.wait
 
-    def _answer_clock(self, member: Member, worker: Worker, clock: m.Clock, answer: m.Answer, now: float) -> bool:
+    def _answer_clock(
+        self, member: MemberSession, worker: ElasticWorker, clock: m.Clock, answer: m.Answer, now: float
+    ) -> bool:
         if self.backup is not None:
             if clock.step and not clock.asked:
                 raise JobError(
@@ -260,7 +262,9 @@ class Service:
         answer.step = step
         return True
 
-    def _answer_gradient(self, member: Member, worker: Worker, asked: m.Gradient, answer: m.Answer, now: float) -> bool:
+    def _answer_gradient(
+        self, member: MemberSession, worker: ElasticWorker, asked: m.Gradient, answer: m.Answer, now: float
+    ) -> bool:
         if self.backup is None:
             answer.gradient = 1
         elif now < self._open or self._members.get(worker.index) is not member:
@@ -269,14 +273,14 @@ class Service:
             answer.gradient = 1 if self.backup.counts(worker, _check_step(asked.step), now) else 2
         return True
 
-    def disconnected(self, member: Member, now: float) -> None:
+    def disconnected(self, member: MemberSession, now: float) -> None:
         """Note that a stream has ended."""
         worker = member.worker
         if worker is not None and self._members.get(worker.index) is member:
             del self._members[worker.index]
             self.rounds.disconnected(worker, now)
 
-    def _remove_worker(self, worker: Worker, now: float) -> None:
+    def _remove_worker(self, worker: ElasticWorker, now: float) -> None:
         self.clock.remove(worker.index)
         if self.backup is not None:
             self.backup.advance(now)
@@ -285,7 +289,7 @@ class Service:
     # -- rounds ------------------------------------------------------------------------------------------------------
 
     def _answer_rendezvous(
-        self, worker: Worker, asked: m.Rendezvous, answer: m.Answer, now: float, waited: bool
+        self, worker: ElasticWorker, asked: m.Rendezvous, answer: m.Answer, now: float, waited: bool
     ) -> m.Answer | None:
         if self.store.job.ended is not None:
             answer.finished = True
@@ -293,7 +297,7 @@ class Service:
         answer.round = self.rounds.ask(worker, asked, now, waited)
         return answer if answer.round is not None else None
 
-    def _watch(self, worker: Worker, watch: m.Watch, now: float) -> m.Change | None:
+    def _watch(self, worker: ElasticWorker, watch: m.Watch, now: float) -> m.Change | None:
         if self.store.job.ended is not None:
             return m.Change(finished=True)
         return self.rounds.watch(worker, watch, now)

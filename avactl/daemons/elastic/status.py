@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from avactl.daemons.elastic.job import Dataset, Job
+from avactl.daemons.elastic.job import ElasticDataset, JobLedger
 from avactl.daemons.elastic.progress import EpochResult
-from avactl.daemons.elastic.workers import Worker, speed_shares
+from avactl.daemons.elastic.workers import ElasticWorker, speed_shares
 from avactl.kube.timestamps import timestamp
 
 _MAX_WORKERS = 1000
@@ -26,7 +26,7 @@ _MOST_DATASETS, _MOST_METRICS, _MOST_STRAGGLERS, _MOST_REPLACED = 8, 8, 8, 4
 """Entries of the summary, which is an annotation."""
 
 
-def collect_status(job: Job, now: float, lineage: str) -> dict[str, Any]:
+def collect_status(job: JobLedger, now: float, lineage: str) -> dict[str, Any]:
     """Return datasets with their progress, and workers with their speed in records per second."""
     speeds = [worker.speed for worker in job.workers.values() if worker.speed]
     middle = median(speeds) if speeds else 0.0
@@ -74,7 +74,7 @@ def collect_status(job: Job, now: float, lineage: str) -> dict[str, Any]:
     }
 
 
-def count_stragglers(job: Job) -> int:
+def count_stragglers(job: JobLedger) -> int:
     """Return the number of workers that straggle."""
     workers = job.workers.values()
     speeds, compared = [worker.speed for worker in workers if worker.speed], speed_shares(workers)
@@ -82,7 +82,7 @@ def count_stragglers(job: Job) -> int:
     return sum(_is_straggler(worker, compared.get(worker.index), middle) for worker in workers)
 
 
-def _is_straggler(worker: Worker, share: float | None, middle: float) -> bool:
+def _is_straggler(worker: ElasticWorker, share: float | None, middle: float) -> bool:
     """`share`: its speed as a share of the median, if it has done enough; `middle`: median speed by the last tasks."""
     if share is not None:
         return share < _STRAGGLER_SHARE
@@ -112,7 +112,7 @@ class Summary:
         self._seen: dict[int, tuple[float, int]] = {}
         """By epoch, the part of the metric that is in the curve."""
 
-    def observe(self, job: Job, now: float) -> None:
+    def observe(self, job: JobLedger, now: float) -> None:
         """Take a sample; `now` by the monotonic clock."""
         main = [each for each in job.by_number if not each.definition.after]
         self._samples.append((now, sum(each.progress.total_records for each in main)))
@@ -121,7 +121,7 @@ class Summary:
         if main:
             self._extend_curve(main[0])
 
-    def _extend_curve(self, dataset: Dataset) -> None:
+    def _extend_curve(self, dataset: ElasticDataset) -> None:
         progress = dataset.progress
         results: list[EpochResult] = [*progress.history, progress.result]
         if not self._metric:
@@ -145,7 +145,7 @@ class Summary:
         (began, before), (ended, after) = self._samples[0], self._samples[-1]
         return (after - before) / (ended - began) if ended > began else None
 
-    def text(self, job: Job) -> str:
+    def text(self, job: JobLedger) -> str:
         """Return the JSON. Times are RFC 3339, speeds records per second."""
         status = collect_status(job, 0.0, "")
         slow = [worker["name"] for worker in status["listed"] if worker["straggles"]]
@@ -179,7 +179,7 @@ def _merge_points(one: _Point, other: _Point) -> _Point:
     return _Point(other.records, one.total + other.total, one.weight + other.weight)
 
 
-def _latest_metrics(dataset: Dataset) -> dict[str, float]:
+def _latest_metrics(dataset: ElasticDataset) -> dict[str, float]:
     """Return the metrics of the current epoch; right after its beginning, those of the epoch before."""
     progress = dataset.progress
     if progress.result.tasks or not progress.history:

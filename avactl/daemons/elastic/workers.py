@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import NamedTuple
 
-from avactl.daemons.elastic.events import Replaced
+from avactl.daemons.elastic.events import WorkerReplaced
 
 _NEWEST_WEIGHT = 0.2
 """Weight of the last task in a worker's speed."""
@@ -32,7 +32,7 @@ _MAX_SPEED = 1e12
 
 
 @dataclass(slots=True)
-class Worker:
+class ElasticWorker:
     """A process of the job. A process that is started again is another worker with the same name."""
 
     index: int
@@ -81,7 +81,7 @@ class Worker:
         return (self._dataset, median(self._speeds)) if len(self._speeds) >= _ENOUGH else None
 
 
-def speed_shares(workers: Iterable[Worker]) -> dict[int, float]:
+def speed_shares(workers: Iterable[ElasticWorker]) -> dict[int, float]:
     """Return the speed of workers as a share of the median, by index; only where enough of them do the same."""
     groups: dict[int, dict[int, float]] = {}
     for worker in workers:
@@ -98,12 +98,12 @@ def speed_shares(workers: Iterable[Worker]) -> dict[int, float]:
 class Slowest(NamedTuple):
     """A worker to replace."""
 
-    worker: Worker
+    worker: ElasticWorker
     share: float
 
 
 @dataclass(slots=True)
-class Stragglers:
+class StragglerDetector:
     """Chooses workers that are far slower than the others, and have been for a while."""
 
     least: int
@@ -117,7 +117,11 @@ class Stragglers:
     _next: float = 0.0
 
     def look(
-        self, workers: Collection[Worker], named: Callable[[str], Worker | None], before: Sequence[Replaced], now: float
+        self,
+        workers: Collection[ElasticWorker],
+        named: Callable[[str], ElasticWorker | None],
+        before: Sequence[WorkerReplaced],
+        now: float,
     ) -> Slowest | None:
         """Return the worker to replace now; None if there is none. `before`: replacements so far."""
         if now < self._next:
@@ -143,6 +147,6 @@ class Stragglers:
         return min((each for each in found if each.worker.name not in names), key=lambda each: each.share, default=None)
 
 
-def _is_awaited(replaced: Replaced, worker: Worker | None) -> bool:
+def _is_awaited(replaced: WorkerReplaced, worker: ElasticWorker | None) -> bool:
     """Return True until another process has joined with the name."""
     return worker is None or worker.incarnation == replaced.incarnation

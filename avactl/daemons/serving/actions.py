@@ -12,7 +12,7 @@ from avactl.daemons.serving.revisions import (
     HASH_LABEL,
     REJECTED,
     Body,
-    Revision,
+    ServingRevision,
     new_body,
     owner_of,
     revision_membership,
@@ -21,10 +21,10 @@ from avactl.daemons.serving.revisions import (
 from avactl.daemons.serving.view import (
     Action,
     AddService,
+    AttachVersion,
     Create,
-    Member,
     Reject,
-    Remove,
+    RemoveVersion,
     Scale,
     Select,
     StartJob,
@@ -55,14 +55,14 @@ class Actor:
                 await self._create(sets, new_body(view.deployment, hash, replicas, attached=attached))
             case Scale(revision, replicas):
                 await self._patch_set(sets, revision, {"spec": {"replicas": replicas}})
-            case Member(revision, attached):
+            case AttachVersion(revision, attached):
                 labels, owners = revision_membership(view.deployment, revision.hash, attached=attached)
                 await self._patch_set(sets, revision, {"metadata": {"labels": labels, "ownerReferences": owners}})
             case Reject(revision, reason):
                 await self._patch_set(
                     sets, revision, {"metadata": {"annotations": {REJECTED: reason[:900] or "worse"}}}
                 )
-            case Remove(revision):
+            case RemoveVersion(revision):
                 body = {"preconditions": {"uid": revision.body["metadata"]["uid"]}, "propagationPolicy": "Background"}
                 try:
                     await self._client.request("DELETE", f"{sets}/{revision.name}", body)
@@ -110,7 +110,7 @@ class Actor:
     async def _create(self, path: str, body: Body) -> None:
         self._seen(await self._client.request("POST", path, body))
 
-    async def _patch_set(self, path: str, revision: Revision, body: Body) -> None:
+    async def _patch_set(self, path: str, revision: ServingRevision, body: Body) -> None:
         await self._patch(f"{path}/{revision.name}", revision.body, body)
 
     async def _patch(self, path: str, observed: Mapping[str, Any], body: Body) -> None:
@@ -118,7 +118,7 @@ class Actor:
         body = {**body, "metadata": {**body.get("metadata", {}), **version}}
         self._seen(await self._client.request("PATCH", path, body, content_type=MERGE))
 
-    async def _start_job(self, view: View, space: str, revision: Revision) -> None:
+    async def _start_job(self, view: View, space: str, revision: ServingRevision) -> None:
         """Create the Job of a version from the CronJob that the spec compiles to."""
         assert view.config.analysis is not None
         batch = f"/apis/batch/v1/namespaces/{space}"

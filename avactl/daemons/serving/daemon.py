@@ -20,10 +20,10 @@ from avactl.daemons.serving.decide import decide
 from avactl.daemons.serving.questions import Room, not_starting
 from avactl.daemons.serving.revisions import HASH_LABEL, Body, revisions_of
 from avactl.daemons.serving.stores import ANSWER, PAGE, objects_of
-from avactl.daemons.serving.view import Answers, Member, Plan, View
+from avactl.daemons.serving.view import Answers, AttachVersion, ServingPlan, View
 from avactl.daemons.serving.weights import Weights
 from avactl.kube import logs
-from avactl.kube.access import Access
+from avactl.kube.access import ClusterAccess
 from avactl.kube.client import MERGE, ApiError, Client, UnreachableError, list_all
 from avactl.kube.elected_daemon import ElectedDaemon, ReplicaOptions, run_elected
 from avactl.kube.events import EventRecorder
@@ -47,7 +47,7 @@ _API_PATHS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Options(ReplicaOptions):
+class ServingOptions(ReplicaOptions):
     """Options of a replica."""
 
     prometheus: str = ""
@@ -57,12 +57,12 @@ class Options(ReplicaOptions):
     """Seconds that gateways and clients get to see changed Services and weights."""
 
 
-class Daemon(ElectedDaemon):
+class ServingDaemon(ElectedDaemon):
     """One replica."""
 
     registry, leader_gauge, stuck_after_s = metrics.REGISTRY, metrics.LEADER, 600.0
 
-    def __init__(self, client: Client, options: Options) -> None:
+    def __init__(self, client: Client, options: ServingOptions) -> None:
         super().__init__(options.listen, options.leader(client))
         self._client, self._options = client, options
         self._stores = {kind: objects_of(kind) for kind in _API_PATHS}
@@ -168,7 +168,7 @@ class Daemon(ElectedDaemon):
             assert config.analysis is not None
             of_version(query, config.analysis, metadata["namespace"], metadata["name"], "x")
 
-    async def _plan(self, view: View) -> Plan:
+    async def _plan(self, view: View) -> ServingPlan:
         """Decide; answer the questions that it has."""
         answers = Answers()
         while True:
@@ -225,12 +225,12 @@ class Daemon(ElectedDaemon):
         view = self._view(deployment, config)
         for each in view.revisions.values():
             if not each.attached:
-                await self._actor.act(view, Member(each, True))
+                await self._actor.act(view, AttachVersion(each, True))
         path = f"{_API_PATHS['Deployment'].removesuffix('/deployments')}/namespaces/{metadata['namespace']}/deployments"
         body = {"metadata": {"annotations": {ROLLOUT_STATE: None}, "resourceVersion": metadata["resourceVersion"]}}
         self._update_store(await self._client.request("PATCH", f"{path}/{metadata['name']}", body, content_type=MERGE))
 
-    async def _emit_events(self, view: View, plan: Plan) -> None:
+    async def _emit_events(self, view: View, plan: ServingPlan) -> None:
         """Write events, and count what has ended. One that fails is logged only: the state says the same."""
         if plan.state.ended != view.state.ended:
             metrics.ENDED.labels(plan.state.outcome).inc()
@@ -266,9 +266,9 @@ def _describe_action(action: Any) -> str:
     return f"{type(action).__name__} {' '.join(map(str, shown))}"[:300]
 
 
-async def run(access: Access, options: Options) -> None:
+async def run(access: ClusterAccess, options: ServingOptions) -> None:
     """Run a replica until SIGTERM or SIGINT."""
-    await run_elected(Client(access, SERVING_DAEMON), lambda client: Daemon(client, options))
+    await run_elected(Client(access, SERVING_DAEMON), lambda client: ServingDaemon(client, options))
 
 
 async def list_services(client: Client, namespace: str = "") -> list[Body]:

@@ -9,20 +9,20 @@ from collections.abc import Callable
 from math import floor
 
 from avactl.contracts.serving import RolloutState
-from avactl.daemons.serving.revisions import Revision, find, new_hash, revision_number, template_of
+from avactl.daemons.serving.revisions import ServingRevision, find, new_hash, revision_number, template_of
 from avactl.daemons.serving.sizes import Sizes, next_sizes, step_sizes
 from avactl.daemons.serving.view import (
     Action,
     AddService,
     Answers,
+    AttachVersion,
     Create,
     Event,
-    Member,
-    Plan,
     Reject,
-    Remove,
+    RemoveVersion,
     Scale,
     Select,
+    ServingPlan,
     StartJob,
     View,
     Weigh,
@@ -38,11 +38,11 @@ _RETRY_INTERVAL_S = 15.0
 """Seconds between measurements that Prometheus did not answer, at most."""
 
 
-def decide(view: View, now: float, settle: float, answers: Answers = Answers()) -> Plan:  # noqa: B008 - immutable
+def decide(view: View, now: float, settle: float, answers: Answers = Answers()) -> ServingPlan:  # noqa: B008 - immutable
     """Return the next plan. `settle`: seconds that gateways need to see changed Services and weights."""
     if not view.deployment["spec"].get("paused"):
         # It is about to become a rolling service, or somebody has resumed it: the Deployment controller acts too.
-        return Plan(view.state)
+        return ServingPlan(view.state)
     if view.state.phase == "steady":
         return _decide_steady(view, now, answers)
     return _Rollout(view, now, settle, answers).plan()
@@ -51,25 +51,25 @@ def decide(view: View, now: float, settle: float, answers: Answers = Answers()) 
 # -- outside of a rollout ----------------------------------------------------------------------------------------
 
 
-def _decide_steady(view: View, now: float, answers: Answers) -> Plan:
+def _decide_steady(view: View, now: float, answers: Answers) -> ServingPlan:
     state, template = view.state, template_of(view.deployment)
     stable = view.of(state.stable) or _running_version(view)
     target = find(view.revisions, template)
     if stable is None:
         if target is not None:
-            return Plan(state.replace(stable=target.hash))
+            return ServingPlan(state.replace(stable=target.hash))
         hash = new_hash(template, view.revisions)
         begun = state.replace(stable=hash, since=now, reason="Starting", message="")
-        return Plan(begun, [Create(hash, view.total, True)])
+        return ServingPlan(begun, [Create(hash, view.total, True)])
     if stable.hash != state.stable:
         # Of a service without pods it is not known whether it has served: then it is compared with the next version.
-        return Plan(state.replace(stable=stable.hash, proven=state.proven or not view.total))
+        return ServingPlan(state.replace(stable=stable.hash, proven=state.proven or not view.total))
     if target is not stable and not (target is not None and target.rejected):
         hash = target.hash if target is not None else new_hash(template, view.revisions)
         if not state.proven and not stable.ready:
             # The first version has never served: there is nothing to compare with, and nothing to lose.
             actions = [] if target is not None else [Create(hash, view.total, True)]
-            return Plan(state.replace(stable=hash, since=now, message=""), list(actions))
+            return ServingPlan(state.replace(stable=hash, since=now, message=""), list(actions))
         begun = RolloutState(
             stable=state.stable,
             canary=hash,
@@ -79,13 +79,13 @@ def _decide_steady(view: View, now: float, answers: Answers) -> Plan:
             reason="Starting",
             message=f"version {hash}",
         )
-        return Plan(begun, events=[Event("RolloutStarted", f"version {hash} replaces {stable.hash}")])
-    plan = Plan(state)
+        return ServingPlan(begun, events=[Event("RolloutStarted", f"version {hash} replaces {stable.hash}")])
+    plan = ServingPlan(state)
     _serve_stable(view, stable, plan)
     if plan.actions:
         return plan
     if not stable.attached:
-        plan.actions.append(Scale(stable, view.total) if stable.replicas != view.total else Member(stable, True))
+        plan.actions.append(Scale(stable, view.total) if stable.replicas != view.total else AttachVersion(stable, True))
         return plan
     _remove_idle_versions(view, stable, target, plan)
     if plan.actions:
@@ -98,7 +98,7 @@ def _decide_steady(view: View, now: float, answers: Answers) -> Plan:
     elif not state.proven and now - state.since >= PATIENCE:
         # The first version: no rollout waits for it, but somebody does.
         if answers.why is None:
-            return Plan(state, ask="why")
+            return ServingPlan(state, ask="why")
         if answers.why[1]:
             text = f"0 of {view.total} pods are ready: {answers.why[1]}"[:900]
             plan.state = state.replace(reason="Starting", message=text)
@@ -106,7 +106,7 @@ def _decide_steady(view: View, now: float, answers: Answers) -> Plan:
     return plan
 
 
-def _running_version(view: View) -> Revision | None:
+def _running_version(view: View) -> ServingRevision | None:
     """Return the version that runs where no state says it: the one with most ready pods, of the Deployment first; of a
     service without pods, the one that had the last ones."""
     active = [each for each in view.revisions.values() if each.replicas]
@@ -115,7 +115,7 @@ def _running_version(view: View) -> Revision | None:
     return max(active, key=lambda each: (each.attached, each.ready, each.replicas), default=None)
 
 
-def _serve_stable(view: View, stable: Revision, plan: Plan) -> None:
+def _serve_stable(view: View, stable: ServingRevision, plan: ServingPlan) -> None:
     """Give the stable version all requests."""
     if view.routes and not view.gateway_rules_problem():
         if view.service_name(stable.hash) not in view.services:
@@ -126,15 +126,17 @@ def _serve_stable(view: View, stable: Revision, plan: Plan) -> None:
         plan.actions.append(Select(stable.hash))
 
 
-def _remove_idle_versions(view: View, stable: Revision, target: Revision | None, plan: Plan) -> None:
+def _remove_idle_versions(
+    view: View, stable: ServingRevision, target: ServingRevision | None, plan: ServingPlan
+) -> None:
     """Remove versions that get no requests: their pods finish those that they have."""
     for each in view.revisions.values():
         if each is stable:
             continue
         if each.replicas:
-            plan.actions.append(Scale(each, 0) if not each.attached else Member(each, False))
+            plan.actions.append(Scale(each, 0) if not each.attached else AttachVersion(each, False))
         elif not each.attached and each is not target:
-            plan.actions.append(Remove(each))
+            plan.actions.append(RemoveVersion(each))
 
 
 # -- in a rollout ------------------------------------------------------------------------------------------------
@@ -148,10 +150,10 @@ class _Rollout:
         self.by_replicas = view.config.traffic == "replicas"
         self.in_place = view.state.in_place or (self.by_replicas and not view.config.surge)
 
-    def plan(self) -> Plan:
+    def plan(self) -> ServingPlan:
         if self.stable is None:
             # Somebody has deleted the stable version: what is left serves.
-            return Plan(self.state.replace(stable=self.state.canary, canary="", phase="steady", since=self.now))
+            return ServingPlan(self.state.replace(stable=self.state.canary, canary="", phase="steady", since=self.now))
         if self.state.phase != "aborting":
             target = find(self.view.revisions, template_of(self.view.deployment))
             gone = self.canary is None and self.state.phase != "starting"
@@ -165,8 +167,8 @@ class _Rollout:
             if not self.total and self.config.analysis is not None:
                 return self._decide_asleep()
             if not self.state.since:
-                return Plan(self.state.replace(since=self.now))
-        phases: dict[str, Callable[[], Plan]] = {
+                return ServingPlan(self.state.replace(since=self.now))
+        phases: dict[str, Callable[[], ServingPlan]] = {
             "starting": self._decide_starting,
             "stepping": self._decide_stepping,
             "promoting": self._decide_promoting,
@@ -176,14 +178,14 @@ class _Rollout:
 
     # -- phases
 
-    def _decide_starting(self) -> Plan:
+    def _decide_starting(self) -> ServingPlan:
         assert self.stable is not None
         problem = self.view.gateway_problem()
         if problem:
             return self._hold("GatewayUnavailable", problem, warning=True)
         if self.canary is None:
             if self.answers.room is None:
-                return Plan(self.state, ask="room")
+                return ServingPlan(self.state, ask="room")
             missing, in_place = self.answers.room, False
             if missing:
                 if not self.config.in_place:
@@ -191,14 +193,14 @@ class _Rollout:
                 in_place = True
             hash = self.state.canary
             state = self.state.replace(in_place=in_place, reason="Starting", message=missing and f"in place: {missing}")
-            return Plan(state, [Create(hash, 0, False)])
+            return ServingPlan(state, [Create(hash, 0, False)])
         if self.stable.attached:
-            return Plan(self.state, [Member(self.stable, False)])
+            return ServingPlan(self.state, [AttachVersion(self.stable, False)])
         if self.canary.attached:
-            return Plan(self.state, [Member(self.canary, False)])
-        return Plan(self.state.replace(phase="stepping", step=0, since=self.now, reached=0.0))
+            return ServingPlan(self.state, [AttachVersion(self.canary, False)])
+        return ServingPlan(self.state.replace(phase="stepping", step=0, since=self.now, reached=0.0))
 
-    def _decide_asleep(self) -> Plan:
+    def _decide_asleep(self) -> ServingPlan:
         """Wait without pods: there are no requests to measure, and no stable version to compare with."""
         assert self.stable is not None
         if not self.stable.attached:
@@ -206,13 +208,13 @@ class _Rollout:
             if plan is not None:
                 return plan
             if any(self.view.sizes()):
-                return Plan(self.state, self._scale_actions(Sizes(0, 0)))
+                return ServingPlan(self.state, self._scale_actions(Sizes(0, 0)))
         plan = self._hold("NoRequests", "the service has no pods: the rollout goes on when a request has started one")
         # The step begins again then; the time without pods does not count.
         plan.state = plan.state.replace(since=0.0, reached=0.0, passed=0, failed=0)
         return plan
 
-    def _decide_stepping(self) -> Plan:
+    def _decide_stepping(self) -> ServingPlan:
         step = self.config.steps[min(self.state.step, len(self.config.steps) - 1)]
         goal = step_sizes(self.total, step.percent, by_replicas=self.by_replicas, in_place=self.in_place)
         plan = (
@@ -230,7 +232,7 @@ class _Rollout:
                 reason="Progressing",
                 message=f"{step.percent}% of the requests",
             )
-            return Plan(
+            return ServingPlan(
                 reached, events=[Event("RolloutStep", f"version {state.canary} has {step.percent}% of the requests")]
             )
         plan = self._measure()
@@ -238,12 +240,14 @@ class _Rollout:
             return plan
         queries = self.config.analysis is not None and self.config.analysis.queries
         if self.now - state.reached < step.pause or (queries and not state.passed):
-            return Plan(state)
+            return ServingPlan(state)
         if state.step + 1 < len(self.config.steps):
-            return Plan(state.replace(step=state.step + 1, since=self.now, reached=0.0))
-        return Plan(state.replace(phase="promoting", since=self.now, reached=0.0, reason="Promoting", message=""))
+            return ServingPlan(state.replace(step=state.step + 1, since=self.now, reached=0.0))
+        return ServingPlan(
+            state.replace(phase="promoting", since=self.now, reached=0.0, reason="Promoting", message="")
+        )
 
-    def _decide_promoting(self) -> Plan:
+    def _decide_promoting(self) -> ServingPlan:
         assert self.canary is not None
         if self.in_place and not self.by_replicas:
             plan = self._promote_in_place()
@@ -265,26 +269,26 @@ class _Rollout:
             reason="Promoted",
             message=f"version {self.state.canary}",
         )
-        return Plan(done, events=[Event("RolloutPromoted", f"version {self.state.canary} serves all requests")])
+        return ServingPlan(done, events=[Event("RolloutPromoted", f"version {self.state.canary} serves all requests")])
 
-    def _decide_aborting(self) -> Plan:
+    def _decide_aborting(self) -> ServingPlan:
         state, sizes, ready = self.state, self.view.sizes(), self.view.ready()
         if self.canary is not None and state.reason in REJECTING and not self.canary.rejected:
-            return Plan(state, [Reject(self.canary, state.message)])
+            return ServingPlan(state, [Reject(self.canary, state.message)])
         assert self.stable is not None
         if not self.in_place:
             if ready.stable < self.total:
                 # All of its pods first: what the new version leaves must not overload it.
                 if sizes.stable < self.total:
-                    return Plan(state, self._scale_actions(Sizes(self.total, sizes.canary)))
+                    return ServingPlan(state, self._scale_actions(Sizes(self.total, sizes.canary)))
                 if self.now - state.since > STUCK:
-                    return Plan(state.replace(in_place=True))
-                return Plan(state)
+                    return ServingPlan(state.replace(in_place=True))
+                return ServingPlan(state)
             plan = self._shift_traffic(0, removing=True)
             if plan is not None:
                 return plan
             if sizes.canary:
-                return Plan(state, self._scale_actions(Sizes(sizes.stable, 0)))
+                return ServingPlan(state, self._scale_actions(Sizes(sizes.stable, 0)))
         else:
             plan = self._back_in_place(sizes, ready)
             if plan is not None:
@@ -302,11 +306,11 @@ class _Rollout:
             reason="RolledBack" if rejected else "Stable",
             message=f"version {state.canary}: {state.message}",
         )
-        return Plan(done, events=[Event("RolloutRolledBack", done.message, rejected)])
+        return ServingPlan(done, events=[Event("RolloutRolledBack", done.message, rejected)])
 
     # -- parts of phases; None: done
 
-    def _reach_sizes(self, goal: Sizes) -> Plan | None:
+    def _reach_sizes(self, goal: Sizes) -> ServingPlan | None:
         sizes, ready, most = self.view.sizes(), self.view.ready(), max(1, self.total)
         if self.in_place:
             limit, least = most, self.total - 1
@@ -315,21 +319,21 @@ class _Rollout:
         unready = self.view.unready()
         following = next_sizes(sizes, ready, unready, goal, limit=limit, floor=least, stable_first=False)
         if following != sizes:
-            return Plan(self.state, self._scale_actions(following))
+            return ServingPlan(self.state, self._scale_actions(following))
         if sizes == goal and ready.canary >= goal.canary:
             return None
         if self.state.reached:
             # Pods were lost, or an autoscaler asks for more: they have the same time as at first.
-            return Plan(self.state.replace(reached=0.0, since=self.now))
+            return ServingPlan(self.state.replace(reached=0.0, since=self.now))
         waited = self.now - self.state.since
         if waited < min(PATIENCE, self.view.deadline):
-            return Plan(self.state)
+            return ServingPlan(self.state)
         if self.answers.why is None:
-            return Plan(self.state, ask="why")
+            return ServingPlan(self.state, ask="why")
         lacks, why = self.answers.why
         if lacks:
             if self.config.in_place and not self.state.in_place:
-                return Plan(self.state.replace(in_place=True, message=f"in place: {why}"))
+                return ServingPlan(self.state.replace(in_place=True, message=f"in place: {why}"))
             return self._hold("NoRoom", why, warning=True)
         if waited > self.view.deadline:
             return self._abort(
@@ -337,33 +341,33 @@ class _Rollout:
             )
         return self._hold("Starting", f"{ready.canary} of {goal.canary} pods are ready: {why}")
 
-    def _validate(self) -> Plan | None:
+    def _validate(self) -> ServingPlan | None:
         assert self.canary is not None
         analysis = self.config.analysis
         if analysis is None or not analysis.job or self.state.validated:
             return None
         if self.view.service_name(self.canary.hash) not in self.view.services:
-            return Plan(self.state, [AddService(self.canary)])
+            return ServingPlan(self.state, [AddService(self.canary)])
         assert self.stable is not None
         if self.view.service_name(self.stable.hash) not in self.view.services:
-            return Plan(self.state, [AddService(self.stable)])
+            return ServingPlan(self.state, [AddService(self.stable)])
         job = self.view.jobs.get(self.canary.hash)
         if job is None:
-            return Plan(self.state, [StartJob(self.canary)])
+            return ServingPlan(self.state, [StartJob(self.canary)])
         for condition in (job.get("status") or {}).get("conditions") or ():
             if condition.get("status") == "True" and condition.get("type") == "Complete":
-                return Plan(self.state.replace(validated=True))
+                return ServingPlan(self.state.replace(validated=True))
             if condition.get("status") == "True" and condition.get("type") == "Failed":
                 why = f"{condition.get('reason', '')} {condition.get('message', '')}"[:400]
                 return self._abort("ValidationFailed", f"Job {job['metadata']['name']}: {why}")
         if self.answers.why is None:
-            return Plan(self.state, ask="why")
+            return ServingPlan(self.state, ask="why")
         why = self.answers.why[1]
         return self._hold(
             "Validating", f"Job {job['metadata']['name']} runs{f': {why}' if why else ''}", warning=bool(why)
         )
 
-    def _shift_traffic(self, percent: int, *, removing: bool = False) -> Plan | None:
+    def _shift_traffic(self, percent: int, *, removing: bool = False) -> ServingPlan | None:
         """Give the new version its share of the requests."""
         state, view = self.state, self.view
         if self.by_replicas:
@@ -371,12 +375,12 @@ class _Rollout:
         assert self.stable is not None
         if self.canary is None or (removing and not state.weight and not view.backed(state.canary)):
             if self.config.traffic == "service" and not view.selects(self.stable.hash):
-                return Plan(state, [Select(self.stable.hash)])
+                return ServingPlan(state, [Select(self.stable.hash)])
             return None
         if self.config.traffic == "service":
             chosen = self.canary.hash if percent else self.stable.hash
             if not view.selects(chosen):
-                return Plan(state, [Select(chosen)])
+                return ServingPlan(state, [Select(chosen)])
         else:
             problem = view.gateway_problem()
             if problem and not removing:
@@ -385,24 +389,24 @@ class _Rollout:
                 return None
             missing = [each for each in (self.stable, self.canary) if view.service_name(each.hash) not in view.services]
             if missing:
-                return Plan(state, [AddService(each) for each in missing])
+                return ServingPlan(state, [AddService(each) for each in missing])
             if not removing and len(view.backed(self.canary.hash)) < len(view.routes):
                 # Without requests at first, so that the gateway knows the pods when they come.
-                return Plan(
+                return ServingPlan(
                     state.replace(weighed=0.0, weight=0), [Weigh(((self.stable.hash, 100), (self.canary.hash, 0)))]
                 )
             if not removing and not state.weighed:
-                return Plan(state.replace(weighed=self.now))
+                return ServingPlan(state.replace(weighed=self.now))
             if state.weight != percent and not removing and self.now - state.weighed < self.settle:
-                return Plan(state)
+                return ServingPlan(state)
             weights = ((self.stable.hash, 100 - percent), (self.canary.hash, percent))
             if view.unweighed(weights):
-                return Plan(state, [Weigh(weights)])
+                return ServingPlan(state, [Weigh(weights)])
         if state.weight != percent:
-            return Plan(state.replace(weight=percent, weighed=self.now))
-        return Plan(state) if self.now - state.weighed < self.settle else None
+            return ServingPlan(state.replace(weight=percent, weighed=self.now))
+        return ServingPlan(state) if self.now - state.weighed < self.settle else None
 
-    def _measure(self) -> Plan | None:
+    def _measure(self) -> ServingPlan | None:
         analysis, state = self.config.analysis, self.state
         if (
             analysis is None
@@ -411,23 +415,23 @@ class _Rollout:
         ):
             return None
         if self.answers.measured is None:
-            return Plan(state, ask="measure")
+            return ServingPlan(state, ask="measure")
         result, text = self.answers.measured
         if result == "passed":
-            return Plan(
+            return ServingPlan(
                 state.replace(measured=self.now, passed=state.passed + 1, failed=0, reason="Progressing", message=text)
             )
         if result == "failed":
             if state.failed + 1 >= analysis.failures:
                 return self._abort("AnalysisFailed", text)
-            return Plan(state.replace(measured=self.now, failed=state.failed + 1, message=text))
+            return ServingPlan(state.replace(measured=self.now, failed=state.failed + 1, message=text))
         again = self.now - analysis.interval_s + min(analysis.interval_s, _RETRY_INTERVAL_S)
         reason = "PrometheusUnavailable" if result == "unavailable" else "NoRequests"
         plan = self._hold(reason, text, warning=result == "unavailable")
         plan.state = plan.state.replace(measured=again)
         return plan
 
-    def _promote_in_place(self) -> Plan | None:
+    def _promote_in_place(self) -> ServingPlan | None:
         """Promote in place: requests follow the pods, and the last stable pod stops without requests."""
         sizes, ready = self.view.sizes(), self.view.ready()
         share = min(100, floor(100 * ready.canary / max(1, self.total)))
@@ -443,14 +447,14 @@ class _Rollout:
             sizes, ready, self.view.unready(), goal, limit=self.total, floor=least, stable_first=False
         )
         if following.stable == 0 and sizes.stable and self.now - self.state.weighed < self.settle:
-            return Plan(self.state)
+            return ServingPlan(self.state)
         if following.stable == 0 and sizes.stable and self.state.weight < 100:
             following = Sizes(1, following.canary)
         if following != sizes:
-            return Plan(self.state, self._scale_actions(following))
-        return None if (sizes.stable, ready.canary) == (0, self.total) else Plan(self.state)
+            return ServingPlan(self.state, self._scale_actions(following))
+        return None if (sizes.stable, ready.canary) == (0, self.total) else ServingPlan(self.state)
 
-    def _back_in_place(self, sizes: Sizes, ready: Sizes) -> Plan | None:
+    def _back_in_place(self, sizes: Sizes, ready: Sizes) -> ServingPlan | None:
         least = self.total - 1
         if self.now - self.state.since > 3 * STUCK:
             least = min(least, ready.stable)  # the stable version has lost pods, too: less is better than wrong
@@ -464,11 +468,11 @@ class _Rollout:
             if plan is not None:
                 return plan
         if following != sizes:
-            return Plan(self.state, self._scale_actions(following))
+            return ServingPlan(self.state, self._scale_actions(following))
         late = self.now - self.state.since > 3 * STUCK
         if sizes.canary == 0 and (late or ready.stable >= self.total):
             return self._shift_traffic(0, removing=True)
-        return Plan(self.state)
+        return ServingPlan(self.state)
 
     # -- helpers
 
@@ -485,11 +489,13 @@ class _Rollout:
         found.sort(key=lambda each: each.revision.replicas > each.replicas)
         return list(found)
 
-    def _hold(self, reason: str, message: str, warning: bool = False) -> Plan:
+    def _hold(self, reason: str, message: str, warning: bool = False) -> ServingPlan:
         state = self.state.replace(reason=reason, message=message)
         told = [Event(f"Rollout{reason}", message, warning)] if state.reason != self.state.reason else []
-        return Plan(state, events=told)
+        return ServingPlan(state, events=told)
 
-    def _abort(self, reason: str, message: str) -> Plan:
+    def _abort(self, reason: str, message: str) -> ServingPlan:
         state = self.state.replace(phase="aborting", since=self.now, reason=reason, message=message)
-        return Plan(state, events=[Event("RolloutAborting", f"version {state.canary}: {message}", reason in REJECTING)])
+        return ServingPlan(
+            state, events=[Event("RolloutAborting", f"version {state.canary}: {message}", reason in REJECTING)]
+        )

@@ -10,7 +10,7 @@ from time import monotonic
 from typing import Any
 
 from avactl.daemons.serving.revisions import HASH_LABEL, template_of
-from avactl.daemons.serving.room import Amounts, Machine, make_machine, missing_capacity, pod_requests
+from avactl.daemons.serving.room import Amounts, MachineRoom, make_machine, missing_capacity, pod_requests
 from avactl.daemons.serving.stores import ANSWER, PAGE
 from avactl.daemons.serving.view import View
 from avactl.kube.client import Client, list_all
@@ -28,7 +28,7 @@ class Room:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._machines: Sequence[Machine] = ()
+        self._machines: Sequence[MachineRoom] = ()
         self._read = -inf
         self._reading = asyncio.Lock()
         self._known: dict[tuple[str, str], tuple[float, str]] = {}
@@ -58,7 +58,7 @@ class Room:
             template_of(view.deployment), extra, await list_all(quotas, _PAGE_QUERY), await self.machines()
         )
 
-    async def machines(self) -> Sequence[Machine]:
+    async def machines(self) -> Sequence[MachineRoom]:
         """Return all machines with what is free on them. Raises ApiError and UnreachableError."""
         async with self._reading:
             if monotonic() - self._read >= _CACHE_LIFETIME_S:
@@ -66,7 +66,7 @@ class Room:
                 self._read = monotonic()
             return self._machines
 
-    async def _list(self) -> list[Machine]:
+    async def _list(self) -> list[MachineRoom]:
         async def nodes(query: Mapping[str, str]) -> Any:
             return await self._client.page("/api/v1/nodes", query)
 

@@ -33,7 +33,7 @@ _HASH = re.compile(r"[a-z0-9]{1,20}").fullmatch
 Body = dict[str, Any]
 
 
-class Revision(NamedTuple):
+class ServingRevision(NamedTuple):
     """One version, as observed."""
 
     hash: str
@@ -63,7 +63,7 @@ class Revision(NamedTuple):
 
 
 def template_of(deployment: Mapping[str, Any]) -> Body:
-    """Return the pod template of a Deployment, in the form of `Revision.template`."""
+    """Return the pod template of a Deployment, in the form of `ServingRevision.template`."""
     template: Body = deepcopy(deployment["spec"]["template"])
     template.get("metadata", {}).get("labels", {}).pop(HASH_LABEL, None)
     template.setdefault("metadata", {})
@@ -78,9 +78,9 @@ def templates_equal(one: Body, other: Body) -> bool:
     return first == second
 
 
-def revisions_of(deployment: Mapping[str, Any], owned: Iterable[Body]) -> dict[str, Revision]:
+def revisions_of(deployment: Mapping[str, Any], owned: Iterable[Body]) -> dict[str, ServingRevision]:
     """Return the versions by hash, of ReplicaSets that this Deployment owns; those being deleted are left out."""
-    found: dict[str, Revision] = {}
+    found: dict[str, ServingRevision] = {}
     uid = deployment["metadata"]["uid"]
     for body in owned:
         metadata = body["metadata"]
@@ -102,7 +102,7 @@ def revisions_of(deployment: Mapping[str, Any], owned: Iterable[Body]) -> dict[s
         )
         replicas = int(body["spec"].get("replicas", 1))
         ready = min(int(status.get("availableReplicas", 0)), replicas) if seen else 0
-        found[hash] = Revision(
+        found[hash] = ServingRevision(
             hash,
             body,
             bool(own.get("controller")),
@@ -122,13 +122,13 @@ def same_selector(deployment: Mapping[str, Any], body: Body, hash: str) -> bool:
     return selector.get("matchLabels") == wanted and not selector.get("matchExpressions")
 
 
-def find(revisions: Mapping[str, Revision], template: Body) -> Revision | None:
+def find(revisions: Mapping[str, ServingRevision], template: Body) -> ServingRevision | None:
     """Return the version with this template: one that runs first, then the oldest."""
     matching = [each for each in revisions.values() if templates_equal(each.template, template)]
     return min(matching, key=lambda each: (not each.replicas, each.body["metadata"]["creationTimestamp"]), default=None)
 
 
-def revision_number(revision: Revision) -> int:
+def revision_number(revision: ServingRevision) -> int:
     """Return the number by which the Deployment controller counts its versions; 0 for one that it has not made."""
     text = str((revision.body["metadata"].get("annotations") or {}).get(NUMBER, ""))
     return int(text) if text.isdecimal() and len(text) < 10 else 0
@@ -194,7 +194,7 @@ def revision_membership(
     return labels, [owner]
 
 
-def service_body(deployment: Mapping[str, Any], config: RolloutConfig, revision: Revision) -> Body:
+def service_body(deployment: Mapping[str, Any], config: RolloutConfig, revision: ServingRevision) -> Body:
     """Return the Service of one version, which is deleted with its ReplicaSet."""
     metadata = deployment["metadata"]
     labels = {names.MANAGED_BY: names.MANAGER, HASH_LABEL: revision.hash, COMPONENT_LABEL: DETACHED}
@@ -214,7 +214,7 @@ def service_body(deployment: Mapping[str, Any], config: RolloutConfig, revision:
     }
 
 
-def owner_of(revision: Revision) -> Body:
+def owner_of(revision: ServingRevision) -> Body:
     """Return the reference by which an object is deleted with the ReplicaSet of a version."""
     uid = revision.body["metadata"]["uid"]
     return {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": revision.name, "uid": uid}

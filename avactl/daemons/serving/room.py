@@ -16,7 +16,7 @@ Amounts = dict[str, Fraction]
 _BLOCKING_EFFECTS = ("NoSchedule", "NoExecute")
 
 
-class Machine(NamedTuple):
+class MachineRoom(NamedTuple):
     """A machine: what decides which pods it takes, and what is free on it."""
 
     labels: Mapping[str, str]
@@ -25,7 +25,7 @@ class Machine(NamedTuple):
     free: Mapping[str, Fraction]
 
 
-def make_machine(node: Body, used: Iterable[Amounts]) -> Machine:
+def make_machine(node: Body, used: Iterable[Amounts]) -> MachineRoom:
     """Return a machine on which pods have these requests."""
     allocatable = (node.get("status") or {}).get("allocatable") or {}
     free = {key: _parse_amount(value) for key, value in allocatable.items()}
@@ -33,7 +33,7 @@ def make_machine(node: Body, used: Iterable[Amounts]) -> Machine:
         for key, value in asked.items():
             free[key] = free.get(key, Fraction(0)) - value
     own = node.get("spec") or {}
-    return Machine(
+    return MachineRoom(
         node["metadata"].get("labels") or {},
         tuple(own.get("taints") or ()),
         bool(own.get("unschedulable")),
@@ -41,7 +41,7 @@ def make_machine(node: Body, used: Iterable[Amounts]) -> Machine:
     )
 
 
-def missing_capacity(template: Body, extra: int, quotas: Iterable[Body], machines: Iterable[Machine]) -> str:
+def missing_capacity(template: Body, extra: int, quotas: Iterable[Body], machines: Iterable[MachineRoom]) -> str:
     """Return what is missing for `extra` pods of a template; empty if nothing is."""
     if extra <= 0:
         return ""
@@ -109,7 +109,7 @@ def _of_quota(key: str, asked: Amounts) -> Fraction | None:
     return asked.get(key.removeprefix("requests."))
 
 
-def _allows_pod(machine: Machine, spec: Body) -> bool:
+def _allows_pod(machine: MachineRoom, spec: Body) -> bool:
     labels = machine.labels
     if machine.unschedulable or any(
         labels.get(key) != value for key, value in (spec.get("nodeSelector") or {}).items()

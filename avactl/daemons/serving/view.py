@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from avactl.contracts import names
 from avactl.contracts.document import DocumentError, load
 from avactl.contracts.serving import RolloutConfig, RolloutRoute, RolloutState, RouteRules
-from avactl.daemons.serving.revisions import HASH_LABEL, Body, Revision
+from avactl.daemons.serving.revisions import HASH_LABEL, Body, ServingRevision
 from avactl.daemons.serving.sizes import Sizes
 
 
@@ -20,7 +20,7 @@ class View:
     deployment: Mapping[str, Any]
     config: RolloutConfig
     state: RolloutState
-    revisions: Mapping[str, Revision]
+    revisions: Mapping[str, ServingRevision]
     services: Mapping[str, Body]
     """Services of its namespace by name: its own, and those of its versions."""
     routes: Mapping[RolloutRoute, Body]
@@ -43,7 +43,7 @@ class View:
         """Seconds in which pods of a new version must be ready."""
         return float(self.deployment["spec"].get("progressDeadlineSeconds", 600))
 
-    def of(self, hash: str) -> Revision | None:
+    def of(self, hash: str) -> ServingRevision | None:
         """Return a version; None if its ReplicaSet is gone."""
         return self.revisions.get(hash)
 
@@ -151,32 +151,32 @@ class Create(NamedTuple):
 
 
 class Scale(NamedTuple):
-    revision: Revision
+    revision: ServingRevision
     replicas: int
 
 
-class Member(NamedTuple):
+class AttachVersion(NamedTuple):
     """Attach a version to the Deployment controller, or detach it."""
 
-    revision: Revision
+    revision: ServingRevision
     attached: bool
 
 
 class Reject(NamedTuple):
     """Mark a version as rolled back."""
 
-    revision: Revision
+    revision: ServingRevision
     reason: str
 
 
-class Remove(NamedTuple):
+class RemoveVersion(NamedTuple):
     """Delete the ReplicaSet of a version, which has no pods, with all that it owns."""
 
-    revision: Revision
+    revision: ServingRevision
 
 
 class AddService(NamedTuple):
-    revision: Revision
+    revision: ServingRevision
 
 
 class Weigh(NamedTuple):
@@ -192,10 +192,10 @@ class Select(NamedTuple):
 
 
 class StartJob(NamedTuple):
-    revision: Revision
+    revision: ServingRevision
 
 
-Action = Create | Scale | Member | Reject | Remove | AddService | Weigh | Select | StartJob
+Action = Create | Scale | AttachVersion | Reject | RemoveVersion | AddService | Weigh | Select | StartJob
 
 
 class Event(NamedTuple):
@@ -207,7 +207,7 @@ class Event(NamedTuple):
 
 
 @dataclass(slots=True)
-class Plan:
+class ServingPlan:
     """The next thing to do: a question, else actions, else a new state; the next pass sees the result."""
 
     state: RolloutState

@@ -15,10 +15,10 @@ from avactl.contracts import names
 from avactl.contracts.document import DocumentError, load_file
 from avactl.contracts.scheduling import PoolFacts
 from avactl.hardware.machine import Machine
-from avactl.hardware.topo_check import Verdict, judge, unknown
+from avactl.hardware.topo_check import TopologyVerdict, judge, unknown
 from avactl.hardware.topo_text import decode
 from avactl.kube import logs
-from avactl.kube.access import Access
+from avactl.kube.access import ClusterAccess
 from avactl.kube.client import STRATEGIC, ApiError, Client, UnreachableError
 from avactl.kube.daemons import run_until_signal
 from avactl.kube.events import EventRecorder
@@ -36,7 +36,7 @@ _MAX_NOTE_LENGTH = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class TopologyOptions:
     """Options of the daemon."""
 
     node: str
@@ -47,10 +47,10 @@ class Options:
     """Seconds between two checks."""
 
 
-class Watcher:
+class TopologyWatcher:
     """Checks one machine."""
 
-    def __init__(self, client: Client, options: Options) -> None:
+    def __init__(self, client: Client, options: TopologyOptions) -> None:
         self._client, self._options = client, options
         self._events = EventRecorder(client, CONTROLLER, "Checking")
         self._path = f"/api/v1/nodes/{options.node}/status"
@@ -73,7 +73,7 @@ class Watcher:
             # Spread the checks of machines that started together.
             await asyncio.sleep(self._options.interval * random.uniform(0.9, 1.1))  # noqa: S311
 
-    async def _report_verdict(self, verdict: Verdict) -> None:
+    async def _report_verdict(self, verdict: TopologyVerdict) -> None:
         # A patch that changes nothing returns the node: the right to read nodes is not needed.
         node = await self._client.request("PATCH", self._path, {}, content_type=STRATEGIC)
         conditions = (node.get("status") or {}).get("conditions") or ()
@@ -97,7 +97,7 @@ class Watcher:
             await self._events.record(regarding, verdict.reason, verdict.message, warning=warning)
 
 
-async def check_topology(options: Options) -> Verdict:
+async def check_topology(options: TopologyOptions) -> TopologyVerdict:
     """Run the command and compare. The pool is read each time, because it may have changed."""
     try:
         facts = load_file(PoolFacts, options.pool)
@@ -107,10 +107,10 @@ async def check_topology(options: Options) -> Verdict:
         return unknown("PoolUnknown", f"{options.pool} is not a pool: {error}")
     machine = Machine.from_facts(facts.machine)
     output = await _run_command(options.command)
-    return output if isinstance(output, Verdict) else judge(machine, facts.machine_type, output)
+    return output if isinstance(output, TopologyVerdict) else judge(machine, facts.machine_type, output)
 
 
-async def _run_command(command: Sequence[str]) -> str | Verdict:
+async def _run_command(command: Sequence[str]) -> str | TopologyVerdict:
     shown = " ".join(command)
     pipe = asyncio.subprocess.PIPE
     try:
@@ -142,11 +142,11 @@ async def _read_bounded(stream: asyncio.StreamReader) -> bytes:
     return kept
 
 
-async def run(access: Access, options: Options) -> None:
+async def run(access: ClusterAccess, options: TopologyOptions) -> None:
     """Run checks until SIGTERM or SIGINT."""
 
     async def watch() -> None:
         async with Client(access, CONTROLLER, connections=2) as client:
-            await Watcher(client, options).run()
+            await TopologyWatcher(client, options).run()
 
     await run_until_signal(watch)

@@ -17,7 +17,7 @@ import orjson
 from google_crc32c import extend
 from google_crc32c import value as crc32c
 
-from avactl.datasets.pack.model import Format, Member
+from avactl.datasets.pack.model import ArchiveMember, PackFormat
 from avactl.datasets.pack.planner import sample_name
 
 _CHUNK_BYTES = 512 * 1024
@@ -42,7 +42,7 @@ class Log:
         self.records.append(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
 
 
-def encode_shard(format: Format, members: Iterable[Member], log: Log) -> Iterator[bytes]:
+def encode_shard(format: PackFormat, members: Iterable[ArchiveMember], log: Log) -> Iterator[bytes]:
     """Yield a shard in large chunks; the files of a sample follow each other."""
     parts: list[bytes] = []
     size = 0
@@ -73,7 +73,7 @@ def tar_header(name: str, size: int) -> bytes:
     return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "strict")
 
 
-def _encode_webdataset(members: Iterable[Member], log: Log) -> Iterator[bytes]:
+def _encode_webdataset(members: Iterable[ArchiveMember], log: Log) -> Iterator[bytes]:
     offset, last, before = 0, -1, b""
     for item, size, content in members:
         if item.sample != last:
@@ -124,12 +124,12 @@ def _feature_header(name: str, length: int) -> bytes:
     return b"\x0a" + _encode_varint(len(head) + length) + head
 
 
-def _encode_tfrecord(members: Iterable[Member], log: Log) -> Iterator[bytes]:
+def _encode_tfrecord(members: Iterable[ArchiveMember], log: Log) -> Iterator[bytes]:
     offset = 0
     for _, sample in groupby(members, key=lambda member: member.item.sample):
         log.samples += 1
         parts: list[bytes] = []
-        places: list[tuple[Member, int]] = []
+        places: list[tuple[ArchiveMember, int]] = []
         size = 0
         for member in sample:
             name, extension = sample_name(member.item.key)
@@ -157,7 +157,7 @@ _RECORDIO_MAGIC = struct.pack("<I", 0xCED7230A)
 _IMAGE_HEADER = struct.Struct("<IfQQ")
 
 
-def _encode_recordio(members: Iterable[Member], log: Log) -> Iterator[bytes]:
+def _encode_recordio(members: Iterable[ArchiveMember], log: Log) -> Iterator[bytes]:
     offset = 0
     for member in members:
         log.samples += 1
@@ -197,13 +197,13 @@ def _split_record(data: bytes, offset: int) -> tuple[list[bytes], list[tuple[int
         begin, cuts = cut + 4, cuts + 1
 
 
-def _whole_content(member: Member) -> bytes:
+def _whole_content(member: ArchiveMember) -> bytes:
     assert isinstance(member.content, bytes)  # only tar takes chunks
     return member.content
 
 
-_ENCODERS: dict[Format, Callable[[Iterable[Member], Log], Iterator[bytes]]] = {
-    Format.webdataset: _encode_webdataset,
-    Format.tfrecord: _encode_tfrecord,
-    Format.recordio: _encode_recordio,
+_ENCODERS: dict[PackFormat, Callable[[Iterable[ArchiveMember], Log], Iterator[bytes]]] = {
+    PackFormat.webdataset: _encode_webdataset,
+    PackFormat.tfrecord: _encode_tfrecord,
+    PackFormat.recordio: _encode_recordio,
 }

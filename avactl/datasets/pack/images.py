@@ -8,7 +8,7 @@ from io import BytesIO
 from typing import Any, NamedTuple
 
 from avactl.base.installation import install_command
-from avactl.datasets.errors import ArgumentError, DatasetError, StoreError
+from avactl.datasets.errors import ArgumentError, DatasetError, ObjectStoreError
 
 _PARSE_SIZE = re.compile(r"([1-9][0-9]{0,4})(?:x([1-9][0-9]{0,4}))?").fullmatch
 _IMAGE_FORMATS = {
@@ -49,7 +49,7 @@ def pillow_version() -> str:
     try:
         from PIL import __version__
     except ModuleNotFoundError:
-        raise StoreError("`--resize` requires the package Pillow", install_command("dataset")) from None
+        raise ObjectStoreError("`--resize` requires the package Pillow", install_command("dataset")) from None
     return str(__version__)
 
 

@@ -21,7 +21,7 @@ Tell = Callable[[int, int], None]
 """Told files and bytes that were read since the last call."""
 
 
-class Format(str, Enum):  # noqa: UP042 - typer reads the values of str enums
+class PackFormat(str, Enum):  # noqa: UP042 - typer reads the values of str enums
     """Formats of shards."""
 
     webdataset = "webdataset"
@@ -34,7 +34,7 @@ class Format(str, Enum):  # noqa: UP042 - typer reads the values of str enums
         return {"webdataset": ".tar", "tfrecord": ".tfrecord", "recordio": ".rec"}[self.value]
 
 
-class Item(NamedTuple):
+class PackItem(NamedTuple):
     """One file of a plan, as listed."""
 
     key: str
@@ -65,10 +65,10 @@ class Shard(NamedTuple):
         return f"shard-{self.number:06}"
 
 
-class Member(NamedTuple):
+class ArchiveMember(NamedTuple):
     """One file with its content."""
 
-    item: Item
+    item: PackItem
     size: int
     content: bytes | Iterator[bytes]
     """Chunks for large files in a tar."""
@@ -77,7 +77,7 @@ class Member(NamedTuple):
 class Settings(NamedTuple):
     """Settings that decide the content of shards, and of workers that write them."""
 
-    format: Format
+    format: PackFormat
     shard_size: int
     shard_records: int
     resize: str

@@ -16,22 +16,22 @@ import orjson
 
 from avactl.base.installation import install_command
 from avactl.base.terminal import count_text
-from avactl.datasets.errors import ArgumentError, DatasetError, StoreError
+from avactl.datasets.errors import ArgumentError, DatasetError, ObjectStoreError
 from avactl.datasets.pack.model import MANIFEST, OPTIONS, SHARDS, STATE, Settings, Shard
 from avactl.datasets.pack.planner import plan
-from avactl.datasets.pack.workers import Workers
-from avactl.datasets.progress import Progress
+from avactl.datasets.pack.workers import PackWorkers
+from avactl.datasets.progress import PackProgress
 from avactl.datasets.selection import choose
-from avactl.datasets.sources import Source
+from avactl.datasets.sources import DatasetSource
 from avactl.datasets.stores.local import PARTIAL
-from avactl.datasets.stores.locations import Location
+from avactl.datasets.stores.locations import StoreLocation
 from avactl.datasets.stores.store import Store
 from avactl.datasets.text import display_name
 
 _EMPTY_HINT = "pack into an empty directory or prefix"
 
 
-class Options(NamedTuple):
+class PackOptions(NamedTuple):
     """A run."""
 
     settings: Settings
@@ -59,11 +59,11 @@ class Packed(NamedTuple):
     """Of the manifest."""
 
 
-def pack(source: Source, target: Store, options: Options, progress: Progress) -> Packed:
+def pack(source: DatasetSource, target: Store, options: PackOptions, progress: PackProgress) -> Packed:
     """Pack the files of a source into shards. Raises DatasetError, StoreError, ArgumentError."""
     _want_apart(source.store.location, target.location)
     if find_spec("google_crc32c") is None:
-        raise StoreError("packing requires the package google-crc32c", install_command("dataset"))
+        raise ObjectStoreError("packing requires the package google-crc32c", install_command("dataset"))
     with _lock_target(target.location):
         earlier = _Earlier(target, options.settings)
         progress.start("packing", source.total)
@@ -78,7 +78,7 @@ def pack(source: Source, target: Store, options: Options, progress: Progress) ->
             "settings": options.settings.data(),
         }
         states: dict[int, dict[str, Any]] = {}
-        with Workers(options.jobs, job, progress.add) as workers:
+        with PackWorkers(options.jobs, job, progress.add) as workers:
             for shard, state in workers.write(earlier.missing(plan(objects, options.settings), states, progress)):
                 states[shard.number] = state
         if not states:
@@ -113,13 +113,13 @@ def _finish_pack(target: Store, url: str, states: dict[int, dict[str, Any]], ear
 # -- the target ----------------------------------------------------------------------------------------------------
 
 
-def _want_apart(source: Location, target: Location) -> None:
+def _want_apart(source: StoreLocation, target: StoreLocation) -> None:
     if source.contains(target):
         raise ArgumentError(f"the target {target} is inside the source {source}", "name a directory outside of it")
 
 
 @contextmanager
-def _lock_target(target: Location) -> Iterator[None]:
+def _lock_target(target: StoreLocation) -> Iterator[None]:
     """Create a local target and keep other runs out of it, where its file system has locks."""
     if target.scheme != "file":
         yield
@@ -128,7 +128,7 @@ def _lock_target(target: Location) -> Iterator[None]:
         Path(target.path).mkdir(parents=True, exist_ok=True)
         descriptor = os.open(target.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
-        raise StoreError(f"{target}: {(error.strerror or str(error)).lower()}") from None
+        raise ObjectStoreError(f"{target}: {(error.strerror or str(error)).lower()}") from None
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -163,7 +163,7 @@ class _Earlier:
                 raise ArgumentError(text, f"use the same options to continue it, or {_EMPTY_HINT}")
 
     def missing(
-        self, shards: Iterator[Shard], states: dict[int, dict[str, Any]], progress: Progress
+        self, shards: Iterator[Shard], states: dict[int, dict[str, Any]], progress: PackProgress
     ) -> Iterator[Shard]:
         """Yield the shards that must be written; keep the states of the others."""
         for shard in shards:

@@ -8,15 +8,15 @@ from collections.abc import Iterable, Iterator
 import orjson
 
 from avactl.datasets.errors import DatasetError
-from avactl.datasets.pack.model import Format, Settings, Shard
-from avactl.datasets.stores.store import Found
+from avactl.datasets.pack.model import PackFormat, Settings, Shard
+from avactl.datasets.stores.store import FoundObject
 from avactl.datasets.text import display_name
 
 _FILE_OVERHEAD_BYTES = 1024
 """Bytes that a file takes in a tar beyond its content, at most: header and padding."""
 
 
-_RECORD_LIMITS = {Format.tfrecord: (2**31 - 2**20, "2 GiB"), Format.recordio: (2**29 - 2**10, "512 MiB")}
+_RECORD_LIMITS = {PackFormat.tfrecord: (2**31 - 2**20, "2 GiB"), PackFormat.recordio: (2**29 - 2**10, "512 MiB")}
 """Largest samples: a protobuf message, and a record whose length has 29 bits."""
 
 
@@ -27,13 +27,13 @@ def sample_name(key: str) -> tuple[str, str]:
     return (key[:dot], key[dot + 1 :]) if dot > start else (key, "")
 
 
-def plan(objects: Iterable[tuple[Found, str]], settings: Settings) -> Iterator[Shard]:
+def plan(objects: Iterable[tuple[FoundObject, str]], settings: Settings) -> Iterator[Shard]:
     """Yield the shards. A sample, the files with one name before the first dot, stays together.
 
     Raises DatasetError for samples that the format cannot hold.
     """
     options = orjson.dumps(settings.data(), option=orjson.OPT_SORT_KEYS)
-    labelled, limit = settings.format is Format.recordio, _RECORD_LIMITS.get(settings.format)
+    labelled, limit = settings.format is PackFormat.recordio, _RECORD_LIMITS.get(settings.format)
     directories: dict[str, int] = {}
     rows: list[tuple[str, int, str, str, str, int, int]] = []
     number = size = label = 0
@@ -60,17 +60,17 @@ def _make_shard(number: int, rows: list[tuple[str, int, str, str, str, int, int]
     return Shard(number, len(rows), data, hashlib.sha256(options + data).hexdigest())
 
 
-_Sample = list[tuple[Found, str]]
+_Sample = list[tuple[FoundObject, str]]
 
 
-def _too_large(sample: _Sample, format: Format, limit: str) -> DatasetError:
+def _too_large(sample: _Sample, format: PackFormat, limit: str) -> DatasetError:
     largest = max((found for found, _ in sample), key=lambda found: found.size)
     text = f"{display_name(largest.key)} has {largest.size:,} bytes; a record of {format.value} has at most {limit}"
     return DatasetError(text, "use `--format webdataset`")
 
 
-def _make_samples(objects: Iterable[tuple[Found, str]], format: Format) -> Iterator[_Sample]:
-    if format is Format.recordio:
+def _make_samples(objects: Iterable[tuple[FoundObject, str]], format: PackFormat) -> Iterator[_Sample]:
+    if format is PackFormat.recordio:
         for each in objects:
             yield [each]
         return
@@ -80,7 +80,7 @@ def _make_samples(objects: Iterable[tuple[Found, str]], format: Format) -> Itera
         yield sample
 
 
-def _group_by_name(objects: Iterable[tuple[Found, str]]) -> Iterator[tuple[str, _Sample, list[str]]]:
+def _group_by_name(objects: Iterable[tuple[FoundObject, str]]) -> Iterator[tuple[str, _Sample, list[str]]]:
     """Group files by the name before the first dot; yield names, files and extensions.
 
     In the order of keys, files of the directory `a.d/` come between `a.cls` and `a.jpg`: the sample stays open.
@@ -100,11 +100,11 @@ def _group_by_name(objects: Iterable[tuple[Found, str]]) -> Iterator[tuple[str, 
         yield open_samples.pop()
 
 
-def _want_distinct(name: str, sample: _Sample, extensions: list[str], format: Format) -> None:
+def _want_distinct(name: str, sample: _Sample, extensions: list[str], format: PackFormat) -> None:
     """Raise DatasetError for files that a reader drops: their extensions are missing, or equal but for case."""
     seen: dict[str, str] = {}
     for (found, _), extension in zip(sample, extensions, strict=True):
-        if not extension and format is Format.webdataset:
+        if not extension and format is PackFormat.webdataset:
             hint = f"rename it, or leave it out: `--exclude '{display_name(found.key)}'`"
             raise DatasetError(f"{display_name(found.key)} has no extension, so WebDataset ignores it", hint)
         other = seen.setdefault(extension.lower(), found.key)

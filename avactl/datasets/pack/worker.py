@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from avactl.base.errors import HintedError
-from avactl.datasets.pack.model import Format, Settings, Shard
+from avactl.datasets.pack.model import PackFormat, Settings, Shard
 from avactl.datasets.pack.writer import ShardWriter
 from avactl.datasets.stores.opening import open_store
 
@@ -35,7 +35,12 @@ def _send(lock: Lock, message: dict[str, Any]) -> None:
 
 def settings_from(data: dict[str, Any]) -> Settings:
     """Restore settings from their JSON data."""
-    data = {**data, "format": Format(data["format"]), "match": tuple(data["match"]), "exclude": tuple(data["exclude"])}
+    data = {
+        **data,
+        "format": PackFormat(data["format"]),
+        "match": tuple(data["match"]),
+        "exclude": tuple(data["exclude"]),
+    }
     return Settings(**data)
 
 

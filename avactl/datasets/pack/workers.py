@@ -14,7 +14,7 @@ import orjson
 
 from avactl.base.errors import HintedError
 from avactl.datasets.concurrent import in_threads
-from avactl.datasets.errors import StoreError
+from avactl.datasets.errors import ObjectStoreError
 from avactl.datasets.pack.model import Shard, Tell
 
 _WORKER_COMMAND = [sys.executable, "-P", "-m", "avactl.datasets.pack.worker"]
@@ -28,7 +28,7 @@ class WorkerError(HintedError):
         self.exit_code = code
 
 
-class Workers:
+class PackWorkers:
     """Processes that write shards. Use them in a `with` block."""
 
     def __init__(self, count: int, job: dict[str, Any], tell: Tell) -> None:
@@ -40,7 +40,7 @@ class Workers:
         self._running: list[subprocess.Popen[bytes]] = []
         self._failure: BaseException | None = None
 
-    def __enter__(self) -> Workers:
+    def __enter__(self) -> PackWorkers:
         for _ in range(self._count):
             self._idle.put(self._start())  # they import while the first shard is planned
         return self
@@ -94,7 +94,7 @@ class Workers:
             else:
                 raise WorkerError(message["error"], message["hint"], message["code"])
         hint = "if the system ended it for lack of memory, use fewer: `--jobs 1`"
-        raise StoreError(f"the process that wrote {shard.name} ended", hint)
+        raise ObjectStoreError(f"the process that wrote {shard.name} ended", hint)
 
     def _kill(self) -> None:
         with self._lock:

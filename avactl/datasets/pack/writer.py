@@ -10,11 +10,21 @@ from typing import Any
 import orjson
 
 from avactl.datasets.concurrent import in_threads
-from avactl.datasets.errors import DatasetError, StoreError
+from avactl.datasets.errors import DatasetError, ObjectStoreError
 from avactl.datasets.pack.formats import Log, encode_shard
 from avactl.datasets.pack.images import Resize, UnreadableImageError, is_image, parse_resize, resize_image
-from avactl.datasets.pack.model import RECORDS, SHARDS, STATE, Format, Item, Member, Settings, Shard, Tell
-from avactl.datasets.stores.store import CHUNK, Found, Store
+from avactl.datasets.pack.model import (
+    RECORDS,
+    SHARDS,
+    STATE,
+    ArchiveMember,
+    PackFormat,
+    PackItem,
+    Settings,
+    Shard,
+    Tell,
+)
+from avactl.datasets.stores.store import CHUNK, FoundObject, Store
 from avactl.datasets.text import display_name
 
 _READ_THREADS = 16
@@ -39,7 +49,7 @@ class ShardWriter:
         self._skipped = []
         name = shard.name + self._settings.format.suffix
         log, digest, size = Log(name), hashlib.sha256(), 0
-        items = [Item(*row) for row in orjson.loads(shard.rows)]
+        items = [PackItem(*row) for row in orjson.loads(shard.rows)]
 
         def content() -> Iterator[bytes]:
             nonlocal size
@@ -57,7 +67,9 @@ class ShardWriter:
             written = self._target.find(str(each["key"]))
             if written is None or written.size != each["size"]:
                 now = "is gone" if written is None else f"has {written.size:,} bytes"
-                raise StoreError(f"{self._target.location}/{each['key']} {now} after {each['size']:,} were written")
+                raise ObjectStoreError(
+                    f"{self._target.location}/{each['key']} {now} after {each['size']:,} were written"
+                )
         state = {
             "stamp": shard.stamp,
             "objects": objects,
@@ -73,9 +85,9 @@ class ShardWriter:
         self._target.write(key, content)
         return {"key": key, "size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
-    def _members(self, items: list[Item]) -> Iterator[Member]:
+    def _members(self, items: list[PackItem]) -> Iterator[ArchiveMember]:
         """Yield the files in order, with their content; several at once are read from a remote store."""
-        read: Iterable[tuple[Item, bytes | None]]
+        read: Iterable[tuple[PackItem, bytes | None]]
         if self._remote:
             read = in_threads(lambda item: (item, self._read_small(item)), items, _READ_THREADS, 2 * _READ_THREADS)
         else:
@@ -85,7 +97,7 @@ class ShardWriter:
             return (self._member(item, content) for item, content in read)
         return self._readable_members(read, self._resize)
 
-    def _count_read(self, read: Iterable[tuple[Item, bytes | None]]) -> Iterator[tuple[Item, bytes | None]]:
+    def _count_read(self, read: Iterable[tuple[PackItem, bytes | None]]) -> Iterator[tuple[PackItem, bytes | None]]:
         files = size = 0
         for pair in read:
             files += 1
@@ -96,10 +108,10 @@ class ShardWriter:
             yield pair
         self._tell(files, size)
 
-    def _readable_members(self, read: Iterable[tuple[Item, bytes | None]], size: Resize) -> Iterator[Member]:
+    def _readable_members(self, read: Iterable[tuple[PackItem, bytes | None]], size: Resize) -> Iterator[ArchiveMember]:
         """Yield the files with images resized; a sample with an unreadable one is left out as a whole."""
         for _, pairs in groupby(read, key=lambda pair: pair[0].sample):
-            sample: list[Member] = []
+            sample: list[ArchiveMember] = []
             readable = True
             for item, content in pairs:
                 member = self._member(item, content if content or not is_image(item.key) else self._read_whole(item))
@@ -112,29 +124,29 @@ class ShardWriter:
                         self._skipped.append(item.key)
                         readable = False
                     else:
-                        member = Member(item, len(new), new)
+                        member = ArchiveMember(item, len(new), new)
                 sample.append(member)
             if readable:
                 yield from sample
 
-    def _read_small(self, item: Item) -> bytes | None:
+    def _read_small(self, item: PackItem) -> bytes | None:
         """Return the content of a file that is read ahead; None for a large one."""
         return self._source.read(_as_found(item)) if item.size <= CHUNK else None
 
-    def _read_whole(self, item: Item) -> bytes:
+    def _read_whole(self, item: PackItem) -> bytes:
         return self._source.read(_as_found(item))
 
-    def _member(self, item: Item, content: bytes | None) -> Member:
+    def _member(self, item: PackItem, content: bytes | None) -> ArchiveMember:
         """Return a file with its content checked, or to be checked as it is streamed."""
         if content is None:
-            if self._settings.format is Format.webdataset:
-                return Member(item, item.size, self._check_stream(item))
+            if self._settings.format is PackFormat.webdataset:
+                return ArchiveMember(item, item.size, self._check_stream(item))
             content = self._read_whole(item)
         if item.sha256:
             _want_digest(item, hashlib.sha256(content).hexdigest())
-        return Member(item, item.size, content)
+        return ArchiveMember(item, item.size, content)
 
-    def _check_stream(self, item: Item) -> Iterator[bytes]:
+    def _check_stream(self, item: PackItem) -> Iterator[bytes]:
         digest = hashlib.sha256()
         for chunk in self._source.stream(_as_found(item)):
             digest.update(chunk)
@@ -143,11 +155,11 @@ class ShardWriter:
             _want_digest(item, digest.hexdigest())
 
 
-def _as_found(item: Item) -> Found:
-    return Found(item.key, item.size, item.etag, item.stamp)
+def _as_found(item: PackItem) -> FoundObject:
+    return FoundObject(item.key, item.size, item.etag, item.stamp)
 
 
-def _want_digest(item: Item, sha256: str) -> None:
+def _want_digest(item: PackItem, sha256: str) -> None:
     if sha256 != item.sha256:
         message = (
             f"{display_name(item.key)} has other content than the manifest says: SHA-256 {sha256}, not {item.sha256}"

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 from avactl.base.terminal import shorten_middle, visible_text
-from avactl.datasets.errors import ChangedError, DatasetError, StoreError
-from avactl.datasets.stores.locations import Location, key_problem
-from avactl.datasets.stores.store import CHUNK, Found
+from avactl.datasets.errors import ChangedError, DatasetError, ObjectStoreError
+from avactl.datasets.stores.locations import StoreLocation, key_problem
+from avactl.datasets.stores.store import CHUNK, FoundObject
 
 PARTIAL = ".partial"
 """End of the names of files that are being written; such files are never listed."""
@@ -23,13 +23,13 @@ class LocalStore:
     Symbolic links are errors unless they are followed: a directory of somebody else could lead anywhere.
     """
 
-    def __init__(self, location: Location, follow: bool = False) -> None:
+    def __init__(self, location: StoreLocation, follow: bool = False) -> None:
         self.location = location
         self._root = location.path.rstrip("/") + "/"
         self._follow = follow
         self._flags = _READ_FLAGS if follow else _READ_FLAGS | os.O_NOFOLLOW
 
-    def objects(self, below: str = "") -> Iterator[Found]:
+    def objects(self, below: str = "") -> Iterator[FoundObject]:
         """Yield all files. Raises DatasetError, StoreError."""
         start = f"{below.rstrip('/')}/" if below else ""
         try:
@@ -38,7 +38,7 @@ class LocalStore:
             raise self._failure(start, error) from None
         yield from self._walk(start, ((about.st_dev, about.st_ino),))
 
-    def _walk(self, directory: str, parents: tuple[tuple[int, int], ...]) -> Iterator[Found]:
+    def _walk(self, directory: str, parents: tuple[tuple[int, int], ...]) -> Iterator[FoundObject]:
         try:
             with os.scandir(self._root + directory) as entries:
                 # A directory sorts as its files do: `a-b`, `a/x`, `a0`.
@@ -67,7 +67,7 @@ class LocalStore:
             elif not stat.S_ISREG(about.st_mode):
                 raise DatasetError(f"{self._name(key)} is neither a file nor a directory", "remove it")
             elif not name.endswith(PARTIAL):
-                yield Found(key, about.st_size, "", str(about.st_mtime_ns))
+                yield FoundObject(key, about.st_size, "", str(about.st_mtime_ns))
 
     def directories(self, below: str = "") -> list[str]:
         """Return the names of the directories directly below a path. Raises StoreError."""
@@ -79,7 +79,7 @@ class LocalStore:
         except OSError as error:
             raise self._failure(below, error) from None
 
-    def find(self, key: str) -> Found | None:
+    def find(self, key: str) -> FoundObject | None:
         """Return one file; None if it does not exist."""
         try:
             about = os.stat(self._root + key, follow_symlinks=self._follow)
@@ -87,9 +87,9 @@ class LocalStore:
             return None
         except OSError as error:
             raise self._failure(key, error) from None
-        return Found(key, about.st_size, "", str(about.st_mtime_ns)) if stat.S_ISREG(about.st_mode) else None
+        return FoundObject(key, about.st_size, "", str(about.st_mtime_ns)) if stat.S_ISREG(about.st_mode) else None
 
-    def read(self, found: Found) -> bytes:
+    def read(self, found: FoundObject) -> bytes:
         """Return the content of a file. Raises ChangedError, StoreError."""
         descriptor = self._open(found)
         try:
@@ -104,7 +104,7 @@ class LocalStore:
         finally:
             os.close(descriptor)
 
-    def stream(self, found: Found) -> Iterator[bytes]:
+    def stream(self, found: FoundObject) -> Iterator[bytes]:
         """Yield the content of a file in chunks. Raises ChangedError, StoreError."""
         descriptor = self._open(found)
         try:
@@ -118,7 +118,7 @@ class LocalStore:
         finally:
             os.close(descriptor)
 
-    def _open(self, found: Found) -> int:
+    def _open(self, found: FoundObject) -> int:
         try:
             return os.open(self._root + found.key, self._flags)
         except FileNotFoundError:
@@ -126,7 +126,7 @@ class LocalStore:
         except OSError as error:
             raise self._failure(found.key, error) from None
 
-    def _want_same(self, found: Found, size: int, descriptor: int) -> None:
+    def _want_same(self, found: FoundObject, size: int, descriptor: int) -> None:
         about = os.fstat(descriptor)
         if size != found.size or about.st_size != size:
             now = max(size, about.st_size)
@@ -174,5 +174,5 @@ class LocalStore:
     def _name(self, key: str) -> str:
         return visible_text(shorten_middle(self._root + key.rstrip("/"), 200))
 
-    def _failure(self, key: str, error: OSError) -> StoreError:
-        return StoreError(f"{self._name(key)}: {(error.strerror or str(error)).lower()}")
+    def _failure(self, key: str, error: OSError) -> ObjectStoreError:
+        return ObjectStoreError(f"{self._name(key)}: {(error.strerror or str(error)).lower()}")

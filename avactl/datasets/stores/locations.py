@@ -23,7 +23,7 @@ _IS_URL = re.compile(
 _IS_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]*").fullmatch
 
 
-class Location(NamedTuple):
+class StoreLocation(NamedTuple):
     """A directory, or a prefix of a bucket."""
 
     scheme: str
@@ -42,7 +42,7 @@ class Location(NamedTuple):
         path = self.path if self.scheme == "file" else f"/{self.path}" if self.path else ""
         return f"{self.scheme}://{self.bucket}{path.rstrip('/')}"
 
-    def contains(self, other: Location) -> bool:
+    def contains(self, other: StoreLocation) -> bool:
         """Return True for the same place, or one below; symbolic links of directories are resolved."""
         places = (
             each._replace(path=os.path.realpath(each.path)) if not each.bucket else each for each in (self, other)
@@ -51,15 +51,15 @@ class Location(NamedTuple):
         return inner.startswith(outer)
 
 
-def parse_location(text: str) -> Location:
+def parse_location(text: str) -> StoreLocation:
     """Parse a URL or the path of a directory. Raises ArgumentError."""
     scheme, separator, rest = text.partition("://")
     if not separator:
-        return Location("file", "", os.path.abspath(text))
+        return StoreLocation("file", "", os.path.abspath(text))
     if scheme == "file":
         if not rest.startswith("/"):
             raise ArgumentError(f"`{text}` is not a file URL", "write `file:///path`, or the path alone")
-        return Location("file", "", os.path.abspath(rest))
+        return StoreLocation("file", "", os.path.abspath(rest))
     bucket, _, prefix = rest.partition("/")
     if scheme not in SCHEMES:
         hint = f"use a directory, or one of {', '.join(f'{each}://' for each in SCHEMES)}"
@@ -72,7 +72,7 @@ def parse_location(text: str) -> Location:
     prefix = prefix.rstrip("/")
     if prefix and (problem := key_problem(prefix)):
         raise ArgumentError(f"the prefix of `{text}` {problem}", "write the prefix as in the store")
-    return Location(scheme, bucket, prefix)
+    return StoreLocation(scheme, bucket, prefix)
 
 
 def key_problem(key: str) -> str:

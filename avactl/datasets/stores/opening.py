@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from avactl.datasets.errors import ArgumentError
 from avactl.datasets.stores.local import LocalStore
-from avactl.datasets.stores.locations import Location, parse_location
+from avactl.datasets.stores.locations import StoreLocation, parse_location
 from avactl.datasets.stores.store import Store
 
 
-def open_store(location: Location | str, endpoint: str = "", follow: bool = False) -> Store:
+def open_store(location: StoreLocation | str, endpoint: str = "", follow: bool = False) -> Store:
     """Open a location. `endpoint`: URL of an S3 service; `follow`: follow symbolic links of directories.
 
     Raises ArgumentError, StoreError.

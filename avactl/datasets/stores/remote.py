@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from avactl.base.installation import install_command
 from avactl.base.terminal import shorten_middle, visible_text
-from avactl.datasets.errors import ArgumentError, ChangedError, DatasetError, StoreError
+from avactl.datasets.errors import ArgumentError, ChangedError, DatasetError, ObjectStoreError
 from avactl.datasets.stores.aws_profile import read_profile
-from avactl.datasets.stores.locations import Location, key_problem
-from avactl.datasets.stores.store import CHUNK, Found
+from avactl.datasets.stores.locations import StoreLocation, key_problem
+from avactl.datasets.stores.store import CHUNK, FoundObject
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -33,13 +33,13 @@ _CREDENTIALS_HINT = (
 class RemoteStore:
     """A prefix of a bucket. See `Store`. Credentials come from the environment, a profile, or the machine."""
 
-    def __init__(self, location: Location, endpoint: str = "") -> None:
+    def __init__(self, location: StoreLocation, endpoint: str = "") -> None:
         """Raises StoreError if the package obstore is not installed, ArgumentError for settings that it rejects."""
         try:
             import obstore
             from obstore import exceptions
         except ModuleNotFoundError:
-            raise StoreError("object stores require the package obstore", install_command("dataset")) from None
+            raise ObjectStoreError("object stores require the package obstore", install_command("dataset")) from None
         self.location = location
         self._prefix = f"{location.path}/" if location.path else ""
         self._obstore, self._exceptions = obstore, exceptions
@@ -50,7 +50,7 @@ class RemoteStore:
                 f"{location}: {_error_text(error)}", "check `--endpoint` and the AWS_ variables"
             ) from None
 
-    def objects(self, below: str = "") -> Iterator[Found]:
+    def objects(self, below: str = "") -> Iterator[FoundObject]:
         """Yield all objects. Raises StoreError, DatasetError."""
         last, prefix = "", (self._prefix + below).rstrip("/")
         with self._convert_errors(below):
@@ -68,7 +68,9 @@ class RemoteStore:
                     self._want_key(key)
                 if key <= last and last:
                     hint = "snapshot a smaller prefix; only stores that list in the order of keys are supported"
-                    raise StoreError(f"{self.location} lists `{visible_text(key)}` after `{visible_text(last)}`", hint)
+                    raise ObjectStoreError(
+                        f"{self.location} lists `{visible_text(key)}` after `{visible_text(last)}`", hint
+                    )
                 last = key
                 yield _as_found(key, meta)
 
@@ -79,7 +81,7 @@ class RemoteStore:
             found = self._obstore.list_with_delimiter(self._store, prefix or None)
         return sorted(path.rstrip("/").rpartition("/")[2] for path in found["common_prefixes"])
 
-    def find(self, key: str) -> Found | None:
+    def find(self, key: str) -> FoundObject | None:
         """Return one object; None if it does not exist."""
         try:
             with self._convert_errors(key):
@@ -87,11 +89,11 @@ class RemoteStore:
         except FileNotFoundError:
             return None
 
-    def read(self, found: Found) -> bytes:
+    def read(self, found: FoundObject) -> bytes:
         """Return the content of an object. Raises ChangedError, StoreError."""
         return b"".join(self.stream(found))
 
-    def stream(self, found: Found) -> Iterator[bytes]:
+    def stream(self, found: FoundObject) -> Iterator[bytes]:
         """Yield the content of an object in chunks. Raises ChangedError, StoreError."""
         name, size = self._name(found.key), 0
         options: Any = {"if_match": f'"{found.etag}"'} if found.etag else None
@@ -153,25 +155,31 @@ class RemoteStore:
             yield
         except FileNotFoundError as error:
             if "NoSuchBucket" in str(error):
-                raise StoreError(f"{bucket}: no such bucket", "check the name, `--endpoint` and the region") from None
+                raise ObjectStoreError(
+                    f"{bucket}: no such bucket", "check the name, `--endpoint` and the region"
+                ) from None
             raise
         except errors.PreconditionError:
             raise
         except (errors.PermissionDeniedError, errors.UnauthenticatedError):
             hint = "the credentials need the right to list and read; to write for `pack`"
-            raise StoreError(f"{name}: access denied", hint) from None
+            raise ObjectStoreError(f"{name}: access denied", hint) from None
         except errors.BaseError as error:
             text = _error_text(error)
             if "contained empty path segment" in text or "invalid path" in text:
                 raise DatasetError(f"{self.location}: {text}", "rename the object") from None
             if "NoSuchBucket" in str(error):
-                raise StoreError(f"{bucket}: no such bucket", "check the name, `--endpoint` and the region") from None
+                raise ObjectStoreError(
+                    f"{bucket}: no such bucket", "check the name, `--endpoint` and the region"
+                ) from None
             if "credential" in text.lower() or "169.254" in text or "/latest/" in text:
-                raise StoreError(f"{bucket}: no credentials", _CREDENTIALS_HINT) from None
-            raise StoreError(f"{name}: {text}", "check `--endpoint` and the network; run the command again") from None
+                raise ObjectStoreError(f"{bucket}: no credentials", _CREDENTIALS_HINT) from None
+            raise ObjectStoreError(
+                f"{name}: {text}", "check `--endpoint` and the network; run the command again"
+            ) from None
 
 
-def _open_store(location: Location, endpoint: str) -> ObjectStore:
+def _open_store(location: StoreLocation, endpoint: str) -> ObjectStore:
     from obstore.store import GCSStore, S3Store
 
     if location.scheme == "gs":
@@ -193,9 +201,9 @@ def _open_store(location: Location, endpoint: str) -> ObjectStore:
     return S3Store(location.bucket, config=config, client_options=client, retry_config=_RETRIES)
 
 
-def _as_found(key: str, meta: Any) -> Found:
+def _as_found(key: str, meta: Any) -> FoundObject:
     etag = (meta.get("e_tag") or "").strip('"')
-    return Found(key, meta["size"], etag, etag)
+    return FoundObject(key, meta["size"], etag, etag)
 
 
 def _error_text(error: BaseException) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol
 
-from avactl.datasets.stores.locations import Location
+from avactl.datasets.stores.locations import StoreLocation
 
 CHUNK = 8 * 1024 * 1024
 """Bytes read or written at once."""
 
 
-class Found(NamedTuple):
+class FoundObject(NamedTuple):
     """An object as listed."""
 
     key: str
@@ -27,9 +27,9 @@ class Store(Protocol):
     """Objects below one location."""
 
     @property
-    def location(self) -> Location: ...
+    def location(self) -> StoreLocation: ...
 
-    def objects(self, below: str = "") -> Iterator[Found]:
+    def objects(self, below: str = "") -> Iterator[FoundObject]:
         """Yield all objects in the order of their keys' UTF-8 bytes. Raises StoreError, DatasetError for odd names."""
         ...
 
@@ -37,15 +37,15 @@ class Store(Protocol):
         """Return the names of the directories directly below a path; none if it does not exist."""
         ...
 
-    def find(self, key: str) -> Found | None:
+    def find(self, key: str) -> FoundObject | None:
         """Return one object; None if it does not exist."""
         ...
 
-    def read(self, found: Found) -> bytes:
+    def read(self, found: FoundObject) -> bytes:
         """Return the content. Raises ChangedError if it is not the listed object any more."""
         ...
 
-    def stream(self, found: Found) -> Iterator[bytes]:
+    def stream(self, found: FoundObject) -> Iterator[bytes]:
         """Yield the content in chunks. Raises ChangedError at its end if it is not the listed object any more."""
         ...
 

@@ -38,13 +38,13 @@ class Node:
 
     name: str
     amounts: tuple[int, ...]
-    """Capacity in the order of `State.resources`, e.g. CPU milli, memory bytes, pods."""
+    """Capacity in the order of `AllocationState.resources`, e.g. CPU milli, memory bytes, pods."""
     gpus: int = 0
     model: str = _UNKNOWN_MODEL
     machine: Machine | None = None
     """Machine type; None if the links are unknown."""
     domains: tuple[Hashable | None, ...] = ()
-    """Domain names in the order of `State.levels`: block, rack, NVLink domain, …; None or omitted: none."""
+    """Domain names in the order of `AllocationState.levels`: block, rack, NVLink domain, …; None or omitted: none."""
     missing: int = 0
     """Mask of unusable GPUs."""
 
@@ -62,7 +62,7 @@ class Booking:
 
 
 @dataclass(slots=True)
-class State:
+class AllocationState:
     """Nodes and bookings. The arrays are read-only for callers; methods change them."""
 
     resources: tuple[str, ...]
@@ -323,9 +323,9 @@ class State:
         if not self._marks:
             del self._undo[mark:]
 
-    def copy(self) -> State:
+    def copy(self) -> AllocationState:
         """Return an independent copy."""
-        other = State(self.resources, self.levels, self.size, self.width, self.most_cpu)
+        other = AllocationState(self.resources, self.levels, self.size, self.width, self.most_cpu)
         for name in (*_ARRAYS, "model_free"):
             setattr(other, name, getattr(self, name).copy())
         other.names, other.slots = list(self.names), dict(self.slots)
@@ -336,7 +336,7 @@ class State:
         other.preferred = {key: weights.copy() for key, weights in self.preferred.items()}
         return other
 
-    def emptied(self) -> State:
+    def emptied(self) -> AllocationState:
         """Return a copy without bookings."""
         other = self.copy()
         other.bookings, other.held = {}, [set() for _ in self.held]

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from avactl.hardware.placement.allocation import ABSENT, State
+from avactl.hardware.placement.allocation import ABSENT, AllocationState
 from avactl.hardware.placement.fragmentation import Ints
-from avactl.hardware.placement.gang import Gang, Role, count_fitting, place_gang
+from avactl.hardware.placement.gang import Gang, GangRole, count_fitting, place_gang
 from avactl.hardware.placement.request import Request
 from avactl.hardware.placement.score import Scorer
 
@@ -26,7 +26,7 @@ Barred = set[frozenset[Hashable]]
 """Sets of pods of one node of which some found no other place."""
 
 
-class Move(NamedTuple):
+class GangMove(NamedTuple):
     """Move of a pod from one node to another."""
 
     key: Hashable
@@ -36,7 +36,7 @@ class Move(NamedTuple):
     """GPU mask on the target."""
 
 
-def make_whole(scorer: Scorer, key: Hashable, gang: Gang, movable: Movable) -> list[Move] | None:
+def make_whole(scorer: Scorer, key: Hashable, gang: Gang, movable: Movable) -> list[GangMove] | None:
     """Return moves after which the gang's minimum members fit; [] if they already fit, None if impossible.
 
     `movable` are the bookings that may move, with their requests: pods of jobs that checkpoint and allow it. For each
@@ -55,7 +55,7 @@ def make_whole(scorer: Scorer, key: Hashable, gang: Gang, movable: Movable) -> l
     return min(feasible_plans, key=len, default=None)
 
 
-def _slots_to_search(state: State, gang: Gang) -> Iterator[Ints]:
+def _slots_to_search(state: AllocationState, gang: Gang) -> Iterator[Ints]:
     """Yield the sets of slots in which the gang must stay."""
     if gang.within is None:
         yield np.arange(state.size)
@@ -65,7 +65,7 @@ def _slots_to_search(state: State, gang: Gang) -> Iterator[Ints]:
         yield np.flatnonzero(domain == name)
 
 
-def _plan_in_domain(scorer: Scorer, key: Hashable, gang: Gang, movable: Movable, slots: Ints) -> list[Move] | None:
+def _plan_in_domain(scorer: Scorer, key: Hashable, gang: Gang, movable: Movable, slots: Ints) -> list[GangMove] | None:
     """Plan moves within one domain. Nodes whose pods find no other place are excluded, and planning restarts."""
     state = scorer.state
     barred: Barred = set()
@@ -105,14 +105,14 @@ def _remove_pods_for_gang(
                 state.release(pod)
             only = np.zeros(len(state.free), np.bool_)
             only[node] = True
-            single = Gang((Role(role.name, role.request, 1),))
+            single = Gang((GangRole(role.name, role.request, 1),))
             if place_gang(scorer, (key, number, role.name), single, only) is None:
                 return None
     return freed
 
 
 def _node_with_fewest_moves(
-    state: State, request: Request, movable: Movable, slots: Ints, barred: Barred
+    state: AllocationState, request: Request, movable: Movable, slots: Ints, barred: Barred
 ) -> tuple[int, frozenset[Hashable]] | None:
     """Return the node on which the fewest pods must move for one more member, and these pods."""
     now = count_fitting(state, request, slots)
@@ -138,7 +138,7 @@ def _node_with_fewest_moves(
 
 
 def _fewest_pods(
-    state: State, request: Request, slot: int, keys: list[Hashable], least: int, most: int, barred: Barred
+    state: AllocationState, request: Request, slot: int, keys: list[Hashable], least: int, most: int, barred: Barred
 ) -> frozenset[Hashable] | None:
     """Return the fewest pods of a node to move, at most `most`; `least` is a lower bound."""
     here = np.array([slot])
@@ -170,7 +170,7 @@ def _fewest_pods(
     return None if len(chosen) > most or chosen in barred else chosen
 
 
-def _place_elsewhere(scorer: Scorer, movable: Movable, freed: Freed) -> tuple[list[Move], Hashable | None]:
+def _place_elsewhere(scorer: Scorer, movable: Movable, freed: Freed) -> tuple[list[GangMove], Hashable | None]:
     """Find new places for the removed pods, the largest first; the second value is a pod without one."""
     moves = []
     pods = sorted(freed, key=lambda pod: (-movable[pod[0]].total_milli, str(pod[0])))
@@ -179,5 +179,5 @@ def _place_elsewhere(scorer: Scorer, movable: Movable, freed: Freed) -> tuple[li
         if choice is None:
             return [], key
         scorer.state.book(key, choice.booking(movable[key]))
-        moves.append(Move(key, source, choice.node, choice.gpus))
+        moves.append(GangMove(key, source, choice.node, choice.gpus))
     return moves, None

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from avactl.hardware.placement.allocation import ABSENT, MILLI_PER_GPU, State
+from avactl.hardware.placement.allocation import ABSENT, MILLI_PER_GPU, AllocationState
 from avactl.hardware.placement.fragmentation import Ints
-from avactl.hardware.placement.gang import Gang, Role, count_fitting, place_gang
+from avactl.hardware.placement.gang import Gang, GangRole, count_fitting, place_gang
 from avactl.hardware.placement.masks import Mask
 from avactl.hardware.placement.request import Request
 from avactl.hardware.placement.score import Scorer
@@ -47,7 +47,7 @@ class Cause(NamedTuple):
     best: int
     """The largest amount left on one of them, in its unit; 0 if not applicable."""
     resource: str = ""
-    """The resource, if it is one of `State.resources`."""
+    """The resource, if it is one of `AllocationState.resources`."""
 
 
 class PodReason(NamedTuple):
@@ -80,7 +80,7 @@ class DomainRoom(NamedTuple):
 class GangReason(NamedTuple):
     """Reasons why a gang does not fit: those of its first role that does not."""
 
-    role: Role
+    role: GangRole
     within: str | None
     room: int
     """Members that fit now: in the cluster, or in the best domain if one must hold all."""
@@ -94,7 +94,7 @@ class GangReason(NamedTuple):
     """Diagnosis of one member."""
 
 
-def why_pod(state: State, request: Request, feasible: Mask | None = None) -> PodReason:
+def why_pod(state: AllocationState, request: Request, feasible: Mask | None = None) -> PodReason:
     """Count the nodes by the first requirement of a request that they do not meet."""
     slots = np.flatnonzero(state.capacity[: state.size, 0] != ABSENT)
     left = np.ones(len(slots), np.bool_)
@@ -111,7 +111,7 @@ def why_pod(state: State, request: Request, feasible: Mask | None = None) -> Pod
 
 
 def _find_lacks(
-    state: State, request: Request, slots: Ints, feasible: Mask | None
+    state: AllocationState, request: Request, slots: Ints, feasible: Mask | None
 ) -> Iterator[tuple[Lack, str, npt.NDArray[np.bool_], npt.NDArray[np.integer] | None]]:
     """Yield lack, resource, the nodes that lack it and their amounts of it, from permanent lacks to transient ones."""
     if request.gpus and request.models:
@@ -148,7 +148,7 @@ def _find_lacks(
             yield Lack.RESOURCE, name, free < request.amounts[column], free
 
 
-def why_gang(state: State, gang: Gang, feasible: Mask | None = None) -> GangReason | None:
+def why_gang(state: AllocationState, gang: Gang, feasible: Mask | None = None) -> GangReason | None:
     """Return the reasons for the first role that does not fit, largest GPU requests first; None if each fits alone.
 
     With None the gang fits, or its roles do not fit together.
@@ -168,7 +168,7 @@ def why_gang(state: State, gang: Gang, feasible: Mask | None = None) -> GangReas
 
 
 def fits_empty(
-    state: State,
+    state: AllocationState,
     gang: Gang,
     feasible: Mask | None = None,
     allowed: Mapping[Hashable, npt.NDArray[np.bool_]] | None = None,
@@ -182,7 +182,7 @@ def fits_empty(
     return place_gang(Scorer(empty), "", gang, feasible) is not None
 
 
-def _domain_capacities(state: State, within: str | None, room: Ints) -> list[DomainRoom]:
+def _domain_capacities(state: AllocationState, within: str | None, room: Ints) -> list[DomainRoom]:
     """Return the capacity of each domain, largest first; of the whole cluster if no level is required."""
     if within is None:
         return [DomainRoom("", int(room.sum()))]

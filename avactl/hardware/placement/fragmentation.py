@@ -18,7 +18,7 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
-from avactl.hardware.placement.allocation import State
+from avactl.hardware.placement.allocation import AllocationState
 from avactl.hardware.placement.request import Request
 
 Floats = npt.NDArray[np.float64]
@@ -147,13 +147,13 @@ class Measure:
         result: Floats = np.maximum(total - usable, 0.0)
         return result
 
-    def cost(self, state: State, slots: Ints) -> Floats:
+    def cost(self, state: AllocationState, slots: Ints) -> Floats:
         """Return the sum of both measures for nodes in their current state."""
         free, gpus = state.free[slots], state.gpu_free[slots, : state.width].astype(np.int64)
         total = state.gpu_total[slots].astype(np.int64)
         return self.lost(self.chances(free, state.model[slots], state.models), gpus) + self.stranded(free, total)
 
-    def pressure(self, state: State) -> Floats:
+    def pressure(self, state: AllocationState) -> Floats:
         """Return by GPU model the loss that a flexible pod causes to pods restricted to it, per milli.
 
         Assuming that as much arrives as is free, pods restricted to some models request their share of all free GPUs.

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from avactl.hardware.placement.allocation import ABSENT, MILLI_PER_GPU, Booking, State
+from avactl.hardware.placement.allocation import ABSENT, MILLI_PER_GPU, AllocationState, Booking
 from avactl.hardware.placement.fragmentation import Ints
 from avactl.hardware.placement.masks import Mask
 from avactl.hardware.placement.request import Request
@@ -21,7 +21,7 @@ roles can compete."""
 
 
 @dataclass(frozen=True, slots=True)
-class Role:
+class GangRole:
     """Members of a gang with equal requests."""
 
     name: str
@@ -34,12 +34,12 @@ class Role:
 class Gang:
     """Pods that start together."""
 
-    roles: tuple[Role, ...]
+    roles: tuple[GangRole, ...]
     within: str | None = None
     """Level of which one domain must hold all members; None: as close as possible."""
 
 
-class Member(NamedTuple):
+class GangMember(NamedTuple):
     """Placement of one gang member."""
 
     role: str
@@ -50,7 +50,7 @@ class Member(NamedTuple):
 
 
 def count_fitting(
-    state: State, request: Request, slots: Ints, feasible: Mask | None = None, empty: bool = False
+    state: AllocationState, request: Request, slots: Ints, feasible: Mask | None = None, empty: bool = False
 ) -> Ints:
     """Return the number of such pods that fit on each node, with `empty` on each empty node.
 
@@ -79,7 +79,9 @@ def count_fitting(
     return room
 
 
-def _count_fitting_by_gpus(state: State, request: Request, slots: Ints, gpus: npt.NDArray[np.integer]) -> Ints:
+def _count_fitting_by_gpus(
+    state: AllocationState, request: Request, slots: Ints, gpus: npt.NDArray[np.integer]
+) -> Ints:
     if request.milli < MILLI_PER_GPU:
         shares: Ints = (np.maximum(gpus, 0) // request.milli).sum(1).astype(np.int64)
         return shares
@@ -96,7 +98,7 @@ def _count_fitting_by_gpus(state: State, request: Request, slots: Ints, gpus: np
     return result
 
 
-def place_gang(scorer: Scorer, key: Hashable, gang: Gang, feasible: Mask | None = None) -> list[Member] | None:
+def place_gang(scorer: Scorer, key: Hashable, gang: Gang, feasible: Mask | None = None) -> list[GangMember] | None:
     """Book the minimum members of every role under `(key, role, number)`; None, and no booking, if they do not fit.
 
     A single node is best, then one domain of the narrowest level that holds the gang, the one with least spare capacity
@@ -122,15 +124,15 @@ def place_gang(scorer: Scorer, key: Hashable, gang: Gang, feasible: Mask | None 
     return None
 
 
-def _place_single_pod(scorer: Scorer, key: Hashable, role: Role, feasible: Mask | None) -> list[Member] | None:
+def _place_single_pod(scorer: Scorer, key: Hashable, role: GangRole, feasible: Mask | None) -> list[GangMember] | None:
     choice = scorer.choose(role.request, feasible)
     if choice is None:
         return None
     scorer.state.book((key, role.name, 0), choice.booking(role.request))
-    return [Member(role.name, 0, choice.node, choice.gpus)]
+    return [GangMember(role.name, 0, choice.node, choice.gpus)]
 
 
-def _domains_by_level(state: State, within: str | None) -> Iterator[tuple[int, Ints]]:
+def _domains_by_level(state: AllocationState, within: str | None) -> Iterator[tuple[int, Ints]]:
     """Yield levels from single nodes up to the whole cluster or the required level: number, and domain by slot.
 
     A node outside of a level's domains is its own domain.
@@ -146,7 +148,9 @@ def _domains_by_level(state: State, within: str | None) -> Iterator[tuple[int, I
         yield -1, np.zeros(state.size, np.int64)
 
 
-def _tightest_domains(scorer: Scorer, roles: list[Role], level: int, domain: Ints, room: list[Ints]) -> Iterator[Ints]:
+def _tightest_domains(
+    scorer: Scorer, roles: list[GangRole], level: int, domain: Ints, room: list[Ints]
+) -> Iterator[Ints]:
     """Yield the slots of each domain with capacity for every role, the tightest first."""
     state = scorer.state
     names, first, inverse = np.unique(domain, return_index=True, return_inverse=True)
@@ -170,13 +174,13 @@ def _tightest_domains(scorer: Scorer, roles: list[Role], level: int, domain: Int
             yield slots
 
 
-def _total_demand(roles: Sequence[Role]) -> tuple[int, Ints]:
+def _total_demand(roles: Sequence[GangRole]) -> tuple[int, Ints]:
     """Return the demand of the minimum members of all roles: GPU milli, and the amount of each resource."""
     amounts: Ints = np.array([[role.least * amount for amount in role.request.amounts] for role in roles], np.int64)
     return sum(role.least * role.request.total_milli for role in roles), amounts.sum(0)
 
 
-def _has_enough_in_total(state: State, slots: Ints, gpus: int, amounts: Ints) -> bool:
+def _has_enough_in_total(state: AllocationState, slots: Ints, gpus: int, amounts: Ints) -> bool:
     """Return True if nodes have enough in total: a cheap necessary condition."""
     free = np.maximum(state.free[slots], 0).sum(0)
     return bool((free >= amounts).all()) and int(np.maximum(state.gpu_free[slots], 0).sum()) >= gpus
@@ -188,9 +192,9 @@ def _sum_by_group(groups: Ints, amounts: Ints, count: int) -> Ints:
 
 
 def _place_roles(
-    scorer: Scorer, key: Hashable, roles: list[Role], slots: Ints, level: int, feasible: Mask | None
-) -> list[Member] | None:
-    placed: list[Member] = []
+    scorer: Scorer, key: Hashable, roles: list[GangRole], slots: Ints, level: int, feasible: Mask | None
+) -> list[GangMember] | None:
+    placed: list[GangMember] = []
     for role in roles:
         room = count_fitting(scorer.state, role.request, slots, feasible)
         if int(room.sum()) < role.least:
@@ -241,18 +245,18 @@ def _fewest_nodes(scorer: Scorer, request: Request, slots: Ints, room: Ints, nee
     return taken
 
 
-def _book_members(scorer: Scorer, key: Hashable, role: Role, counts: list[tuple[int, int]]) -> list[Member]:
+def _book_members(scorer: Scorer, key: Hashable, role: GangRole, counts: list[tuple[int, int]]) -> list[GangMember]:
     state, request = scorer.state, role.request
-    placed: list[Member] = []
+    placed: list[GangMember] = []
     for node, count in (counts[index] for index in contiguous(state, [node for node, _ in counts])):
         for gpus in _choose_gpus(state, request, node, count):
-            member = Member(role.name, len(placed), node, gpus)
+            member = GangMember(role.name, len(placed), node, gpus)
             state.book((key, role.name, member.number), Booking(node, request.amounts, gpus, request.milli))
             placed.append(member)
     return placed
 
 
-def contiguous(state: State, nodes: Sequence[int]) -> list[int]:
+def contiguous(state: AllocationState, nodes: Sequence[int]) -> list[int]:
     """Return the order of nodes, as indexes, in which those of one domain are neighbours at every topology level.
 
     A ring over the nodes in this order enters each domain once. Domains keep the order of their first nodes.
@@ -265,7 +269,7 @@ def contiguous(state: State, nodes: Sequence[int]) -> list[int]:
     return sorted(range(len(nodes)), key=paths.__getitem__)
 
 
-def _choose_gpus(state: State, request: Request, node: int, count: int) -> list[int]:
+def _choose_gpus(state: AllocationState, request: Request, node: int, count: int) -> list[int]:
     """Return the GPUs of each pod on a node: the best links one after the other; shares on the fullest fitting GPU."""
     if not request.gpus:
         return [0] * count

@@ -13,18 +13,18 @@ from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class QuotaLimit:
     """Limit on the GPUs of one model."""
 
     guaranteed: int
-    """Guaranteed GPUs, reclaimed on demand. Includes guaranteed machines (`Shape`) after `Quota.limit`."""
+    """Guaranteed GPUs, reclaimed on demand. Includes guaranteed machines (`QuotaShape`) after `QuotaNode.limit`."""
     borrow: int | None = 0
     """Idle GPUs that may be borrowed; None: unlimited."""
     weight: int = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class QuotaShape:
     """Guaranteed whole machines."""
 
     machines: int
@@ -32,23 +32,23 @@ class Shape:
     model: str
 
 
-_NOTHING = Limit(0, 0)
-_EVERYTHING = Limit(0, None)
+_NOTHING = QuotaLimit(0, 0)
+_EVERYTHING = QuotaLimit(0, None)
 
 
 @dataclass(frozen=True, slots=True)
-class Quota:
+class QuotaNode:
     """A node of the tree."""
 
     name: str
-    limits: Mapping[str, Limit] = field(default_factory=dict)
+    limits: Mapping[str, QuotaLimit] = field(default_factory=dict)
     """Limits by GPU model. Models listed neither here nor in `shapes` must not be used."""
-    shapes: tuple[Shape, ...] = ()
+    shapes: tuple[QuotaShape, ...] = ()
     parent: str | None = None
     amounts: tuple[int | None, ...] = ()
-    """Limits on CPU, memory, … in the order of `State.resources`; None or omitted: unlimited."""
+    """Limits on CPU, memory, … in the order of `AllocationState.resources`; None or omitted: unlimited."""
 
-    def limit(self, model: str) -> Limit:
+    def limit(self, model: str) -> QuotaLimit:
         """Return the limit for a model, including guaranteed machines."""
         given = self.limits.get(model, _NOTHING)
         whole = sum(shape.machines * shape.gpus for shape in self.shapes if shape.model == model)
@@ -75,7 +75,7 @@ class TeamWorkload:
     preemptible: bool = True
     """False for non-preemptible work: it uses guaranteed GPUs only; its surplus can still be reclaimed."""
     amounts: tuple[int, ...] = ()
-    """Amounts of each member, in the order of `State.resources`."""
+    """Amounts of each member, in the order of `AllocationState.resources`."""
     protected: bool = False
     """True if stopping it violates a disruption budget: chosen after comparable work that does not."""
     reclaim_only: bool = False
@@ -99,12 +99,12 @@ class TeamWorkload:
         return self.serving, self.priority
 
 
-class Refusal(NamedTuple):
+class QuotaRefusal(NamedTuple):
     """An exceeded limit."""
 
     quota: str
     resource: str | int
-    """A GPU model, or the index of a resource in `State.resources`."""
+    """A GPU model, or the index of a resource in `AllocationState.resources`."""
     used: int
     asked: int
     limit: int
@@ -115,7 +115,9 @@ class Refusal(NamedTuple):
 class Ledger:
     """GPU usage by team."""
 
-    def __init__(self, quotas: Iterator[Quota] | list[Quota] | tuple[Quota, ...], total: Mapping[str, int]) -> None:
+    def __init__(
+        self, quotas: Iterator[QuotaNode] | list[QuotaNode] | tuple[QuotaNode, ...], total: Mapping[str, int]
+    ) -> None:
         """`total`: GPUs by model. Raises ValueError for a missing parent or a cycle."""
         self.quotas = {quota.name: quota for quota in quotas}
         self.total = dict(total)
@@ -205,7 +207,7 @@ class Ledger:
         """Return teams and parents with usage, and the GPU models in use."""
         return self._used
 
-    def limit(self, team: str, model: str) -> Limit:
+    def limit(self, team: str, model: str) -> QuotaLimit:
         """Return a team's limit. Without a quota it has no guarantee, and may borrow all idle GPUs."""
         return self.quotas[team].limit(model) if team in self.quotas else _EVERYTHING
 
@@ -213,7 +215,7 @@ class Ledger:
         """Return the GPUs that a team uses beyond its guarantee."""
         return max(0, self.used(team, model) - self.limit(team, model).guaranteed)
 
-    def may_start(self, work: TeamWorkload) -> list[Refusal]:
+    def may_start(self, work: TeamWorkload) -> list[QuotaRefusal]:
         """Return the limits that prevent work from starting with all members; empty: only capacity is missing."""
         refusals = []
         for name in self._quota_chain(work.team):
@@ -221,12 +223,12 @@ class Ledger:
             borrow = limit.borrow if work.preemptible or name != work.team else 0
             if work.total and borrow is not None and used + work.total > limit.guaranteed + borrow:
                 most = limit.guaranteed + borrow
-                refusals.append(Refusal(name, work.model, used, work.total, most, limit.guaranteed))
+                refusals.append(QuotaRefusal(name, work.model, used, work.total, most, limit.guaranteed))
             for index, (most_of, amount) in enumerate(zip(self.quotas[name].amounts, work.amounts, strict=False)):
                 have = self._amounts.get(name, [])
                 now = have[index] if index < len(have) else 0
                 if most_of is not None and amount and now + work.members * amount > most_of:
-                    refusals.append(Refusal(name, index, now, work.members * amount, most_of, most_of))
+                    refusals.append(QuotaRefusal(name, index, now, work.members * amount, most_of, most_of))
         return refusals
 
     def shares(self, model: str, wanting: str | None = None, asked: int = 0) -> dict[str, float]:

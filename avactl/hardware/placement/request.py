@@ -13,14 +13,14 @@ class Request:
     """A pod's request. Raises ValueError for an invalid GPU share."""
 
     amounts: tuple[int, ...]
-    """Amounts in the order of `State.resources`."""
+    """Amounts in the order of `AllocationState.resources`."""
     gpus: int = 0
     milli: int = MILLI_PER_GPU
     """Milli of each GPU; below 1000 is a share of one GPU."""
     models: frozenset[str] = frozenset()
     """Acceptable GPU models; empty: all."""
     nodes: Hashable = None
-    """Key of the node set (`State.allow`) that it may use; None: all nodes."""
+    """Key of the node set (`AllocationState.allow`) that it may use; None: all nodes."""
     link: str = "any"
     """Slowest preferred link level between its GPUs."""
     required: bool = False

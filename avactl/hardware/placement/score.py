@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from avactl.hardware.placement.allocation import ABSENT, MILLI_PER_GPU, Booking, State
+from avactl.hardware.placement.allocation import ABSENT, MILLI_PER_GPU, AllocationState, Booking
 from avactl.hardware.placement.expected_workload import Workload, distance
 from avactl.hardware.placement.fragmentation import Floats, Ints, Measure
 from avactl.hardware.placement.links import Links
@@ -42,7 +42,7 @@ SPEED_VALUE_MILLI = 100.0
 """Value of 1 MB/s of the slowest pair for `links`, GPU milli: 1 GB/s outweighs fragmentation."""
 
 
-class Choice(NamedTuple):
+class ScoredChoice(NamedTuple):
     """Placement of a pod."""
 
     node: int
@@ -72,7 +72,7 @@ class _ScoreCache:
 class Scorer:
     """Chooses nodes of a state. It follows the state's journal, so any code may book."""
 
-    def __init__(self, state: State, workload: Workload | None = None, objective: Objective = "pack") -> None:
+    def __init__(self, state: AllocationState, workload: Workload | None = None, objective: Objective = "pack") -> None:
         """`workload`: the expected workload; None: it is learnt from arrivals (`learn`)."""
         self.state = state
         self.objective: Objective = objective
@@ -102,7 +102,9 @@ class Scorer:
             if distance(shares, self.measure.shares) > MAX_DRIFT:
                 self._set_expected_workload(shares)
 
-    def choose(self, request: Request, feasible: Mask | None = None, preferred: Floats | None = None) -> Choice | None:
+    def choose(
+        self, request: Request, feasible: Mask | None = None, preferred: Floats | None = None
+    ) -> ScoredChoice | None:
         """Return the node and GPUs with the least cost to the expected workload; None if the request fits nowhere.
 
         `feasible` restricts the nodes for this pod, by slot; `preferred` weighs them. Ties go to the lowest slot.
@@ -118,7 +120,7 @@ class Scorer:
         score = float(scores[node])
         if score == np.inf:
             return None
-        return Choice(node, int(self._classes[request].gpus[node]), score)
+        return ScoredChoice(node, int(self._classes[request].gpus[node]), score)
 
     def scores(self, request: Request) -> Floats:
         """Return the cost of every slot, GPU milli; infinite if the request does not fit. Read-only."""
@@ -316,7 +318,7 @@ class Scorer:
         return cost
 
 
-def place(scorer: Scorer, key: Hashable, request: Request) -> Choice | None:
+def place(scorer: Scorer, key: Hashable, request: Request) -> ScoredChoice | None:
     """Choose for a request and book it under the key."""
     choice = scorer.choose(request)
     if choice is not None:

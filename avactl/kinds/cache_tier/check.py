@@ -8,7 +8,7 @@ from avactl.base.quantity import format_quantity, parse_quantity
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import one_of
 from avactl.kinds.cache_tier.machines import machine_dir, tier_pools
-from avactl.program.cache_engines import Engine, engine_of
+from avactl.program.cache_engines import EngineRecord, engine_of
 from avactl.program.images import require_image
 from avactl.program.ineffective_keys import without_effect
 from avactl.program.program import Item, Program
@@ -30,7 +30,7 @@ def check(item: Item[CacheTierSpec], program: Program) -> Iterator[Diagnostic]:
 # -- storage -------------------------------------------------------------------------------------------------------
 
 
-def _check_storage(item: Item[CacheTierSpec], engine: Engine) -> Iterator[Diagnostic]:
+def _check_storage(item: Item[CacheTierSpec], engine: EngineRecord) -> Iterator[Diagnostic]:
     tiers, reserved = item.spec.workers.tiers, engine.reserved(item)
     space = format_quantity(reserved)
     path: tuple[str | int, ...] = ("spec", "workers", "tiers")
@@ -79,7 +79,7 @@ def _check_storage(item: Item[CacheTierSpec], engine: Engine) -> Iterator[Diagno
             )
 
 
-def _check_directories(item: Item[CacheTierSpec], program: Program, engine: Engine) -> Iterator[Diagnostic]:
+def _check_directories(item: Item[CacheTierSpec], program: Program, engine: EngineRecord) -> Iterator[Diagnostic]:
     """Yield directories of machines that the cluster does not offer to cache tiers."""
     cluster = program.cluster(item.spec.cluster)
     offered = cluster.spec.host_directories
@@ -100,7 +100,7 @@ def _check_directories(item: Item[CacheTierSpec], program: Program, engine: Engi
             )
 
 
-def _check_pools(item: Item[CacheTierSpec], program: Program, engine: Engine) -> Iterator[Diagnostic]:
+def _check_pools(item: Item[CacheTierSpec], program: Program, engine: EngineRecord) -> Iterator[Diagnostic]:
     spec = item.spec
     mine = {pool.name for pool in program.pools(spec.cluster)}
     for index, name in enumerate(spec.workers.pools):

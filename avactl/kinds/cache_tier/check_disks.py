@@ -9,7 +9,7 @@ from avactl.base.quantity import format_quantity, parse_quantity
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import one_of
 from avactl.kinds.cache_tier.machines import machine_dir, tier_pools
-from avactl.program.cache_engines import Engine, engine_of
+from avactl.program.cache_engines import EngineRecord, engine_of
 from avactl.program.program import Item, Program
 from avactl.spec.platform.cache_tier import CacheTierSpec
 from avactl.spec.platform.node_pool import NodePoolSpec
@@ -92,7 +92,9 @@ def _disk_of_directory(pool: Item[NodePoolSpec], directory: str) -> int | None:
     return max(above)[1] if above else None
 
 
-def _too_large(pool: Item[NodePoolSpec], index: int, levels: list[_Level], total: int, engine: Engine) -> Diagnostic:
+def _too_large(
+    pool: Item[NodePoolSpec], index: int, levels: list[_Level], total: int, engine: EngineRecord
+) -> Diagnostic:
     disk = pool.spec.disks[index]
     *others, last = levels
     what = f"{len(levels)} storage tiers need" if others else "the tier needs"

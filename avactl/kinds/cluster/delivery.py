@@ -20,7 +20,7 @@ FORGE_HINT = f"with {join_words([f'`{name}`' for name in forge_names()], 'or')}"
 """Values of `delivery.forge`."""
 
 
-class Place(NamedTuple):
+class CommitTarget(NamedTuple):
     """Where the daemon commits."""
 
     repository: str
@@ -34,7 +34,7 @@ class Place(NamedTuple):
     """Path of the repository on its host."""
 
 
-def commit_place(item: Item[ClusterSpec]) -> Place | None:
+def commit_place(item: Item[ClusterSpec]) -> CommitTarget | None:
     """Return where the daemon of a cluster commits; None without a repository of specs."""
     own, followed = item.spec.delivery or Delivery(), item.spec.reconcile
     specs = followed.mode in _FOLLOWS_SPECS
@@ -44,7 +44,7 @@ def commit_place(item: Item[ClusterSpec]) -> Place | None:
     same = specs and repository == followed.repository
     host, project = host_and_path(repository)
     forge = find_forge(own.forge) if own.forge else forge_of_host(host)
-    return Place(
+    return CommitTarget(
         repository,
         own.branch or (followed.branch if same else None) or "main",
         own.path or (followed.path if same and followed.mode == "builtin" else None) or "",

@@ -16,7 +16,7 @@ from avactl.program.program import Item, Program
 from avactl.spec.platform.dataset import DatasetSpec
 
 
-class Claim(NamedTuple):
+class PathClaim(NamedTuple):
     """A prefix of an object store that a team may use; `path` leads to its URL in the document."""
 
     item: Item
@@ -32,13 +32,13 @@ class Claim(NamedTuple):
     """True for a dataset that pods read with their own credentials, which the store checks."""
 
 
-def _prefix_claims(program: Program) -> Iterator[Claim]:
+def _prefix_claims(program: Program) -> Iterator[PathClaim]:
     for team in program.teams():
         for index, bucket in enumerate(team.spec.buckets):
             path = ("spec", "buckets", index, "url")
             endpoint = _store_endpoint(program, bucket.tier, bucket.url)
             what = f"bucket `{bucket.name}` of team {team.name}"
-            yield Claim(team, team.name, bucket.url, endpoint, tuple(bucket.shared_with), path, what, True, False)
+            yield PathClaim(team, team.name, bucket.url, endpoint, tuple(bucket.shared_with), path, what, True, False)
     for item in program.datasets():
         if item.team is None:
             continue  # the platform's, for every team
@@ -52,7 +52,7 @@ def _prefix_claims(program: Program) -> Iterator[Claim]:
                 shared = tuple(item.spec.shared_with)
                 endpoint = _store_endpoint(program, item.spec.tier, url)
                 own = item.spec.tier is None
-                yield Claim(item, item.team, url, endpoint, shared, path, str(item), False, own)
+                yield PathClaim(item, item.team, url, endpoint, shared, path, str(item), False, own)
 
 
 def _dataset_prefixes(item: Item[DatasetSpec], program: Program) -> list[str]:
@@ -78,16 +78,16 @@ def find_overlaps(program: Program, kind: str) -> list[Diagnostic]:
 
     A dataset is reported rather than a bucket, and the wider of two prefixes rather than the one inside it.
     """
-    found: list[tuple[Claim, Claim]] = program.memo("overlaps", lambda: list(_find_conflicts(program)))
+    found: list[tuple[PathClaim, PathClaim]] = program.memo("overlaps", lambda: list(_find_conflicts(program)))
     return [_overlap_problem(reported, other) for reported, other in found if reported.item.kind == kind]
 
 
-def _find_conflicts(program: Program) -> Iterator[tuple[Claim, Claim]]:
+def _find_conflicts(program: Program) -> Iterator[tuple[PathClaim, PathClaim]]:
     """Yield each claim to report, and one that it conflicts with.
 
     Claims that can only conflict together are compared once: a dataset may have thousands of versions in one place.
     """
-    by_url: dict[str, dict[Hashable, list[Claim]]] = {}
+    by_url: dict[str, dict[Hashable, list[PathClaim]]] = {}
     for claim in sorted(_prefix_claims(program), key=_claim_rank):
         alike = (claim.team, claim.own_credentials, claim.endpoint, claim.shared_with, claim.bucket)
         by_url.setdefault(claim.url.rstrip("/"), {}).setdefault(alike, []).append(claim)
@@ -105,12 +105,12 @@ def _find_conflicts(program: Program) -> Iterator[tuple[Claim, Claim]]:
                         yield claim, other
 
 
-def _claim_rank(claim: Claim) -> tuple[bool, int, str, int, str]:
+def _claim_rank(claim: PathClaim) -> tuple[bool, int, str, int, str]:
     file, index = claim.item.origin
     return not claim.bucket, -len(claim.url), file, index, str(claim.path)
 
 
-def _claims_conflict(one: Claim, other: Claim) -> bool:
+def _claims_conflict(one: PathClaim, other: PathClaim) -> bool:
     if one.team == other.team or (one.own_credentials and other.own_credentials):
         return False
     if one.team in other.shared_with or other.team in one.shared_with:
@@ -118,7 +118,7 @@ def _claims_conflict(one: Claim, other: Claim) -> bool:
     return one.endpoint is None or other.endpoint is None or one.endpoint == other.endpoint
 
 
-def _overlap_problem(claim: Claim, other: Claim) -> Diagnostic:
+def _overlap_problem(claim: PathClaim, other: PathClaim) -> Diagnostic:
     return Diagnostic(
         "not-shared",
         f"`{claim.url}` of team {claim.team} overlaps with `{other.url}` of team {other.team}, which is not shared",

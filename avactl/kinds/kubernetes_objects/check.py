@@ -12,7 +12,7 @@ from avactl.diagnostics.secrets import looks_secret
 from avactl.diagnostics.suggest import did_you_mean, one_of
 from avactl.kinds.kubernetes_objects import tenancy
 from avactl.kinds.kubernetes_objects.lower import namespace_of
-from avactl.kinds.kubernetes_objects.sources import Source, manifest_sources
+from avactl.kinds.kubernetes_objects.sources import ObjectSource, manifest_sources
 from avactl.kinds.kubernetes_objects.spec import KubernetesObjectsSpec
 from avactl.kinds.team.names import team_namespaces
 from avactl.program import kubernetes_schema
@@ -81,7 +81,7 @@ def check(item: Item[KubernetesObjectsSpec], program: Program) -> Iterable[Diagn
         hint = did_you_mean(str(item.spec.namespace), team_namespaces(program.team(item.team)), "its namespaces")
         found.append(Diagnostic("missing-reference", message, item.span("spec", "namespace"), hint=hint))
         return found
-    seen: dict[tuple[str, ...], Source] = {}
+    seen: dict[tuple[str, ...], ObjectSource] = {}
     for source in given.found:
         problems = list(islice(_check_manifest(item, program, source), _MAX_PROBLEMS))
         if not problems:
@@ -99,7 +99,7 @@ def check(item: Item[KubernetesObjectsSpec], program: Program) -> Iterable[Diagn
     return found[:_MAX_PROBLEMS]
 
 
-def _check_manifest(item: Item[KubernetesObjectsSpec], program: Program, source: Source) -> Iterator[Diagnostic]:
+def _check_manifest(item: Item[KubernetesObjectsSpec], program: Program, source: ObjectSource) -> Iterator[Diagnostic]:
     body = source.value
     shape = _shape_problem(source)
     if shape is not None:
@@ -136,7 +136,7 @@ def _check_manifest(item: Item[KubernetesObjectsSpec], program: Program, source:
     yield from _check_rights(item, program, source, bool(schema))
 
 
-def _shape_problem(source: Source) -> Diagnostic | None:
+def _shape_problem(source: ObjectSource) -> Diagnostic | None:
     body = source.value
     if not isinstance(body, dict):
         span, hint = source.span(), "write `apiVersion`, `kind` and `metadata`"
@@ -169,7 +169,7 @@ def _shape_problem(source: Source) -> Diagnostic | None:
     return None
 
 
-def _check_credentials(source: Source) -> Iterator[Diagnostic]:
+def _check_credentials(source: ObjectSource) -> Iterator[Diagnostic]:
     """Yield variables and entries of ConfigMaps that look like credentials."""
     pending: list[tuple[tuple[str | int, ...], Any]] = [((), source.value)]
     while pending:
@@ -194,7 +194,7 @@ def _credential_problem(name: str, span: Span) -> Diagnostic:
 
 
 def _check_rights(
-    item: Item[KubernetesObjectsSpec], program: Program, source: Source, known: bool
+    item: Item[KubernetesObjectsSpec], program: Program, source: ObjectSource, known: bool
 ) -> Iterator[Diagnostic]:
     body = source.value
     kind, namespace = body["kind"], namespace_of(item, body)
@@ -222,7 +222,7 @@ def _check_rights(
         yield Diagnostic("manifest-not-allowed", f"{kind} `{body['metadata']['name']}`: {message}", span, hint=hint)
 
 
-def _by_reconcile(item: Item[KubernetesObjectsSpec], program: Program, source: Source) -> Iterator[Diagnostic]:
+def _by_reconcile(item: Item[KubernetesObjectsSpec], program: Program, source: ObjectSource) -> Iterator[Diagnostic]:
     kind = source.value["kind"]
     clusters = [name for name in item.clusters if program.cluster_spec(name).reconcile.mode == "builtin"]
     if clusters and kind not in _ALLOWED_KINDS:

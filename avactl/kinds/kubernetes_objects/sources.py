@@ -16,7 +16,7 @@ MOST_OBJECTS = 5000
 """Maximum number of manifests of one spec."""
 
 
-class Source(NamedTuple):
+class ObjectSource(NamedTuple):
     """One manifest, and the document that it stands in."""
 
     value: Any
@@ -31,7 +31,7 @@ class Source(NamedTuple):
 class Sources(NamedTuple):
     """The manifests of a spec, and the problems of its files."""
 
-    found: tuple[Source, ...]
+    found: tuple[ObjectSource, ...]
     problems: tuple[Diagnostic, ...]
 
 
@@ -49,7 +49,9 @@ def _path_hint(name: str) -> str:
 
 
 def _read_sources(item: Item[KubernetesObjectsSpec], program: Program) -> Sources:
-    inline = (Source(value, item.doc, ("spec", "objects", index)) for index, value in enumerate(item.spec.objects))
+    inline = (
+        ObjectSource(value, item.doc, ("spec", "objects", index)) for index, value in enumerate(item.spec.objects)
+    )
     found = [entry for source in inline for entry in _list_entries(source)]
     problems: list[Diagnostic] = []
     seen: set[str] = set()
@@ -77,7 +79,7 @@ def _read_sources(item: Item[KubernetesObjectsSpec], program: Program) -> Source
                 continue
             documents, wrong = load_yaml(each, data)
             problems += [problem for problem in wrong if problem.code != "empty-file"]
-            found += [entry for doc in documents for entry in _list_entries(Source(doc.value, doc, ()))]
+            found += [entry for doc in documents for entry in _list_entries(ObjectSource(doc.value, doc, ()))]
     if len(found) > MOST_OBJECTS:
         hint = "split it into several specs"
         problem = Diagnostic("invalid-value", f"more than {MOST_OBJECTS:,} manifests", item.span("spec"), hint=hint)
@@ -85,11 +87,11 @@ def _read_sources(item: Item[KubernetesObjectsSpec], program: Program) -> Source
     return Sources(tuple(found), tuple(problems))
 
 
-def _list_entries(source: Source) -> list[Source]:
+def _list_entries(source: ObjectSource) -> list[ObjectSource]:
     """Return the entries of a List, or the manifest itself; nothing of an empty document."""
     value = source.value
     if isinstance(value, dict) and value.get("kind") == "List" and isinstance(value.get("items"), list):
-        made = (Source(each, source.doc, (*source.path, "items", at)) for at, each in enumerate(value["items"]))
+        made = (ObjectSource(each, source.doc, (*source.path, "items", at)) for at, each in enumerate(value["items"]))
         return [each for each in made if each.value is not None]
     return [] if value is None else [source]
 

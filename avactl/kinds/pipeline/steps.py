@@ -91,7 +91,7 @@ def _build_copier(item: Item[PipelineSpec], program: Program, step: str, args: l
 
 def _build_validation(item: Item[PipelineSpec], program: Program, gpu: pods.GpuRequest) -> Manifest:
     spec = item.spec.validation
-    volumes = pods.Volumes(item, program)
+    volumes = pods.PodVolumes(item, program)
     if spec.resources.shared_memory:
         volumes.empty("shared-memory", "/dev/shm", size=spec.resources.shared_memory, memory=True)  # noqa: S108
     volumes.datasets(spec.datasets)

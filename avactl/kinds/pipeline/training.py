@@ -18,7 +18,7 @@ from avactl.kinds.training.workload import roles
 from avactl.program.lowering import k8s
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
-from avactl.program.workload import Role
+from avactl.program.workload import WorkloadRole
 from avactl.spec.documents.document import Document, Path
 
 PREFIX: Path = ("spec", "train", "template")
@@ -127,7 +127,7 @@ def job_of(item: Item[PipelineSpec], *, run: bool) -> Item[TrainingJobSpec] | No
     return _Job(item, resource)
 
 
-def training_roles(item: Item[PipelineSpec]) -> Iterator[Role]:
+def training_roles(item: Item[PipelineSpec]) -> Iterator[WorkloadRole]:
     """Yield the pods of one run's training, with paths in the pipeline's document."""
     job = job_of(item, run=False)
     for role in roles(job) if job is not None else ():

@@ -10,28 +10,28 @@ from avactl.kinds.pipeline.training import training_roles
 from avactl.program.capacity.capacity import gpu_model
 from avactl.program.program import Item, Program
 from avactl.program.registry import Fact
-from avactl.program.workload import Lifecycle, Role, WorkloadHooks
+from avactl.program.workload import Lifecycle, WorkloadHooks, WorkloadRole
 from avactl.spec.schema.compute import DatasetMount
 
 _VALIDATION_PATH = ("spec", "validation", "resources")
 
 
-def roles(item: Item[PipelineSpec]) -> Iterator[Role]:
+def roles(item: Item[PipelineSpec]) -> Iterator[WorkloadRole]:
     """Yield the pods of the largest step of a run; none while it is suspended. Steps follow each other."""
     if item.spec.suspended:
         return
     training = list(training_roles(item))
     measuring = validation_role(item)
 
-    def gpus(found: list[Role]) -> Fraction:
+    def gpus(found: list[WorkloadRole]) -> Fraction:
         return sum((Fraction(str(role.compute.gpus)) * role.least for role in found), Fraction(0))
 
     yield from training if training and gpus(training) >= gpus([measuring]) else [measuring]
 
 
-def validation_role(item: Item[PipelineSpec]) -> Role:
+def validation_role(item: Item[PipelineSpec]) -> WorkloadRole:
     """Return the pod of the validation."""
-    return Role(_VALIDATION_PATH, item.spec.validation.resources, 1, 1)
+    return WorkloadRole(_VALIDATION_PATH, item.spec.validation.resources, 1, 1)
 
 
 def trigger_text(item: Item[PipelineSpec]) -> tuple[str, str]:

@@ -14,19 +14,19 @@ from avactl.base.quantity import format_quantity
 from avactl.diagnostics import Diagnostic, Note, Span
 from avactl.kinds.quota.amounts import Ask, Milli, parse_milli
 from avactl.kinds.quota.compiled import with_patches, written_asks
-from avactl.kinds.quota.limits import Limit, entry_span, gpu_limits, in_file_order, quota_of
+from avactl.kinds.quota.limits import DeclaredLimit, entry_span, gpu_limits, in_file_order, quota_of
 from avactl.program import registry
 from avactl.program.capacity import fit
 from avactl.program.capacity.capacity import gpu_model, running_roles
 from avactl.program.program import Item, Program
-from avactl.program.workload import Lifecycle, Role
+from avactl.program.workload import Lifecycle, WorkloadRole
 from avactl.spec.platform.quota import QuotaSpec
 
 _DEVICES_KEY = "devices"
 """No key of requests: the location is that of the requests."""
 
 
-class Part(NamedTuple):
+class RoleDemand(NamedTuple):
     """Demand of one role of a spec for one resource."""
 
     path: tuple[str | int, ...]
@@ -44,12 +44,12 @@ class Use(NamedTuple):
     """Demand of one spec for one resource, at its minimum size."""
 
     item: Item
-    parts: tuple[Part, ...]
+    parts: tuple[RoleDemand, ...]
     total: Milli
     lifecycle: Lifecycle | None
 
     @property
-    def main(self) -> Part:
+    def main(self) -> RoleDemand:
         """The role with the largest demand."""
         return max(self.parts, key=lambda part: part.total)
 
@@ -62,7 +62,7 @@ class Use(NamedTuple):
         return each.doc.span(*each.path, *part.path, _DEVICES_KEY if key == "gpus" else key)
 
 
-class Resource(NamedTuple):
+class DemandedResource(NamedTuple):
     """A resource that a quota limits: GPUs of a model, CPU cores, or memory."""
 
     key: str
@@ -98,7 +98,7 @@ def usage_problems(program: Program, quota: Item[QuotaSpec]) -> Iterator[Diagnos
 
 
 def _check_team(program: Program, quota: Item[QuotaSpec], items: list[Item]) -> Iterator[Diagnostic]:
-    uses: dict[Resource, list[Use]] = {}
+    uses: dict[DemandedResource, list[Use]] = {}
     for item in items:
         refused = list(_check_containers(item, program, quota))
         yield from refused
@@ -114,7 +114,7 @@ def _check_team(program: Program, quota: Item[QuotaSpec], items: list[Item]) -> 
             has = fit.total_gpus(program, quota.cluster, resource.model)
             # Requests beyond the cluster's capacity are reported by the spec's own check.
             told.update(use.item for use in uses[resource] if use.total > 1000 * has)
-            limit = limits.get(resource.model, Limit(0, 0))
+            limit = limits.get(resource.model, DeclaredLimit(0, 0))
             yield from _resource(program, quota, resource, 1000 * limit.total, str(limit), uses[resource], told)
         elif most := parse_milli(getattr(quota.spec, resource.key) or 0):
             yield from _resource(program, quota, resource, most, resource.show(most), uses[resource], told)
@@ -124,7 +124,7 @@ def _check_growth(item: Item, program: Program, quota: Item[QuotaSpec]) -> Itera
     """Yield maxima of elastic jobs and services that the quota's GPUs can never reach."""
     limits = gpu_limits(quota.spec)
     for path, model, least, most, gpus in program.derive(item, _growing_roles):
-        limit = limits.get(model, Limit(0, 0)).total
+        limit = limits.get(model, DeclaredLimit(0, 0)).total
         if max(1, least) * gpus <= limit < most * gpus:
             yield Diagnostic(
                 "quota-exceeded",
@@ -151,17 +151,17 @@ def _growing_roles(item: Item, program: Program) -> list[tuple[tuple[str | int, 
     return found
 
 
-def _resource_uses(item: Item, program: Program, cluster: str) -> Iterator[tuple[Resource, Use]]:
+def _resource_uses(item: Item, program: Program, cluster: str) -> Iterator[tuple[DemandedResource, Use]]:
     if item.kind in registry.written_kinds():
         for on, index, path, lifecycle, pods, amounts, _ in program.derive(item, written_asks):
             for key, model, each in amounts if on == cluster else ():
-                part = Part(path, pods, each, index)
-                yield Resource(key, model), Use(item, (part,), part.total, Lifecycle(lifecycle))
+                part = RoleDemand(path, pods, each, index)
+                yield DemandedResource(key, model), Use(item, (part,), part.total, Lifecycle(lifecycle))
         return
-    parts: dict[Resource, list[Part]] = {}
+    parts: dict[DemandedResource, list[RoleDemand]] = {}
     for path, pods, amounts in program.derive(item, spec_asks):
         for key, model, each in amounts:
-            parts.setdefault(Resource(key, model), []).append(Part(path, pods, each))
+            parts.setdefault(DemandedResource(key, model), []).append(RoleDemand(path, pods, each))
     runs = registry.get_lifecycle(item.kind)
     for resource, found in parts.items():
         yield resource, Use(item, tuple(found), sum(part.pods * part.each for part in found), runs)
@@ -181,7 +181,7 @@ def spec_asks(item: Item, program: Program) -> list[Ask]:
     return with_patches(item, program, found, most) if item.resource.patches and found else found
 
 
-def _role_amount(item: Item, program: Program, role: Role, key: str) -> Milli:
+def _role_amount(item: Item, program: Program, role: WorkloadRole, key: str) -> Milli:
     value = getattr(role.compute, key)
     if value is None:
         workload = registry.get_kind(item.kind).workload
@@ -193,7 +193,7 @@ def _role_amount(item: Item, program: Program, role: Role, key: str) -> Milli:
 def _resource(
     program: Program,
     quota: Item[QuotaSpec],
-    resource: Resource,
+    resource: DemandedResource,
     limit: Milli,
     allowed: str,
     uses: list[Use],
@@ -236,7 +236,7 @@ def _format_place(span: Span) -> str:
     return f"{span.file}:{span.line}"
 
 
-def _raise_hint(quota: Item[QuotaSpec], resource: Resource) -> str:
+def _raise_hint(quota: Item[QuotaSpec], resource: DemandedResource) -> str:
     """Return the remedy in the quota."""
     if not resource.model:
         return f"raise `{resource.key}` in {_format_place(quota.span('spec', resource.key))}"
@@ -251,7 +251,7 @@ def _raise_hint(quota: Item[QuotaSpec], resource: Resource) -> str:
 def _exceeded_problem(
     program: Program,
     quota: Item[QuotaSpec],
-    resource: Resource,
+    resource: DemandedResource,
     limit: Milli,
     allowed: str,
     use: Use,
@@ -291,7 +291,12 @@ def _kind_nouns(uses: Iterable[Use]) -> str:
 
 
 def _waiting_problem(
-    program: Program, quota: Item[QuotaSpec], resource: Resource, allowed: str, sessions: list[Use], services: list[Use]
+    program: Program,
+    quota: Item[QuotaSpec],
+    resource: DemandedResource,
+    allowed: str,
+    sessions: list[Use],
+    services: list[Use],
 ) -> Diagnostic:
     last = sessions[-1]
     workload = registry.get_kind(last.item.kind).workload
@@ -314,7 +319,7 @@ def _check_containers(item: Item, program: Program, quota: Item[QuotaSpec]) -> I
         most = quota.spec.pod_max_cpu if key == "cpu" else quota.spec.pod_max_memory
         if most is None or not parse_milli(most):
             continue
-        resource = Resource(key)
+        resource = DemandedResource(key)
         for use in _largest_pods(item, program, quota.cluster, key):
             if use.total > parse_milli(most):
                 yield Diagnostic(
@@ -332,9 +337,9 @@ def _largest_pods(item: Item, program: Program, cluster: str, key: str) -> Itera
         for on, index, path, _, _, _, amounts in program.derive(item, written_asks):
             each = next(amount for name, _, amount in amounts if name == key)
             if on == cluster:
-                yield Use(item, (Part(path, 1, each, index),), each, None)
+                yield Use(item, (RoleDemand(path, 1, each, index),), each, None)
         return
     for path, _, amounts in program.derive(item, spec_asks):
         for name, _, each in amounts:
             if name == key:
-                yield Use(item, (Part(path, 1, each),), each, None)
+                yield Use(item, (RoleDemand(path, 1, each),), each, None)

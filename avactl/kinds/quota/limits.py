@@ -11,7 +11,7 @@ from avactl.spec.platform.quota import QuotaSpec
 S = TypeVar("S")
 
 
-class Limit(NamedTuple):
+class DeclaredLimit(NamedTuple):
     """GPUs of one model that a team may use."""
 
     guaranteed: int
@@ -29,14 +29,14 @@ class Limit(NamedTuple):
         return str(self.total or "none")
 
 
-def gpu_limits(spec: QuotaSpec) -> dict[str, Limit]:
+def gpu_limits(spec: QuotaSpec) -> dict[str, DeclaredLimit]:
     """Return the limits by GPU model, in spec order. Models without an entry must not be used."""
-    result: dict[str, Limit] = {}
+    result: dict[str, DeclaredLimit] = {}
     for entry in spec.gpus:
-        result[entry.gpu] = Limit(entry.guaranteed, entry.borrow)
+        result[entry.gpu] = DeclaredLimit(entry.guaranteed, entry.borrow)
     for shape in spec.shapes:
-        before = result.get(shape.gpu, Limit(0, 0))
-        result[shape.gpu] = Limit(before.guaranteed + shape.machines * shape.gpus, before.borrow)
+        before = result.get(shape.gpu, DeclaredLimit(0, 0))
+        result[shape.gpu] = DeclaredLimit(before.guaranteed + shape.machines * shape.gpus, before.borrow)
     return result
 
 

@@ -273,9 +273,9 @@ def _build_pod(
 
 def _make_volumes(
     item: Item[ServingDeploymentSpec], program: Program, run: ModelServer, config_name: str, serves: bool
-) -> pods.Volumes:
+) -> pods.PodVolumes:
     resources = item.spec.resources
-    volumes = pods.Volumes(item, program)
+    volumes = pods.PodVolumes(item, program)
     if run.files:
         volumes.config("config", config_name, CONFIG)
     add_files(item, program, volumes, run)

@@ -7,7 +7,7 @@ from avactl.kinds.serving.parts.models import LIVE, MODELS, Adapter, Files
 from avactl.kinds.serving.runtime import DynamicModels, ModelServer, ModelSource, runtime_of
 from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.program import dataset_access
-from avactl.program.dataset_access import Access
+from avactl.program.dataset_access import DatasetAccess
 from avactl.program.lowering import k8s, pods
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
@@ -39,7 +39,7 @@ def secret_of(item: Item[ServingDeploymentSpec], program: Program, model: Files,
     return None
 
 
-def add_files(item: Item[ServingDeploymentSpec], program: Program, volumes: pods.Volumes, run: ModelServer) -> None:
+def add_files(item: Item[ServingDeploymentSpec], program: Program, volumes: pods.PodVolumes, run: ModelServer) -> None:
     """Add the files of all models and adapters, and the containers that bring them."""
     spec = item.spec
     loading = dynamic_models(spec)
@@ -64,7 +64,7 @@ def add_files(item: Item[ServingDeploymentSpec], program: Program, volumes: pods
                 continue
             access = access._replace(size=access.size or model.size)
         elif model.url is not None and loading is None:
-            access = Access(None, model.url, secret_of(item, program, model, model.url), model.size)
+            access = DatasetAccess(None, model.url, secret_of(item, program, model, model.url), model.size)
         else:
             continue
         volumes.empty(name, where, size=access.size)

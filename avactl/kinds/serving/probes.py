@@ -83,7 +83,7 @@ def _script_file(script: Script) -> str:
     return script.config_map.key if script.config_map is not None else (script.path or "").rpartition("/")[2]
 
 
-def add_scripts(volumes: pods.Volumes, spec: ServingDeploymentSpec) -> None:
+def add_scripts(volumes: pods.PodVolumes, spec: ServingDeploymentSpec) -> None:
     """Add the scripts of probes: from a ConfigMap, or copied out of an image by an init container."""
     for kind, check in declared_checks(spec):
         script = check.script

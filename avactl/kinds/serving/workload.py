@@ -12,26 +12,26 @@ from avactl.kinds.serving.prefill.check import PATH, compute_of
 from avactl.kinds.serving.prefill.roles import of_role, path_of, prefill_of
 from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.program.program import Item
-from avactl.program.workload import Lifecycle, Role, Unpinned, WorkloadHooks
+from avactl.program.workload import Lifecycle, Unpinned, WorkloadHooks, WorkloadRole
 from avactl.spec.schema.compute import Compute
 
 
-def roles(item: Item[ServingDeploymentSpec]) -> Iterator[Role]:
+def roles(item: Item[ServingDeploymentSpec]) -> Iterator[WorkloadRole]:
     """Return the pods of a service outside a rollout; with `prefill`, those of both roles and of the router."""
     spec = item.spec
     least, most = replica_bounds(spec)
     path = ("spec", "replicas") if isinstance(spec.replicas, int) else ("spec", "replicas", "min")
     each = machines_per_replica(spec)
-    yield Role(("spec", "resources"), compute_of(item, DECODE), least * each, max(least, most) * each, path)
+    yield WorkloadRole(("spec", "resources"), compute_of(item, DECODE), least * each, max(least, most) * each, path)
     own = prefill_of(spec)
     if own is None:
         return
     count = _count_prefill_pods(item)
-    yield Role(path_of(item, PREFILL), compute_of(item, PREFILL), count, count, (*PATH, "replicas"))
+    yield WorkloadRole(path_of(item, PREFILL), compute_of(item, PREFILL), count, count, (*PATH, "replicas"))
     if own.router is not None:
         compute = Compute(cpu=own.router.cpu, memory=own.router.memory)
         where = (*PATH, "router")
-        yield Role(where, compute, own.router.replicas, own.router.replicas, (*where, "replicas"))
+        yield WorkloadRole(where, compute, own.router.replicas, own.router.replicas, (*where, "replicas"))
 
 
 def _count_prefill_pods(item: Item[ServingDeploymentSpec]) -> int:

@@ -15,7 +15,7 @@ import orjson
 from avactl.contracts.pod_annotations import JOB_INDEX
 from avactl.kinds.training.roles import (
     MASTER,
-    Part,
+    RolePods,
     has_master,
     pod_host,
     pod_hosts,
@@ -57,7 +57,7 @@ def master_port(item: Item[TrainingJobSpec]) -> int:
     return _MASTER_PORT if item.spec.host_network is None else rendezvous_port(item)
 
 
-def listens_on_rendezvous(spec: TrainingJobSpec, part: Part) -> bool:
+def listens_on_rendezvous(spec: TrainingJobSpec, part: RolePods) -> bool:
     """Return True if pods of a part listen on the rendezvous port. mpirun's daemons let the kernel choose ports."""
     if spec.strategy == "parameterServer" and spec.framework == "mxnet":
         return part.role == "scheduler"
@@ -74,18 +74,18 @@ def config_value(item: Item[TrainingJobSpec], name: str, key: str) -> Body:
     return {"name": name, "valueFrom": {"configMapKeyRef": {"name": rendezvous_name(item), "key": key}}}
 
 
-def processes_per_pod(part: Part) -> int:
+def processes_per_pod(part: RolePods) -> int:
     """Number of processes per pod: one per GPU."""
     return part.compute.gpus or 1
 
 
-def starts_with_torchrun(spec: TrainingJobSpec, part: Part) -> bool:
+def starts_with_torchrun(spec: TrainingJobSpec, part: RolePods) -> bool:
     """Return True if torchrun starts the processes of a worker. Elastic ones meet at the job master instead."""
     several = spec.strategy == "elastic" and processes_per_pod(part) > 1
     return spec.framework == "pytorch" and (several or spec.strategy == "allReduce")
 
 
-def slots_per_worker(spec: TrainingJobSpec, part: Part) -> int:
+def slots_per_worker(spec: TrainingJobSpec, part: RolePods) -> int:
     """Number of MPI ranks per worker of a group."""
     return spec.slots_per_worker or part.compute.gpus or 1
 
@@ -105,7 +105,7 @@ def build_hostfile(spec: TrainingJobSpec, slots: Sequence[tuple[str, int]]) -> d
     return {**data, "slots": str(slots[0][1])} if mpi_implementation(spec) == "intel" else data
 
 
-def rendezvous_data(item: Item[TrainingJobSpec], parts: list[Part]) -> dict[str, str]:
+def rendezvous_data(item: Item[TrainingJobSpec], parts: list[RolePods]) -> dict[str, str]:
     """Data of the rendezvous ConfigMap; empty for a job with one pod."""
     spec = item.spec
     count = pods_by_role(parts)
@@ -131,7 +131,7 @@ def rendezvous_data(item: Item[TrainingJobSpec], parts: list[Part]) -> dict[str,
     return data
 
 
-def _tf_cluster(item: Item[TrainingJobSpec], parts: Sequence[Part]) -> str:
+def _tf_cluster(item: Item[TrainingJobSpec], parts: Sequence[RolePods]) -> str:
     """The `cluster` of TF_CONFIG. The evaluator is not a member.
 
     Source: https://www.tensorflow.org/guide/distributed_training#setting_up_the_tf_config_environment_variable
@@ -159,17 +159,17 @@ exec "$@"
 """Runs a command with the pod's index among all pods of its role."""
 
 
-def adds_index(item: Item[TrainingJobSpec], part: Part) -> bool:
+def adds_index(item: Item[TrainingJobSpec], part: RolePods) -> bool:
     """Return True if the indexes of a part's pods follow those of another group. mpirun numbers its ranks itself."""
     return part.first > 0 and item.spec.strategy != "mpi"
 
 
-def with_index(item: Item[TrainingJobSpec], part: Part, command: list[str]) -> list[str]:
+def with_index(item: Item[TrainingJobSpec], part: RolePods, command: list[str]) -> list[str]:
     """Return the command of a part with its shell, if it needs one."""
     return ["sh", "-c", INDEX_SCRIPT, "sh", *command] if command and adds_index(item, part) else command
 
 
-def pod_environment(item: Item[TrainingJobSpec], part: Part) -> list[Body]:
+def pod_environment(item: Item[TrainingJobSpec], part: RolePods) -> list[Body]:
     """Environment variables with a pod's identity and rendezvous settings."""
     spec = item.spec
     result = [
@@ -198,7 +198,7 @@ def pod_environment(item: Item[TrainingJobSpec], part: Part) -> list[Body]:
     return result
 
 
-def _tensorflow_environment(item: Item[TrainingJobSpec], part: Part) -> list[Body]:
+def _tensorflow_environment(item: Item[TrainingJobSpec], part: RolePods) -> list[Body]:
     index = _OWN_INDEX if adds_index(item, part) else f"$({INDEX})"
     task = f'{{"index":{index},"type":"{_TF_ROLES[part.role]}"}}'
     return [
@@ -207,7 +207,7 @@ def _tensorflow_environment(item: Item[TrainingJobSpec], part: Part) -> list[Bod
     ]
 
 
-def _all_reduce(item: Item[TrainingJobSpec], part: Part) -> list[Body]:
+def _all_reduce(item: Item[TrainingJobSpec], part: RolePods) -> list[Body]:
     """Environment for torchrun with static rendezvous: a node's rank is its index, and the first node is the master.
 
     Every torchrun option has a variable PET_OPTION. Source: torch/distributed/argparse_util.py, elastic/run.
@@ -231,7 +231,7 @@ def _all_reduce(item: Item[TrainingJobSpec], part: Part) -> list[Body]:
     ]
 
 
-def _elastic_environment(item: Item[TrainingJobSpec], part: Part) -> list[Body]:
+def _elastic_environment(item: Item[TrainingJobSpec], part: RolePods) -> list[Body]:
     """Environment with the job master, which holds the rendezvous; torchrun only starts the processes of a pod.
 
     With a standalone rendezvous, it restarts them together. Source: torch/distributed/run.py.
@@ -250,13 +250,13 @@ def _elastic_environment(item: Item[TrainingJobSpec], part: Part) -> list[Body]:
     return result
 
 
-def _master_environment(item: Item[TrainingJobSpec], part: Part) -> list[Body]:
+def _master_environment(item: Item[TrainingJobSpec], part: RolePods) -> list[Body]:
     """Address of the job master. A pod that is made anew takes the place of the one before there at once."""
     address = f"{pod_host(item, MASTER, 0)}:{master_port(item)}"
     return env_list({"AVACTL_MASTER": address, "AVACTL_WORKER": f"{part.role}-$({INDEX})"})
 
 
-def _ps_lite(item: Item[TrainingJobSpec], part: Part) -> list[Body]:
+def _ps_lite(item: Item[TrainingJobSpec], part: RolePods) -> list[Body]:
     """Environment for ps-lite. Source: https://mxnet.apache.org/versions/1.9.1/api/faq/distributed_training
 
     DMLC_USE_KUBERNETES makes the scheduler listen on its pod's address instead of its name. With heartbeats a

@@ -16,7 +16,7 @@ from avactl.kinds.training.mounts import place_problems
 from avactl.kinds.training.pod import log_path
 from avactl.kinds.training.roles import (
     CHECKPOINT_ROLES,
-    Part,
+    RolePods,
     declared_roles,
     has_master,
     job_name,
@@ -48,7 +48,7 @@ from avactl.program.lowering.host_network import host_network_problems
 from avactl.program.lowering.notifications import JOB_EVENTS, notify_problems
 from avactl.program.lowering.storage import sharing_problems
 from avactl.program.program import Item, Program
-from avactl.program.workload import Role
+from avactl.program.workload import WorkloadRole
 from avactl.spec.schema.pod_requests import with_pod
 from avactl.spec.schema.pod_settings import PodSettings
 from avactl.spec.schema.reconcile_modes import STARTS_JOBS_AGAIN
@@ -122,7 +122,7 @@ def _reserved_env(item: Item[TrainingJobSpec]) -> Iterator[Diagnostic]:
             )
 
 
-def _check_torchrun(item: Item[TrainingJobSpec], made: list[Part]) -> Iterator[Diagnostic]:
+def _check_torchrun(item: Item[TrainingJobSpec], made: list[RolePods]) -> Iterator[Diagnostic]:
     """Yield options of torchrun that contradict the number of pods or of their GPUs."""
     spec = item.spec
     if spec.framework != "pytorch" or spec.strategy != "allReduce":
@@ -147,7 +147,7 @@ def _check_torchrun(item: Item[TrainingJobSpec], made: list[Part]) -> Iterator[D
             )
 
 
-def _check_mpirun(item: Item[TrainingJobSpec], made: list[Part]) -> Iterator[Diagnostic]:
+def _check_mpirun(item: Item[TrainingJobSpec], made: list[RolePods]) -> Iterator[Diagnostic]:
     """Yield a number of ranks that is not that of the slots."""
     spec = item.spec
     if spec.strategy != "mpi":
@@ -274,7 +274,7 @@ def _check_times(item: Item[TrainingJobSpec], program: Program) -> Iterator[Diag
         )
 
 
-def _check_names(item: Item[TrainingJobSpec], made: list[Part]) -> Iterator[Diagnostic]:
+def _check_names(item: Item[TrainingJobSpec], made: list[RolePods]) -> Iterator[Diagnostic]:
     """Yield a problem if the longest name is too long: the host name of a role's last pod."""
     names = [f"{job_name(item, part.name)}-{part.replicas - 1}" for part in made]
     if item.spec.strategy != "single":
@@ -368,7 +368,7 @@ def _check_spot(item: Item[TrainingJobSpec], program: Program) -> Iterator[Diagn
     )
 
 
-def _check_pods(item: Item[TrainingJobSpec], program: Program, made: list[Part]) -> Iterator[Diagnostic]:
+def _check_pods(item: Item[TrainingJobSpec], program: Program, made: list[RolePods]) -> Iterator[Diagnostic]:
     """Yield the problems of pod settings: of the job, and of its roles."""
     spec = item.spec
     yield from root_problem(item, program)
@@ -403,10 +403,10 @@ def _names_of_pods(
         )
 
 
-def _listening_roles(item: Item[TrainingJobSpec], made: list[Part]) -> list[Role]:
+def _listening_roles(item: Item[TrainingJobSpec], made: list[RolePods]) -> list[WorkloadRole]:
     """The pods that listen on the rendezvous port."""
     return [
-        Role(("spec",), part.compute, part.replicas, part.replicas)
+        WorkloadRole(("spec",), part.compute, part.replicas, part.replicas)
         for part in made
         if listens_on_rendezvous(item.spec, part)
     ]
@@ -443,7 +443,7 @@ def _check_within(item: Item[TrainingJobSpec], program: Program) -> Iterator[Dia
         )
 
 
-def _shared_volumes(item: Item[TrainingJobSpec], program: Program, made: list[Part]) -> Iterator[Diagnostic]:
+def _shared_volumes(item: Item[TrainingJobSpec], program: Program, made: list[RolePods]) -> Iterator[Diagnostic]:
     """Yield volumes that several pods share on a storage class for one node."""
     spec = item.spec
     savers = pods_with(made, CHECKPOINT_ROLES)
@@ -455,7 +455,7 @@ def _shared_volumes(item: Item[TrainingJobSpec], program: Program, made: list[Pa
         yield from sharing_problems(item, program, "checkpoint", ("spec", "tensorboard"), what)
 
 
-def _check_cluster(item: Item[TrainingJobSpec], program: Program, made: list[Part]) -> Iterator[Diagnostic]:
+def _check_cluster(item: Item[TrainingJobSpec], program: Program, made: list[RolePods]) -> Iterator[Diagnostic]:
     """Yield the problems of the strategy's requirements on the cluster."""
     if any(not part.leads for part in made) or len(leading_jobs(item, made)) > 1:
         yield from require_image(item, program, "kubectl", ("spec", "strategy"))

@@ -16,7 +16,7 @@ from typing import Any
 from avactl.contracts.names import FOLLOWER
 from avactl.contracts.pod_annotations import JOB_INDEX, RUN_DIGEST
 from avactl.kinds.training.addressing import field_variable
-from avactl.kinds.training.roles import Part
+from avactl.kinds.training.roles import RolePods
 from avactl.kinds.training.spec import TrainingJobSpec
 from avactl.program.lowering import k8s
 from avactl.program.lowering.pods import build_helper, build_resources, env_list
@@ -112,7 +112,7 @@ def build_follower(
     program: Program,
     pod: Body,
     leaders: Sequence[str],
-    part: Part,
+    part: RolePods,
     count: int,
     *,
     grace: int,

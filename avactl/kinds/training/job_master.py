@@ -12,7 +12,7 @@ from math import ceil
 from avactl.contracts.pod_annotations import RUN_DIGEST
 from avactl.kinds.training.addressing import field_variable, master_port
 from avactl.kinds.training.followers import TOKEN_PATH
-from avactl.kinds.training.roles import MASTER, Part, straggler_replacement, worker_bounds, workers_of
+from avactl.kinds.training.roles import MASTER, RolePods, straggler_replacement, worker_bounds, workers_of
 from avactl.kinds.training.spec import TrainingJobSpec
 from avactl.program.lowering import k8s
 from avactl.program.lowering.pods import build_resources, env_list
@@ -49,7 +49,7 @@ def state_name(item: Item[TrainingJobSpec]) -> str:
     return f"{item.name}-{MASTER}"
 
 
-def build_container(item: Item[TrainingJobSpec], program: Program, part: Part) -> Body:
+def build_container(item: Item[TrainingJobSpec], program: Program, part: RolePods) -> Body:
     """Build the master's container, without what `pods.pod_spec` adds. It has the followers' token.
 
     In the network of the machine it has no probes and metrics: their port might be in use there.

@@ -8,7 +8,7 @@ from avactl.diagnostics import Diagnostic
 from avactl.kinds.training import job_master
 from avactl.kinds.training.addressing import build_hostfile, slots_per_worker
 from avactl.kinds.training.followers import EVALUATOR_GRACE
-from avactl.kinds.training.roles import MASTER, Part, job_name, job_parts, rendezvous_name, worker_bounds
+from avactl.kinds.training.roles import MASTER, RolePods, job_name, job_parts, rendezvous_name, worker_bounds
 from avactl.kinds.training.spec import TrainingJobSpec, Workers
 from avactl.kinds.training.strategies import strategy_problems
 from avactl.program.local_run import LocalHooks, LocalRole, LocalRun
@@ -53,7 +53,7 @@ def local_run(item: Item[TrainingJobSpec]) -> LocalRun:
     )
 
 
-def _local_role(item: Item[TrainingJobSpec], part: Part) -> LocalRole:
+def _local_role(item: Item[TrainingJobSpec], part: RolePods) -> LocalRole:
     spec = item.spec
     replicas, skipped = part.replicas, ""
     if part.role == "worker" and spec.strategy == "elastic" and "replicas" in spec.workers.model_fields_set:

@@ -13,7 +13,7 @@ from avactl.kinds.training.pod import build_template, gang_size, gpu_request, is
 from avactl.kinds.training.roles import (
     CHECKPOINT_ROLES,
     MASTER,
-    Part,
+    RolePods,
     has_master,
     job_name,
     job_parts,
@@ -76,7 +76,7 @@ def lower(item: Item[TrainingJobSpec], program: Program) -> list[Manifest]:
     return [*objects, *jobs]
 
 
-def _build_job(item: Item[TrainingJobSpec], program: Program, made: list[Part], part: Part) -> Body:
+def _build_job(item: Item[TrainingJobSpec], program: Program, made: list[RolePods], part: RolePods) -> Body:
     """Return the immutable fields of a Job's spec: a change starts a new run."""
     spec = item.spec
     least, most = worker_bounds(spec)
@@ -116,7 +116,7 @@ def _build_job(item: Item[TrainingJobSpec], program: Program, made: list[Part], 
     )
 
 
-def _finish_job(item: Item[TrainingJobSpec], program: Program, part: Part, body: Body, run: str) -> Manifest:
+def _finish_job(item: Item[TrainingJobSpec], program: Program, part: RolePods, body: Body, run: str) -> Manifest:
     """Build the Job, with the digest of its run and the mutable fields."""
     spec = item.spec
     # In the template too: Kubernetes then rejects mixing pods of the old run with those of the new.
@@ -167,7 +167,7 @@ def _running_time(item: Item[TrainingJobSpec], program: Program) -> int | None:
     return _parse_seconds(item.spec.timeout) if program.cluster_spec(item.cluster).daemons.scheduler else None
 
 
-def _job_deadline(item: Item[TrainingJobSpec], program: Program, part: Part) -> int | None:
+def _job_deadline(item: Item[TrainingJobSpec], program: Program, part: RolePods) -> int | None:
     """Deadline of the Job, which counts from its creation: only for clusters without avactl's scheduler.
 
     Followers end by themselves, except if their sidecar never started: they get a later one.
@@ -200,7 +200,7 @@ def _build_services(item: Item[TrainingJobSpec]) -> list[Manifest]:
     ]
 
 
-def _build_budget(item: Item[TrainingJobSpec], made: list[Part]) -> Manifest:
+def _build_budget(item: Item[TrainingJobSpec], made: list[RolePods]) -> Manifest:
     """Build the PodDisruptionBudget that blocks evictions (drains, autoscalers): losing one pod stops the whole gang.
 
     `minAvailable`, because Kubernetes evaluates `maxUnavailable` only for controllers with a scale subresource.
@@ -218,7 +218,7 @@ def _build_budget(item: Item[TrainingJobSpec], made: list[Part]) -> Manifest:
     )
 
 
-def _build_claims(item: Item[TrainingJobSpec], program: Program, made: list[Part]) -> list[Manifest]:
+def _build_claims(item: Item[TrainingJobSpec], program: Program, made: list[RolePods]) -> list[Manifest]:
     """Return the GPU claims of the roles, and the checkpoint volume."""
     found = [
         manifest for part in made if part.compute.gpus for manifest in gpu_request(item, program, part).claim(item.ns)

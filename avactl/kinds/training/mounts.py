@@ -34,7 +34,7 @@ _SYSTEM_DIRECTORIES = (
 """Directories that every image needs."""
 
 
-class Place(NamedTuple):
+class MountPoint(NamedTuple):
     """A mount point."""
 
     directory: str
@@ -45,36 +45,36 @@ class Place(NamedTuple):
     dataset: bool = False
 
 
-def _mount_places(item: Item[TrainingJobSpec], program: Program) -> Iterator[Place]:
+def _mount_places(item: Item[TrainingJobSpec], program: Program) -> Iterator[MountPoint]:
     spec = item.spec
     for index, mount in enumerate(spec.datasets):
         place: Path = ("spec", "datasets", index, "mount")
         given = place if "mount" in mount.model_fields_set else place[:-1]
-        yield Place(mount.mount, f"dataset {mount.name}", given, True, dataset=True)
+        yield MountPoint(mount.mount, f"dataset {mount.name}", given, True, dataset=True)
     if spec.code is not None:
         key = "git" if spec.code.git is not None else "workspace"
         source = getattr(spec.code, key)
         place = ("spec", "code", key, "mount") if "mount" in source.model_fields_set else ("spec", "code", key)
-        yield Place(source.mount, "the code", place, key == "workspace")
+        yield MountPoint(source.mount, "the code", place, key == "workspace")
         if key == "workspace" and source.home is not None:
-            yield Place(source.home, f"the home of workspace {source.name}", ("spec", "code", key, "home"), True)
+            yield MountPoint(source.home, f"the home of workspace {source.name}", ("spec", "code", key, "home"), True)
     if spec.checkpoint is not None and spec.checkpoint.volume is not None:
-        yield Place(CHECKPOINTS, "the checkpoint volume", ("spec", "checkpoint", "volume"), False)
+        yield MountPoint(CHECKPOINTS, "the checkpoint volume", ("spec", "checkpoint", "volume"), False)
     logs = log_path(spec)
     if logs is not None:
         place = ("spec", "logVolume") if spec.log_volume is not None else ("spec", "tensorboard", "logdir")
-        yield Place(logs, "the log volume", place, False)
+        yield MountPoint(logs, "the log volume", place, False)
     for bucket in dataset_access.mounted_buckets(program, item):
-        yield Place(f"/buckets/{bucket.name}", f"bucket {bucket.name}", ("spec",), True)
+        yield MountPoint(f"/buckets/{bucket.name}", f"bucket {bucket.name}", ("spec",), True)
     if "HOME" not in spec.env:
-        yield Place(pods.HOME, "the home directory", ("spec",), False)
+        yield MountPoint(pods.HOME, "the home directory", ("spec",), False)
     for path, role in declared_roles(spec):
         if role.shared_memory is not None:
-            yield Place("/dev/shm", "shared memory", (*path, "sharedMemory"), False)  # noqa: S108
+            yield MountPoint("/dev/shm", "shared memory", (*path, "sharedMemory"), False)  # noqa: S108
             break
     if spec.strategy == "mpi":
-        yield Place(mpi.CONFIG, "the files of MPI", ("spec", "strategy"), True)
-        yield Place(followers.DIRECTORY, "the commands of MPI", ("spec", "strategy"), False)
+        yield MountPoint(mpi.CONFIG, "the files of MPI", ("spec", "strategy"), True)
+        yield MountPoint(followers.DIRECTORY, "the commands of MPI", ("spec", "strategy"), False)
 
 
 def place_problems(item: Item[TrainingJobSpec], program: Program) -> Iterator[Diagnostic]:
@@ -109,7 +109,7 @@ def place_problems(item: Item[TrainingJobSpec], program: Program) -> Iterator[Di
                 break
 
 
-def _clash_problem(item: Item[TrainingJobSpec], place: Place, other: Place) -> Diagnostic | None:
+def _clash_problem(item: Item[TrainingJobSpec], place: MountPoint, other: MountPoint) -> Diagnostic | None:
     """Return the conflict between two mount points, or None."""
     if place.directory == other.directory:
         message = f"{place.what} and {other.what} are both mounted at `{place.directory}`"

@@ -20,7 +20,7 @@ from avactl.kinds.training.followers import DIRECTORY as LAUNCH
 from avactl.kinds.training.followers import TOKEN_PATH, build_access, token_volume
 from avactl.kinds.training.spec import TrainingJobSpec
 from avactl.program.lowering import k8s
-from avactl.program.lowering.pods import HOME, Volumes, build_helper, build_resources, env_list
+from avactl.program.lowering.pods import HOME, PodVolumes, build_helper, build_resources, env_list
 from avactl.program.manifest import Body, Manifest
 from avactl.program.ownership import Owned
 from avactl.program.program import Item, Program
@@ -146,7 +146,7 @@ def launcher_environment(item: Item[TrainingJobSpec]) -> list[Body]:
     )
 
 
-def mount_files(volumes: Volumes, config_map: str, *, launcher: bool) -> None:
+def mount_files(volumes: PodVolumes, config_map: str, *, launcher: bool) -> None:
     """Mount the files of launcher and workers, and the directory of commands."""
     keys = ("agent", "hostfile", "passwd") if launcher else ("passwd",)
     volumes.config("mpi", config_map, CONFIG, keys=keys, executable=True)

@@ -29,7 +29,7 @@ from avactl.kinds.training.roles import (
     CHECKPOINT_ROLES,
     DATA_ROLES,
     MASTER,
-    Part,
+    RolePods,
     declared_roles,
     job_name,
     leading_jobs,
@@ -68,7 +68,7 @@ SPOT_FIRST: Body = {
 """Affinity of workers that run on spot machines if there are any free."""
 
 
-def build_template(item: Item[TrainingJobSpec], program: Program, made: list[Part], part: Part) -> Body:
+def build_template(item: Item[TrainingJobSpec], program: Program, made: list[RolePods], part: RolePods) -> Body:
     """Build the pod template of one role, without the digest of its run."""
     spec = item.spec
     gpu = gpu_request(item, program, part)
@@ -154,24 +154,24 @@ def build_template(item: Item[TrainingJobSpec], program: Program, made: list[Par
     return {"metadata": {"labels": labels, "annotations": notes}, "spec": pod}
 
 
-def gpu_request(item: Item[TrainingJobSpec], program: Program, part: Part) -> pods.GpuRequest:
+def gpu_request(item: Item[TrainingJobSpec], program: Program, part: RolePods) -> pods.GpuRequest:
     """Return how the pods of one role get their GPUs."""
     return pods.GpuRequest(item, program, whole_compute(item.spec, part.compute), part.name, part.replicas)
 
 
-def is_gang(made: list[Part]) -> bool:
+def is_gang(made: list[RolePods]) -> bool:
     """Return True if a job has several pods, which then form a gang."""
     return sum(part.replicas for part in made) > 1
 
 
-def gang_size(spec: TrainingJobSpec, made: list[Part]) -> int:
+def gang_size(spec: TrainingJobSpec, made: list[RolePods]) -> int:
     """Number of pods that must run at the same time."""
     least, most = worker_bounds(spec)
     return sum(part.replicas for part in made) - (most - least)
 
 
 def _build_container(
-    item: Item[TrainingJobSpec], program: Program, made: list[Part], part: Part, gpu: pods.GpuRequest
+    item: Item[TrainingJobSpec], program: Program, made: list[RolePods], part: RolePods, gpu: pods.GpuRequest
 ) -> Body:
     spec = item.spec
     if part.role == MASTER:
@@ -196,7 +196,7 @@ def _build_container(
     )
 
 
-def _build_env(item: Item[TrainingJobSpec], program: Program, part: Part, gpu: pods.GpuRequest) -> list[Body]:
+def _build_env(item: Item[TrainingJobSpec], program: Program, part: RolePods, gpu: pods.GpuRequest) -> list[Body]:
     spec = item.spec
     # Connections that set up RDMA use the pod's own network.
     own = {"NCCL_SOCKET_IFNAME": "eth0", "GLOO_SOCKET_IFNAME": "eth0"} if gpu.rdma and not spec.host_network else {}
@@ -251,9 +251,9 @@ def store_env(item: Item, program: Program, url: str) -> list[Body]:
     return pods.secret_env(bucket.secret, keys)
 
 
-def _make_volumes(item: Item[TrainingJobSpec], program: Program, part: Part) -> pods.Volumes:
+def _make_volumes(item: Item[TrainingJobSpec], program: Program, part: RolePods) -> pods.PodVolumes:
     spec = item.spec
-    volumes = pods.Volumes(item, program)
+    volumes = pods.PodVolumes(item, program)
     if part.role == MASTER:
         volumes.empty("state", job_master.STATE)
         return volumes

@@ -33,7 +33,7 @@ Declared = Workers | WorkerGroup | Role | ServerGroup
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RolePods:
     """The pods of one role, or of one group of a role: one indexed Job."""
 
     role: str
@@ -71,7 +71,7 @@ def whole_compute(spec: TrainingJobSpec, role: Compute) -> Compute:
     return on_spot(with_pod(role, settings_of(spec, role)), spec.spot if workers else "never")
 
 
-def service_accounts(spec: TrainingJobSpec, made: Iterable[Part]) -> list[str]:
+def service_accounts(spec: TrainingJobSpec, made: Iterable[RolePods]) -> list[str]:
     """Return the service accounts of the team that pods of the job have."""
     found = [settings.service_account_name for part in made if (settings := part.settings(spec)) is not None]
     return list(dict.fromkeys(name for name in found if name is not None))
@@ -108,22 +108,22 @@ def declared_roles(spec: TrainingJobSpec) -> Iterator[tuple[Path, Declared]]:
             yield ("spec", f"{key[:-1]}Groups", index), group
 
 
-def job_parts(spec: TrainingJobSpec) -> list[Part]:
+def job_parts(spec: TrainingJobSpec) -> list[RolePods]:
     """Return the roles of a job with their groups, the leading one first."""
     replicas = worker_bounds(spec)[1]
     command, args, workers = spec.command, spec.args, spec.workers
 
-    def of(role: str, key: str, declared: Role) -> Part:
+    def of(role: str, key: str, declared: Role) -> RolePods:
         # A role's own command comes with its own arguments.
         own_args = declared.args if declared.command else declared.args or args
-        return Part(
+        return RolePods(
             role, key, declared, declared.replicas, declared.command or command, own_args, leads=role == "launcher"
         )
 
-    def worker(count: int, role: str = "worker", leads: bool = True) -> Part:
-        return Part(role, "workers", workers, count, command, args, leads)
+    def worker(count: int, role: str = "worker", leads: bool = True) -> RolePods:
+        return RolePods(role, "workers", workers, count, command, args, leads)
 
-    found: list[Part]
+    found: list[RolePods]
     if spec.strategy == "mpi":
         found = [
             of("launcher", "launcher", spec.launcher or Role()),
@@ -135,7 +135,7 @@ def job_parts(spec: TrainingJobSpec) -> list[Part]:
             # TensorFlow counts its chief separately from the workers; it is the first declared worker.
             found = [worker(1, "chief"), *_role_groups(spec, worker(replicas - 1, leads=False)), *servers]
         elif spec.framework == "mxnet":
-            scheduler = Part("scheduler", "servers", Role(cpu="500m", memory="1Gi"), 1, command, args, False)
+            scheduler = RolePods("scheduler", "servers", Role(cpu="500m", memory="1Gi"), 1, command, args, False)
             found = [*_role_groups(spec, worker(replicas)), *servers, scheduler]
         else:
             found = [*_role_groups(spec, worker(replicas)), *servers]
@@ -144,19 +144,19 @@ def job_parts(spec: TrainingJobSpec) -> list[Part]:
     else:
         found = [worker(replicas)]
     if has_master(spec):
-        found.append(Part(MASTER, "master", master_compute(spec), 1, [], [], leads=False))
+        found.append(RolePods(MASTER, "master", master_compute(spec), 1, [], [], leads=False))
     if spec.evaluator is not None:
         found.append(of("evaluator", "evaluator", spec.evaluator))
     return [part for part in found if part.replicas > 0]
 
 
-def _role_groups(spec: TrainingJobSpec, first: Part) -> list[Part]:
+def _role_groups(spec: TrainingJobSpec, first: RolePods) -> list[RolePods]:
     """Return the pods of a role with its further groups, which differ only in their machines."""
     found, index = [first], first.replicas
     groups: Sequence[WorkerGroup | ServerGroup] = spec.worker_groups if first.key == "workers" else spec.server_groups
     for group in groups:
         found.append(
-            Part(
+            RolePods(
                 first.role, first.key, group, group.replicas, first.command, first.args, first.leads, group.name, index
             )
         )
@@ -188,12 +188,12 @@ def master_compute(spec: TrainingJobSpec) -> Compute:
     return Role(cpu=master.cpu, memory=master.memory)
 
 
-def pods_with(made: Iterable[Part], roles: frozenset[str]) -> int:
+def pods_with(made: Iterable[RolePods], roles: frozenset[str]) -> int:
     """Number of pods of the given roles."""
     return sum(part.replicas for part in made if part.role in roles)
 
 
-def pods_by_role(made: Iterable[Part]) -> dict[str, int]:
+def pods_by_role(made: Iterable[RolePods]) -> dict[str, int]:
     """Number of pods by role."""
     found: dict[str, int] = {}
     for part in made:
@@ -201,13 +201,13 @@ def pods_by_role(made: Iterable[Part]) -> dict[str, int]:
     return found
 
 
-def leading_jobs(item: Item[TrainingJobSpec], made: Iterable[Part]) -> list[str]:
+def leading_jobs(item: Item[TrainingJobSpec], made: Iterable[RolePods]) -> list[str]:
     """Names of the leading Jobs: the run is complete when all of them are."""
     return [job_name(item, part.name) for part in made if part.leads]
 
 
 def job_name(item: Item[TrainingJobSpec], role: str) -> str:
-    """Name of the Job of a role, or of its group by `Part.name`; its pods are `NAME-INDEX`."""
+    """Name of the Job of a role, or of its group by `RolePods.name`; its pods are `NAME-INDEX`."""
     return f"{item.name}-{role}"
 
 
@@ -217,11 +217,11 @@ def rendezvous_name(item: Item[TrainingJobSpec]) -> str:
 
 
 def pod_host(item: Item[TrainingJobSpec], role: str, index: int | str) -> str:
-    """DNS name of one pod of a role, or of its group by `Part.name`."""
+    """DNS name of one pod of a role, or of its group by `RolePods.name`."""
     return f"{item.name}-{role}-{index}.{rendezvous_name(item)}.{item.ns}.svc"
 
 
-def pod_hosts(item: Item[TrainingJobSpec], made: Iterable[Part], role: str) -> list[str]:
+def pod_hosts(item: Item[TrainingJobSpec], made: Iterable[RolePods], role: str) -> list[str]:
     """DNS names of a role's pods, by index."""
     after = f".{rendezvous_name(item)}.{item.ns}.svc"
     return [

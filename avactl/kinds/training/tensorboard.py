@@ -24,7 +24,7 @@ def build_tensorboard(item: Item[TrainingJobSpec], program: Program) -> list[Man
         return []
     cluster, ns, name = item.cluster, item.ns, f"{item.name}-{COMPONENT}"
     select = k8s.component_selector(item, COMPONENT)
-    volumes = pods.Volumes(item, program)
+    volumes = pods.PodVolumes(item, program)
     objects: list[Manifest] = []
     if log_path(item.spec) is not None:
         objects.append(

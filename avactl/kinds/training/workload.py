@@ -18,12 +18,12 @@ from avactl.program import dataset_access
 from avactl.program.capacity.capacity import gpu_model
 from avactl.program.program import Item, Program
 from avactl.program.registry import Fact, ObjectEffect
-from avactl.program.workload import Lifecycle, Role, Unpinned, WorkloadHooks
+from avactl.program.workload import Lifecycle, Unpinned, WorkloadHooks, WorkloadRole
 from avactl.spec.repository.revisions import is_commit
 from avactl.spec.schema.compute import DatasetMount
 
 
-def roles(item: Item[TrainingJobSpec]) -> Iterator[Role]:
+def roles(item: Item[TrainingJobSpec]) -> Iterator[WorkloadRole]:
     """Return the declared roles of a job; none while it is suspended."""
     spec = item.spec
     if spec.suspended:
@@ -32,9 +32,9 @@ def roles(item: Item[TrainingJobSpec]) -> Iterator[Role]:
     for path, role in declared_roles(spec):
         elastic = path == ("spec", "workers")
         fewest, all_of = (least, most) if elastic else (role.replicas, role.replicas)
-        yield Role(path, whole_compute(spec, role), fewest, all_of)
+        yield WorkloadRole(path, whole_compute(spec, role), fewest, all_of)
     if has_master(spec):
-        yield Role(("spec", "master"), master_compute(spec), 1, 1)
+        yield WorkloadRole(("spec", "master"), master_compute(spec), 1, 1)
 
 
 def summary(item: Item[TrainingJobSpec]) -> str:

@@ -110,7 +110,7 @@ def _build_template(
         notes[GPU_SHARE.name] = format(spec.gpus, "g")
     if spec.preemptible:
         notes[PREEMPTIBLE.name] = "true"
-    volumes = pods.Volumes(item, program)
+    volumes = pods.PodVolumes(item, program)
     volumes.claim("home", home_claim(item), spec.home)
     # Shared memory for data loaders; its content counts towards the container's memory.
     volumes.empty("shared-memory", "/dev/shm", memory=True)  # noqa: S108

@@ -8,17 +8,17 @@ from avactl.kinds.workspace.lower import home_claim
 from avactl.kinds.workspace.spec import WorkspaceSpec
 from avactl.program.program import Item, Program
 from avactl.program.registry import ObjectEffect
-from avactl.program.workload import Home, Lifecycle, Requests, Role, WorkloadHooks
+from avactl.program.workload import Home, Lifecycle, ResourceRequests, WorkloadHooks, WorkloadRole
 from avactl.spec.schema.pod_requests import on_spot, with_other_containers, with_pod
 
 
-def roles(item: Item[WorkspaceSpec]) -> Iterator[Role]:
+def roles(item: Item[WorkspaceSpec]) -> Iterator[WorkloadRole]:
     """Return the pod of a workspace; none while it is stopped."""
     if item.spec.running:
-        yield Role(("spec",), on_spot(with_pod(item.spec, item.spec.pod), item.spec.spot), 1, 1)
+        yield WorkloadRole(("spec",), on_spot(with_pod(item.spec, item.spec.pod), item.spec.spot), 1, 1)
 
 
-def default_requests(item: Item[WorkspaceSpec], program: Program) -> Requests:
+def default_requests(item: Item[WorkspaceSpec], program: Program) -> ResourceRequests:
     """Return the defaults of the workspace's team, with the further containers of the pod."""
     defaults, settings = program.team(str(item.team)).spec.workspace, item.spec.pod
     if settings is None:

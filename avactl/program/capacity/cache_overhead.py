@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import NamedTuple
 
-from avactl.program.cache_engines import Needs, engine_of
+from avactl.program.cache_engines import EngineNeeds, engine_of
 from avactl.program.program import Item, Program
 from avactl.spec.platform.cache_tier import CacheTierSpec
 from avactl.spec.platform.node_pool import NodePoolSpec
@@ -23,7 +23,7 @@ class Taken(NamedTuple):
 def _of_tier(item: Item[CacheTierSpec], program: Program) -> tuple[str, tuple[str, ...], str, int, str, int]:
     """Cluster; pools, CPU and memory of workers that run on every machine; CPU and memory of FUSE."""
     workers, engine = item.spec.workers, engine_of(item)
-    worker = engine.worker(item) if workers.replicas is None else Needs()
+    worker = engine.worker(item) if workers.replicas is None else EngineNeeds()
     fuse = engine.fuse(item)
     return item.spec.cluster, tuple(workers.pools), worker.cpu, worker.memory, fuse.cpu, fuse.memory
 

@@ -14,7 +14,7 @@ from avactl.diagnostics.suggest import closest_word, one_of
 from avactl.program import registry
 from avactl.program.capacity import fit
 from avactl.program.program import Item, Program, reserved_by
-from avactl.program.workload import GpuCompute, Role
+from avactl.program.workload import GpuCompute, WorkloadRole
 
 
 def gpu_model(program: Program, cluster: str, compute: GpuCompute) -> str | None:
@@ -33,7 +33,7 @@ def gpu_model(program: Program, cluster: str, compute: GpuCompute) -> str | None
     return models[0] if len(models) == 1 else None
 
 
-def running_roles(item: Item) -> Iterable[Role]:
+def running_roles(item: Item) -> Iterable[WorkloadRole]:
     """Return the pods that a spec requests while it runs; none if it is stopped or suspended, or runs no pods."""
     if registry.get_lifecycle(item.kind) is None:
         return ()

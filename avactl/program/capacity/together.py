@@ -12,18 +12,18 @@ from avactl.diagnostics import Diagnostic, Note
 from avactl.program.capacity import fit
 from avactl.program.capacity.capacity import gpu_model
 from avactl.program.program import Item, Program
-from avactl.program.workload import Role
+from avactl.program.workload import WorkloadRole
 
 
 class _Demand(NamedTuple):
-    role: Role
+    role: WorkloadRole
     pods: int
     amounts: dict[str, Fraction]
     """Of one pod, by resource."""
     pools: frozenset[str]
 
 
-def together_problem(item: Item, program: Program, roles: Sequence[Role]) -> Diagnostic | None:
+def together_problem(item: Item, program: Program, roles: Sequence[WorkloadRole]) -> Diagnostic | None:
     """Return the diagnostic for roles that each fit, but not at the same time; None if they may fit.
 
     Compares sums of CPU, memory and GPUs with the empty machines of the pools where the pods may run. Roles without

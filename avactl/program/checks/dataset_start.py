@@ -27,7 +27,7 @@ class Awaiting(Protocol):
     def start_when(self) -> StartWhen | None: ...
 
 
-class Local(Protocol):
+class LocalStart(Protocol):
     """A spec whose pods can run where their datasets are cached."""
 
     @property
@@ -45,7 +45,7 @@ def start_when_warm(item: Item[Awaiting], program: Program) -> dict[str, str]:
     return {START_WHEN_WARM.name: _to_json(wanted)} if wanted else {}
 
 
-def data_locality(item: Item[Local], program: Program) -> dict[str, str]:
+def data_locality(item: Item[LocalStart], program: Program) -> dict[str, str]:
     """Annotations of pods that run where parts of their datasets are cached; see `DATA_LOCALITY`."""
     if item.spec.locality is None:
         return {}

@@ -85,7 +85,7 @@ _SELECTOR_PLACEHOLDERS = {
 }
 
 
-class Claim(NamedTuple):
+class ExposureClaim(NamedTuple):
     """A host, and a path or gRPC service, that a spec claims."""
 
     host: str
@@ -96,18 +96,20 @@ class Claim(NamedTuple):
     grpc: bool = False
 
 
-def _claims_of(item: Item, program: Program) -> tuple[Claim, ...]:
+def _claims_of(item: Item, program: Program) -> tuple[ExposureClaim, ...]:
     wanted: Expose | ExposePorts | None = getattr(item.spec, "expose", None)
-    found: list[Claim] = []
+    found: list[ExposureClaim] = []
     if wanted is not None and wanted.host is not None:
         declared = "paths" in wanted.model_fields_set
         for index, path in enumerate(wanted.paths):
-            found.append(Claim(wanted.host, path.rstrip("/") or "/", ("paths", index) if declared else ("host",)))
+            found.append(
+                ExposureClaim(wanted.host, path.rstrip("/") or "/", ("paths", index) if declared else ("host",))
+            )
     grpc = grpc_of(wanted)
     if grpc is not None:
         for index, name in enumerate(grpc_services(item) or ("",)):
             keys = ("grpc", "services", index) if grpc.services is not None else ("grpc", "host")
-            found.append(Claim(grpc.host, f"/{name}", keys, grpc=True))
+            found.append(ExposureClaim(grpc.host, f"/{name}", keys, grpc=True))
     return tuple(found)
 
 

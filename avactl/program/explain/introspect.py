@@ -155,7 +155,7 @@ def ref_plan(model: type[BaseModel]) -> tuple[RefPlan, ...]:
     return tuple(plans)
 
 
-class Reference(NamedTuple):
+class SpecReference(NamedTuple):
     """A name in a spec that refers to another spec."""
 
     kind: str
@@ -163,12 +163,12 @@ class Reference(NamedTuple):
     path: tuple[str | int, ...]
 
 
-def references(model: BaseModel, path: tuple[str | int, ...] = ()) -> Iterator[Reference]:
+def references(model: BaseModel, path: tuple[str | int, ...] = ()) -> Iterator[SpecReference]:
     """Yield all references below a model instance, with their paths in the document."""
     return _walk(model, ref_plan(type(model)), path)
 
 
-def _walk(model: Any, plans: tuple[RefPlan, ...], path: tuple[str | int, ...]) -> Iterator[Reference]:
+def _walk(model: Any, plans: tuple[RefPlan, ...], path: tuple[str | int, ...]) -> Iterator[SpecReference]:
     for plan in plans:
         value = getattr(model, plan.attribute, None)
         if value is None:
@@ -177,6 +177,6 @@ def _walk(model: Any, plans: tuple[RefPlan, ...], path: tuple[str | int, ...]) -
         entries = [(here, value)] if not isinstance(value, list) else [((*here, i), v) for i, v in enumerate(value)]
         for where, entry in entries:
             if plan.ref and isinstance(entry, str):
-                yield Reference(plan.ref, entry, where)
+                yield SpecReference(plan.ref, entry, where)
             elif plan.inner and isinstance(entry, BaseModel):
                 yield from _walk(entry, plan.inner, where)

@@ -12,7 +12,7 @@ from avactl.program.capacity import fit
 from avactl.program.capacity.capacity import gpu_model
 from avactl.program.manifest import Body
 from avactl.program.program import Item, Program
-from avactl.program.workload import Role
+from avactl.program.workload import WorkloadRole
 from avactl.spec.schema.compute import HostNetwork
 
 FIRST, LAST = 20_000, 29_999
@@ -76,7 +76,7 @@ def _first_specs(program: Program, kind: str) -> dict[tuple[str, int], tuple[str
 
 
 def host_network_problems(
-    item: Item[OnHostNetwork], program: Program, listening: Sequence[Role]
+    item: Item[OnHostNetwork], program: Program, listening: Sequence[WorkloadRole]
 ) -> Iterator[Diagnostic]:
     """Yield what is in the way of a spec in the machines' network. `listening`: its pods that listen on the port."""
     wanted = item.spec.host_network
@@ -119,7 +119,9 @@ def _conflict_problem(item: Item, program: Program, port: int, other: Item) -> D
     )
 
 
-def _too_few_machines(item: Item, program: Program, port: int, listening: Sequence[Role]) -> Iterator[Diagnostic]:
+def _too_few_machines(
+    item: Item, program: Program, port: int, listening: Sequence[WorkloadRole]
+) -> Iterator[Diagnostic]:
     if fit.unknown_capacity(program) or not listening:
         return
     machines: dict[str, int] = {}

@@ -14,7 +14,7 @@ from avactl.spec.platform.cluster import ClusterSpec
 from avactl.spec.platform.team import TeamSpec
 
 
-class Claim(NamedTuple):
+class NamespaceClaim(NamedTuple):
     """A namespace that a spec claims; `path` leads to its name in the document."""
 
     name: str
@@ -24,35 +24,35 @@ class Claim(NamedTuple):
     """Its purpose, e.g. `namespace of team vision`."""
 
 
-def of_cluster(item: Item[ClusterSpec], program: Program) -> Iterator[Claim]:
+def of_cluster(item: Item[ClusterSpec], program: Program) -> Iterator[NamespaceClaim]:
     """Namespaces of the cluster itself."""
     own = ("spec", "systemNamespace") if item.doc.get("spec", "systemNamespace") else ("metadata", "name")
-    yield Claim(item.spec.system_namespace, item, own, "namespace of avactl's daemons")
+    yield NamespaceClaim(item.spec.system_namespace, item, own, "namespace of avactl's daemons")
     for tier in program.tiers(item.name)[:1]:
-        yield Claim(CACHE_NAMESPACE, tier, ("metadata", "name"), "namespace of the cache tiers")
+        yield NamespaceClaim(CACHE_NAMESPACE, tier, ("metadata", "name"), "namespace of the cache tiers")
     for index, namespace in enumerate(item.spec.namespaces):
         path = ("spec", "namespaces", index, "name")
-        yield Claim(namespace.name, item, path, f"namespace of Cluster {item.name}")
+        yield NamespaceClaim(namespace.name, item, path, f"namespace of Cluster {item.name}")
 
 
-def of_team(team: Item[TeamSpec]) -> Iterator[Claim]:
+def of_team(team: Item[TeamSpec]) -> Iterator[NamespaceClaim]:
     """Namespaces of a team, the default one first."""
     what = f"namespace of team {team.name}"
     if not team.spec.namespaces:
-        yield Claim(team.name, team, ("metadata", "name"), what)
+        yield NamespaceClaim(team.name, team, ("metadata", "name"), what)
     for index, namespace in enumerate(team.spec.namespaces or ()):
-        yield Claim(namespace.name, team, ("spec", "namespaces", index, "name"), what)
+        yield NamespaceClaim(namespace.name, team, ("spec", "namespaces", index, "name"), what)
 
 
-def _owning_claims(program: Program, cluster: str) -> dict[str, Claim]:
+def _owning_claims(program: Program, cluster: str) -> dict[str, NamespaceClaim]:
     """Return the claim that owns each namespace of a cluster: first the cluster's own, then a team of that name,
     then the other teams by name."""
-    claimed: dict[str, Claim] = program.memo(("namespaces", cluster), lambda: _first_claims(program, cluster))
+    claimed: dict[str, NamespaceClaim] = program.memo(("namespaces", cluster), lambda: _first_claims(program, cluster))
     return claimed
 
 
-def _first_claims(program: Program, cluster: str) -> dict[str, Claim]:
-    first: dict[str, Claim] = {}
+def _first_claims(program: Program, cluster: str) -> dict[str, NamespaceClaim]:
+    first: dict[str, NamespaceClaim] = {}
     item = program.find_cluster(cluster)
     for claim in of_cluster(item, program) if item is not None else ():
         first.setdefault(claim.name, claim)
@@ -62,7 +62,7 @@ def _first_claims(program: Program, cluster: str) -> dict[str, Claim]:
     return first
 
 
-def _rename_hint(claim: Claim) -> str:
+def _rename_hint(claim: NamespaceClaim) -> str:
     if claim.path[0] == "spec":
         return "choose another name"
     return "rename the team, or set other namespaces: `namespaces: [{name: …}]`"
@@ -90,7 +90,7 @@ RESERVED_PREFIXES, RESERVED_SUFFIX = ("kube-", "openshift-"), "-system"
 """Parts of other reserved names, such as those of Flux and Istio."""
 
 
-def _reserved_for(claim: Claim, clusters: tuple[str, ...], program: Program) -> str:
+def _reserved_for(claim: NamespaceClaim, clusters: tuple[str, ...], program: Program) -> str:
     """Return the owner of a reserved name; empty: the name is free. The platform may claim names of operators."""
     name = claim.name
     if name == CACHE_NAMESPACE:
@@ -108,7 +108,7 @@ def _reserved_for(claim: Claim, clusters: tuple[str, ...], program: Program) -> 
     return ""
 
 
-def check_claims(claims: Iterator[Claim], clusters: tuple[str, ...], program: Program) -> Iterator[Diagnostic]:
+def check_claims(claims: Iterator[NamespaceClaim], clusters: tuple[str, ...], program: Program) -> Iterator[Diagnostic]:
     """Yield the problems of one spec's claims: reserved names, and names already claimed on one of the clusters."""
     for claim in claims:
         if owner := _reserved_for(claim, clusters, program):

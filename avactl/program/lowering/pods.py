@@ -111,7 +111,7 @@ def build_helper(
     }
 
 
-class Volumes:
+class PodVolumes:
     """The volumes of a pod and the mounts of its main container."""
 
     def __init__(self, item: Item, program: Program) -> None:
@@ -315,7 +315,7 @@ def fetch_container(
     program: Program,
     item: Item,
     name: str,
-    access: dataset_access.Access,
+    access: dataset_access.DatasetAccess,
     volume: str,
     path: str,
     script: str = FETCH_SCRIPT,
@@ -340,7 +340,7 @@ def pod_spec(
     program: Program,
     main: Body,
     *,
-    volumes: Volumes | None = None,
+    volumes: PodVolumes | None = None,
     gpu: GpuRequest | None = None,
     service_account: str,
     priority: str | None = None,
@@ -357,7 +357,7 @@ def pod_spec(
     home. Tokens are mounted only if the caller sets `automountServiceAccountToken=True`.
     """
     cluster = program.cluster_spec(item.cluster)
-    gathered = volumes or Volumes(item, program)
+    gathered = volumes or PodVolumes(item, program)
     given = main.get("env", ())
     user = getattr(item.spec, "run_as_user", USER_ID)
     if not any(entry["name"] == "HOME" for entry in given):

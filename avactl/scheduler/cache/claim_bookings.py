@@ -10,7 +10,7 @@ from avactl.hardware.placement.allocation import MILLI_PER_GPU, Booking, Booking
 from avactl.hardware.placement.fragmentation import Floats
 from avactl.hardware.placement.masks import Mask
 from avactl.hardware.placement.request import Request
-from avactl.hardware.placement.score import Choice
+from avactl.hardware.placement.score import ScoredChoice
 from avactl.hardware.topology import LEVELS
 from avactl.kube import logs
 from avactl.scheduler.cache.requests import RequestBuilder
@@ -18,7 +18,7 @@ from avactl.scheduler.cache.tables import ClusterTables
 from avactl.scheduler.dra.allocator import AllocatedDevice, StuckError
 from avactl.scheduler.dra.manager import ClaimDemand, DraManager, Offers
 from avactl.scheduler.dra.resource_claim import ResourceClaim, older
-from avactl.scheduler.dra.resource_slices import Key, Result
+from avactl.scheduler.dra.resource_slices import AllocationResult, Key
 from avactl.scheduler.interfaces import ClaimAllocation
 from avactl.scheduler.objects.node_rules import node_selector
 from avactl.scheduler.objects.pod_info import PodInfo
@@ -73,13 +73,13 @@ class ClaimBookings:
         for claim in self._dra.claims.values():
             self._book_gpus(claim.uid, self._dra.devices.held(claim.uid))
 
-    def _hold_devices(self, uid: str, results: tuple[Result, ...]) -> None:
+    def _hold_devices(self, uid: str, results: tuple[AllocationResult, ...]) -> None:
         if self._dra.devices.held(uid) != results:
             self._dra.devices.hold(uid, results)
             if not self._tables.stale:
                 self._book_gpus(uid, results)
 
-    def _book_gpus(self, uid: str, results: tuple[Result, ...]) -> None:
+    def _book_gpus(self, uid: str, results: tuple[AllocationResult, ...]) -> None:
         """Book the GPUs among a claim's devices, so that the placement engine does not give them away."""
         state, by_node = self._tables.state, dict[str, int]()
         for key, admin, _, _ in results:
@@ -132,9 +132,9 @@ class ClaimBookings:
                     claims[claim.uid] = None
         return list(claims)
 
-    def gpu_devices(self, node: str, gpus: int) -> tuple[Result, ...]:
+    def gpu_devices(self, node: str, gpus: int) -> tuple[AllocationResult, ...]:
         """Return the devices of a GPU mask as a reservation holds them: entire and exclusive."""
-        return tuple(Result(key, False, False, ()) for key in self._dra.keys(node, gpus))
+        return tuple(AllocationResult(key, False, False, ()) for key in self._dra.keys(node, gpus))
 
     def _claims_of(self, pod: PodInfo) -> list[ResourceClaim]:
         claims = (self._dra.claims.get(f"{pod.namespace}/{name}") for _, name in pod.claims)
@@ -142,7 +142,9 @@ class ClaimBookings:
 
     # -- feasible nodes --------------------------------------------------------------------------------------
 
-    def choose(self, pod: PodInfo, request: Request, feasible: Mask | None, preferred: Floats | None) -> Choice | None:
+    def choose(
+        self, pod: PodInfo, request: Request, feasible: Mask | None, preferred: Floats | None
+    ) -> ScoredChoice | None:
         """Return the best node and GPUs for a pod with claims, as `Scorer.choose`."""
         demand = self._dra.demand(pod)
         scorer = self._tables.scorer
@@ -291,7 +293,9 @@ class ClaimBookings:
             for (claim, _), mine in zip(demand.wanted, found, strict=True):
                 allocation = self._dra.allocation(claim, mine, name)
                 self._dra.giving[claim.uid] = allocation
-                self._hold_devices(claim.uid, tuple(Result.parse(each) for each in allocation["devices"]["results"]))
+                self._hold_devices(
+                    claim.uid, tuple(AllocationResult.parse(each) for each in allocation["devices"]["results"])
+                )
                 result.append(ClaimAllocation(claim, allocation))
             self._dra.version += 1
         self.given[pod.uid] = tuple(claim.uid for claim, allocation in result if allocation is not None)

@@ -16,7 +16,7 @@ from avactl.hardware.placement.allocation import Booking, BookingError
 from avactl.hardware.placement.fragmentation import Floats
 from avactl.hardware.placement.masks import Mask
 from avactl.hardware.placement.request import Request
-from avactl.hardware.placement.score import Choice, Objective
+from avactl.hardware.placement.score import Objective, ScoredChoice
 from avactl.kube import logs
 from avactl.scheduler.cache.claim_bookings import ClaimBookings
 from avactl.scheduler.cache.node_offers import NodeOffers
@@ -27,7 +27,7 @@ from avactl.scheduler.cache.team_usage import TeamUsage
 from avactl.scheduler.cache.volume_binding import VolumeBinding
 from avactl.scheduler.dra.manager import DraManager
 from avactl.scheduler.interfaces import ClaimAllocation
-from avactl.scheduler.objects.config import Pool
+from avactl.scheduler.objects.config import ConfiguredPool
 from avactl.scheduler.objects.device_mask import format_devices
 from avactl.scheduler.objects.gangs import GANG_LABELS
 from avactl.scheduler.objects.limits import bounded
@@ -60,7 +60,7 @@ class ClusterCache:
 
     # -- nodes and pools --------------------------------------------------------------------------------------------
 
-    def put_pool(self, pool: Pool) -> None:
+    def put_pool(self, pool: ConfiguredPool) -> None:
         """Add or change a pool."""
         if self.tables.pools.get(pool.name) != pool:
             self.tables.pools[pool.name] = pool
@@ -250,7 +250,7 @@ class ClusterCache:
 
     def choose(
         self, pod: PodInfo, request: Request, feasible: Mask | None, weights: Floats | None = None
-    ) -> Choice | None:
+    ) -> ScoredChoice | None:
         """Return the best node and GPUs for a pod; None if it fits nowhere.
 
         `weights`: weights of nodes by slot, beside those of the pod's node affinity.

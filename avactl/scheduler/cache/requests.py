@@ -74,7 +74,7 @@ class RequestBuilder(ChangeListener):
         return sum(value for name, value in shape.amounts.items() if name in self.gpu_resources)
 
     def amounts(self, shape: PodRequirements) -> tuple[int, ...]:
-        """Return the amounts that a pod requests, in the order of `State.resources`."""
+        """Return the amounts that a pod requests, in the order of `AllocationState.resources`."""
         return tuple(shape.amounts.get(name, 0) for name in self._tables.state.resources)
 
     def request(self, shape: PodRequirements, demand: ClaimDemand | None = None) -> Request:

@@ -10,7 +10,7 @@ from types import TracebackType
 
 from avactl.hardware.placement.allocation import Booking
 from avactl.scheduler.cache.cluster import ClusterCache
-from avactl.scheduler.dra.resource_slices import Result
+from avactl.scheduler.dra.resource_slices import AllocationResult
 from avactl.scheduler.interfaces import ClaimAllocation
 from avactl.scheduler.objects.pod_info import PodInfo
 
@@ -25,9 +25,9 @@ class Statement:
         self._evicted: dict[PodInfo, None] = {}
         self._released: dict[str, Booking] = {}
         """Bookings of evicted pods and of their claims, by UID."""
-        self._claims: dict[str, tuple[Result, ...]] = {}
+        self._claims: dict[str, tuple[AllocationResult, ...]] = {}
         """Devices of evicted claims, by UID."""
-        self._devices: dict[str, tuple[Result, ...]] = {}
+        self._devices: dict[str, tuple[AllocationResult, ...]] = {}
         """Devices that reservations, by name, held before this statement changed them."""
 
     def __enter__(self) -> Statement:
@@ -118,11 +118,11 @@ class Statement:
         if booking is not None:
             self._cache.tables.state.book(key, booking, forced=True)
 
-    def _reserve_devices(self, name: str, results: tuple[Result, ...]) -> None:
+    def _reserve_devices(self, name: str, results: tuple[AllocationResult, ...]) -> None:
         self._devices.setdefault(name, self._cache.dra.devices.held(name))
         self._set_devices(name, results)
 
-    def _set_devices(self, name: str, results: tuple[Result, ...]) -> None:
+    def _set_devices(self, name: str, results: tuple[AllocationResult, ...]) -> None:
         if results:
             self._cache.dra.devices.hold(name, results)
         else:

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Mapping
 import numpy as np
 
 from avactl.contracts import names
-from avactl.hardware.placement.allocation import State
+from avactl.hardware.placement.allocation import AllocationState
 from avactl.hardware.placement.masks import Mask
 from avactl.hardware.placement.score import Objective, Scorer
-from avactl.scheduler.objects.config import Pool
+from avactl.scheduler.objects.config import ConfiguredPool
 from avactl.scheduler.objects.node_info import NodeInfo
 from avactl.scheduler.objects.pod_info import PodInfo
 
@@ -92,7 +92,7 @@ class ClusterTables:
     def __init__(self, levels: tuple[str, ...], objective: Objective) -> None:
         self.levels = levels
         self.objective: Objective = objective
-        self.pools: dict[str, Pool] = {}
+        self.pools: dict[str, ConfiguredPool] = {}
         self.nodes: dict[str, NodeInfo] = {}
         self.namespaces: dict[str, Mapping[str, str]] = {}
         """Labels by namespace."""
@@ -117,13 +117,13 @@ class ClusterTables:
         """Number of changes that may help pods that wait."""
         self.node_epoch = 0
         """Number of times that nodes were added, removed or relabelled, or got other slots."""
-        self.state = State(BASE_RESOURCES, levels)
+        self.state = AllocationState(BASE_RESOURCES, levels)
         self.scorer = Scorer(self.state, objective=objective)
         self._handlers: dict[str, list[Callable[..., None]]] = {event: [] for event in _EVENTS}
 
     def reset_state(self, resources: tuple[str, ...]) -> None:
         """Replace the placement state by an empty one of these resources."""
-        self.state = State(resources, self.levels)
+        self.state = AllocationState(resources, self.levels)
         for handle in self._handlers["state_cleared"]:
             handle()
 
@@ -148,7 +148,7 @@ class ClusterTables:
             return None
         return ~self.mask(self.replaced[pod.gang].values())
 
-    def pool_of(self, info: NodeInfo) -> Pool | None:
+    def pool_of(self, info: NodeInfo) -> ConfiguredPool | None:
         """Return the pool of a node."""
         return self.pools.get(info.labels.get(names.POOL_LABEL, ""))
 

@@ -12,7 +12,7 @@ import numpy as np
 from avactl.contracts import names
 from avactl.hardware.placement.allocation import MILLI_PER_GPU
 from avactl.hardware.placement.masks import Mask
-from avactl.hardware.placement.quota import Ledger, Limit, Quota, Refusal, Shape, TeamWorkload
+from avactl.hardware.placement.quota import Ledger, QuotaLimit, QuotaNode, QuotaRefusal, QuotaShape, TeamWorkload
 from avactl.hardware.placement.request import Request
 from avactl.scheduler.cache.tables import ChangeListener, ClusterTables
 from avactl.scheduler.objects.config import TeamQuota
@@ -30,7 +30,7 @@ class StartRequest(NamedTuple):
 class QuotaExceeded(NamedTuple):
     """An exceeded quota that blocks pods."""
 
-    refusals: Sequence[Refusal]
+    refusals: Sequence[QuotaRefusal]
     preemptible: bool
     """True if all of the pods are preemptible."""
     borrows: bool
@@ -45,7 +45,7 @@ class QuotaExceeded(NamedTuple):
         suffix = "; it can never start with this quota" if never else ""
         return f"quota of team {self.refusals[0].quota}: {parts}{suffix}"
 
-    def _describe(self, refusal: Refusal) -> str:
+    def _describe(self, refusal: QuotaRefusal) -> str:
         if isinstance(refusal.resource, int):
             name, unit, suffix = (("CPUs", 1000, ""), ("memory", 1 << 30, " GiB"))[refusal.resource]
             have = f"uses {refusal.used / unit:g} of {refusal.limit / unit:g}{suffix}"
@@ -325,16 +325,16 @@ def _add_count(counts: Counter[_Key], key: _Key, change: int) -> None:
         del counts[key]
 
 
-def _in_milli(quota: Quota) -> Quota:
+def _in_milli(quota: QuotaNode) -> QuotaNode:
     return replace(
         quota,
         limits={
-            model: Limit(
+            model: QuotaLimit(
                 limit.guaranteed * MILLI_PER_GPU,
                 None if limit.borrow is None else limit.borrow * MILLI_PER_GPU,
                 limit.weight,
             )
             for model, limit in quota.limits.items()
         },
-        shapes=tuple(Shape(shape.machines, shape.gpus * MILLI_PER_GPU, shape.model) for shape in quota.shapes),
+        shapes=tuple(QuotaShape(shape.machines, shape.gpus * MILLI_PER_GPU, shape.model) for shape in quota.shapes),
     )

@@ -21,13 +21,13 @@ from avactl.scheduler.objects.storage_objects import (
     LATER,
     NO_PROVISIONER,
     ZONES,
+    LiveStorageClass,
+    LiveVolume,
     StorageCapacity,
-    StorageClass,
-    Volume,
     VolumeClaim,
 )
 
-_IMMEDIATE = StorageClass("Immediate", "", b"")
+_IMMEDIATE = LiveStorageClass("Immediate", "", b"")
 
 
 class VolumeBinding:
@@ -37,12 +37,12 @@ class VolumeBinding:
         """`owned`: claims of ephemeral volumes have an owner reference."""
         self._tables, self._owned = tables, owned
         self._claims: dict[str, VolumeClaim] = {}
-        self._volumes: dict[str, Volume] = {}
-        self._classes: dict[str, StorageClass] = {}
+        self._volumes: dict[str, LiveVolume] = {}
+        self._classes: dict[str, LiveStorageClass] = {}
         self._capacities: dict[str, StorageCapacity] = {}
         self._capacity_drivers: set[str] = set()
         """CSI drivers that report their capacity."""
-        self._by_class: dict[str, dict[str, Volume]] = {}
+        self._by_class: dict[str, dict[str, LiveVolume]] = {}
         """Available volumes by class."""
         self._assigned: dict[str, str] = {}
         """UID of the claim to which each of these volumes is being bound."""
@@ -64,7 +64,7 @@ class VolumeBinding:
 
     def put_volume(self, item: Mapping[str, Any]) -> None:
         """Add or change a PersistentVolume."""
-        volume = Volume.parse(item)
+        volume = LiveVolume.parse(item)
         before = self._volumes.get(volume.name)
         if before == volume:
             return
@@ -80,7 +80,7 @@ class VolumeBinding:
 
     def put_class(self, item: Mapping[str, Any]) -> None:
         """Add or change a StorageClass."""
-        name, found = item["metadata"]["name"], StorageClass.parse(item)
+        name, found = item["metadata"]["name"], LiveStorageClass.parse(item)
         if self._classes.get(name) != found:
             self._classes[name] = found
             self._tables.change_epoch += 1
@@ -211,7 +211,7 @@ class VolumeBinding:
                 result = here if result is None else result | here
         return result
 
-    def _is_suitable(self, volume: Volume, claim: VolumeClaim) -> bool:
+    def _is_suitable(self, volume: LiveVolume, claim: VolumeClaim) -> bool:
         """Return True if a claim can have a volume. Source: k8s.io/component-helpers, FindMatchingVolume."""
         if volume.owner is not None:
             return volume.meant_for(claim)
@@ -230,7 +230,7 @@ class VolumeBinding:
         slot = self._tables.state.slots[node]
         volumes: dict[str, str] = {}
         for claim in sorted(claims, key=lambda claim: claim.size):
-            best: Volume | None = None
+            best: LiveVolume | None = None
             for volume in self._by_class.get(claim.class_name, {}).values():
                 if volume.name in volumes.values() or not self._is_suitable(volume, claim):
                     continue
@@ -244,7 +244,7 @@ class VolumeBinding:
             volumes[claim.name] = best.name
         return volumes
 
-    def _nodes_with_capacity(self, claim: VolumeClaim, known: StorageClass) -> Mask | None:
+    def _nodes_with_capacity(self, claim: VolumeClaim, known: LiveStorageClass) -> Mask | None:
         """Return the nodes on which a driver has capacity for a new volume; None if it reports none."""
         if known.provisioner not in self._capacity_drivers or not claim.size:
             return None
@@ -270,7 +270,7 @@ class VolumeBinding:
         """Return the nodes that a NodeSelector matches; None: all."""
         return self._cached_mask(affinity, lambda: node_selector(orjson.loads(affinity))) if affinity else None
 
-    def _nodes_in_zones(self, volume: Volume) -> Mask | None:
+    def _nodes_in_zones(self, volume: LiveVolume) -> Mask | None:
         """Return the nodes in a volume's zones; None: all."""
         zones = volume.zones
 
@@ -316,9 +316,9 @@ class VolumeBinding:
         known = self._classes.get(claim.class_name, _IMMEDIATE) if claim is not None else _IMMEDIATE
         return known.provisioner not in ("", NO_PROVISIONER)
 
-    def assign(self, pod: PodInfo, names: Iterable[str], node: str) -> dict[str, tuple[Volume, VolumeClaim]]:
+    def assign(self, pod: PodInfo, names: Iterable[str], node: str) -> dict[str, tuple[LiveVolume, VolumeClaim]]:
         """Assign available volumes on a node to claims of a pod, and return them by claim."""
-        result: dict[str, tuple[Volume, VolumeClaim]] = {}
+        result: dict[str, tuple[LiveVolume, VolumeClaim]] = {}
         claims = [self._claims[f"{pod.namespace}/{name}"] for name in names]
         together = self._assign_smallest(claims, node)
         for claim in claims:
@@ -329,7 +329,7 @@ class VolumeBinding:
                 result[claim.name] = (volume, claim)
         return result
 
-    def end_assignment(self, volumes: Iterable[Volume]) -> None:
+    def end_assignment(self, volumes: Iterable[LiveVolume]) -> None:
         """End the assignment of volumes that are now bound or failed to bind."""
         for volume in volumes:
             self._assigned.pop(volume.name, None)

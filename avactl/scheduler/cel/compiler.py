@@ -15,9 +15,17 @@ from functools import lru_cache
 from typing import Any
 
 from avactl.scheduler.cel import values
-from avactl.scheduler.cel.values import CelError, Device, MissingError, Optional, Quantity, Version, quantity, version
+from avactl.scheduler.cel.values import (
+    CelDevice,
+    CelError,
+    MissingError,
+    Optional,
+    Quantity,
+    quantity,
+    version,
+)
 
-__all__ = ["CelError", "Device", "Quantity", "Version", "compile_selector", "quantity", "version"]
+__all__ = ["CelDevice", "CelError", "Quantity", "compile_selector", "quantity", "version"]
 
 Value = Any
 Scope = Mapping[str, Value]
@@ -43,7 +51,7 @@ _PRODUCTS = {"*": values.times, "/": values.over, "%": values.rest}
 
 
 @lru_cache(maxsize=1024)
-def compile_selector(expression: str) -> Callable[[Device], bool]:
+def compile_selector(expression: str) -> Callable[[CelDevice], bool]:
     """Compile an expression into a function, which raises CelError if evaluation fails for a device.
 
     Raises CelError for unsupported expressions.
@@ -56,7 +64,7 @@ def compile_selector(expression: str) -> Callable[[Device], bool]:
     parser.end()
     spent = [0, 0]  # evaluations, and tokens that they went through
 
-    def selects(device: Device) -> bool:
+    def selects(device: CelDevice) -> bool:
         if spent[0] >= _SAMPLE and spent[1] > _MEAN * spent[0]:
             raise CelError(f"the expression takes {spent[1] // spent[0]} steps per device; the limit is {_MEAN}")
         left = [_WORK - parser.size]

@@ -51,7 +51,7 @@ class Quantity:
     """True for results of `add()` and `sub()`: cel-go compares them differently on the right of `==`."""
 
 
-class Version(NamedTuple):
+class SemanticVersion(NamedTuple):
     """A semantic version without its build; a pre-release comes before its release."""
 
     numbers: tuple[int, int, int]
@@ -69,7 +69,7 @@ class Optional(NamedTuple):
 NOTHING = Optional(False)
 
 
-class Device(NamedTuple):
+class CelDevice(NamedTuple):
     """A device as seen by selectors: attributes and capacities by domain, then by name."""
 
     driver: str
@@ -107,14 +107,14 @@ def _is_integer(text: str) -> bool:
 
 
 @lru_cache(maxsize=16_384)
-def version(text: str) -> Version:
+def version(text: str) -> SemanticVersion:
     """Raises CelError."""
     match = _VERSION.fullmatch(text) if len(text) <= _VERSION_LENGTH else None
     pre = (match[4] or "").split(".") if match else []
     if match is None or any(part.isdigit() and int(part) >= _UINT for part in (*match.groups()[:3], *pre)):
         raise CelError(f"not a semantic version: {text[:80]}")
     parts = tuple((not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in pre if part)
-    return Version((int(match[1]), int(match[2]), int(match[3])), not parts, parts)
+    return SemanticVersion((int(match[1]), int(match[2]), int(match[3])), not parts, parts)
 
 
 class Domains(NamedTuple):
@@ -127,7 +127,12 @@ def words(value: Value) -> str:
     """Describe a value for an error message."""
     if isinstance(value, bool | int | str):
         return repr(value)[:80]
-    kinds = {Device: "the device", Quantity: "a quantity", Version: "a version", Optional: "an optional value"}
+    kinds = {
+        CelDevice: "the device",
+        Quantity: "a quantity",
+        SemanticVersion: "a version",
+        Optional: "an optional value",
+    }
     return kinds.get(type(value), "a list" if isinstance(value, list) else "a map")
 
 
@@ -171,7 +176,7 @@ def _alike(one: Value, other: Value) -> None:
 def equal(one: Value, other: Value) -> bool:
     """`==`, by value and type. Raises CelError."""
     if type(one) is not type(other) or (isinstance(other, Quantity) and other.sum):
-        if isinstance(one, Quantity | Version):
+        if isinstance(one, Quantity | SemanticVersion):
             raise CelError(f"{words(one)} and {words(other)} cannot be compared by ==")
         return False
     if isinstance(one, list):
@@ -190,7 +195,7 @@ def differs(one: Value, other: Value) -> bool:
 def _ordered(compare: Callable[[Value, Value], bool]) -> Callable[[Value, Value], bool]:
     def ordered(one: Value, other: Value) -> bool:
         _alike(one, other)
-        if isinstance(one, Quantity | Version):
+        if isinstance(one, Quantity | SemanticVersion):
             raise CelError("use `.compareTo()` to compare quantities and versions")
         return compare(one, other)
 
@@ -276,7 +281,7 @@ def item(container: Value, key: Value) -> Value:
 
 def optional_item(container: Value, key: Value) -> Optional:
     """`container[?key]`. Raises CelError."""
-    if isinstance(container, Device):
+    if isinstance(container, CelDevice):
         return Optional(True, member(container, key))
     try:
         found = item(container, key)
@@ -287,7 +292,7 @@ def optional_item(container: Value, key: Value) -> Optional:
 
 def member(value: Value, name: str) -> Value:
     """`value.name`. Raises CelError."""
-    if not isinstance(value, Device):
+    if not isinstance(value, CelDevice):
         return item(value, name)
     if name == "driver":
         return value.driver
@@ -300,7 +305,7 @@ def member(value: Value, name: str) -> Value:
 
 def _compare(one: Value, other: Value) -> int:
     _alike(one, other)
-    if not isinstance(one, Quantity | Version):
+    if not isinstance(one, Quantity | SemanticVersion):
         raise CelError("`.compareTo()` requires quantities or versions")
     return int(one > other) - int(one < other)
 
@@ -341,8 +346,8 @@ def _quantity(value: Value) -> Quantity:
     return value
 
 
-def _version(value: Value) -> Version:
-    if not isinstance(value, Version):
+def _version(value: Value) -> SemanticVersion:
+    if not isinstance(value, SemanticVersion):
         raise CelError(f"{words(value)} is not a version")
     return value
 

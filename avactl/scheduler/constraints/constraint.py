@@ -17,7 +17,7 @@ from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.objects.pod_info import PodInfo
 
 if TYPE_CHECKING:
-    from avactl.kube.reflector import Store  # a plan has no Kubernetes client
+    from avactl.kube.reflector import ObjectReceiver  # a plan has no Kubernetes client
 
 
 class NodeFilter(NamedTuple):
@@ -36,7 +36,7 @@ class Watch(NamedTuple):
     """Objects that a constraint reads, as a list and watch of the API server."""
 
     path: str
-    store: Store
+    store: ObjectReceiver
     query: Mapping[str, str] | None = None
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from avactl.hardware.placement.diagnosis import gang_message, pod_message, short, why_gang, why_pod
-from avactl.hardware.placement.gang import Gang, Role
+from avactl.hardware.placement.gang import Gang, GangRole
 from avactl.hardware.placement.masks import Mask, intersect_masks
 from avactl.hardware.placement.request import Request
 from avactl.scheduler.cache.cluster import ClusterCache
@@ -84,7 +84,7 @@ class PendingReasons:
             request, claims_mask, claims_reason = claims
             mask, excluded = intersect_masks(mask, claims_mask), join_reasons(excluded, claims_reason)
         reason = why_pod(self._cache.tables.state, request, mask)
-        if reason.barred or not (reason.ever or self._cache.requests.never_fits(Gang((Role("", request, 1),)))):
+        if reason.barred or not (reason.ever or self._cache.requests.never_fits(Gang((GangRole("", request, 1),)))):
             reason = reason._replace(ever=True)
         return pod_message(reason, self._obstacles(request, excluded))
 

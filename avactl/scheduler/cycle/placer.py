@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from avactl.contracts.pod_annotations import JOB_INDEX
 from avactl.hardware.placement.allocation import Booking
-from avactl.hardware.placement.gang import Gang, Member, contiguous, place_gang
+from avactl.hardware.placement.gang import Gang, GangMember, contiguous, place_gang
 from avactl.hardware.placement.masks import Mask, intersect_masks, preferred_masks_first
 from avactl.hardware.placement.request import Request
-from avactl.hardware.placement.score import Choice
+from avactl.hardware.placement.score import ScoredChoice
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.cache.statement import Statement
 from avactl.scheduler.constraints.constraint import NodeFilter
@@ -58,7 +58,7 @@ class Placer:
             raise UnsupportedError(pod.shape.refused)
         return self._cache.requests.request(pod.shape, self._cache.dra.demand(pod) if pod.claims else None)
 
-    def best_choice(self, pod: PodInfo, request: Request, mask: Mask | None) -> Choice | None:
+    def best_choice(self, pod: PodInfo, request: Request, mask: Mask | None) -> ScoredChoice | None:
         """Return the best node and GPUs for a pod; None if it fits nowhere. Raises RuleError."""
         return self._cache.choose(pod, request, mask, self._constraints.score_nodes(pod))
 
@@ -137,7 +137,7 @@ class Placer:
         self,
         unit: QueuedPodGroup,
         gang: Gang,
-        placed: Sequence[Member],
+        placed: Sequence[GangMember],
         roles: Sequence[Sequence[PodInfo]],
         pods: Sequence[PodInfo],
     ) -> list[Booking]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from avactl.hardware.placement.allocation import MILLI_PER_GPU, Booking
 from avactl.hardware.placement.defrag import make_whole
 from avactl.hardware.placement.diagnosis import gang_message, why_gang
-from avactl.hardware.placement.gang import Gang, Role, place_gang
+from avactl.hardware.placement.gang import Gang, GangRole, place_gang
 from avactl.hardware.placement.request import Request
 from avactl.hardware.placement.score import Scorer
 from avactl.hardware.topology import gpus_in_mask
@@ -31,7 +31,7 @@ class NoPlanError(Exception):
     """There is no plan; the message says why."""
 
 
-class Move(NamedTuple):
+class PlannedMove(NamedTuple):
     """The move of a pod from one machine to another."""
 
     pod: PodInfo
@@ -49,7 +49,7 @@ class Move(NamedTuple):
 class DefragPlan(NamedTuple):
     """Moves after which the pods fit; empty if they already fit."""
 
-    moves: list[Move]
+    moves: list[PlannedMove]
     places: dict[str, str]
     """Machine by pod: by UID, or by number for hypothetical pods."""
 
@@ -113,7 +113,7 @@ def for_unit(view: ClusterView, unit: QueuedPodGroup) -> DefragPlan:
     if over:
         raise NoPlanError(f"more free capacity would not help: {over}")
     gang = Gang(
-        tuple(Role(str(number), request, len(members)) for number, (request, members) in enumerate(roles.items())),
+        tuple(GangRole(str(number), request, len(members)) for number, (request, members) in enumerate(roles.items())),
         unit.within or None,
     )
     rank = max(pod.rank for pod in pods)
@@ -123,7 +123,7 @@ def for_unit(view: ClusterView, unit: QueuedPodGroup) -> DefragPlan:
 
 def for_request(view: ClusterView, request: Request, pods: int) -> DefragPlan:
     """Return the moves for hypothetical pods. Raises NoPlanError."""
-    gang = Gang((Role("0", request, pods),))
+    gang = Gang((GangRole("0", request, pods),))
     return _plan_moves(view, gang, [[str(number) for number in range(pods)]], movable(view))
 
 
@@ -254,11 +254,11 @@ def _plan_moves(view: ClusterView, gang: Gang, names: list[list[str]], may: Mova
     return DefragPlan(sorted(plan_moves, key=lambda move: (move.source, move.pod.key)), places)
 
 
-def _new_move(view: ClusterView, pod: PodInfo, request: Request, source: str, target: str) -> Move:
+def _new_move(view: ClusterView, pod: PodInfo, request: Request, source: str, target: str) -> PlannedMove:
     every, since = view.checkpoints[pod.uid]
     gang = [other for other in view.cache.tables.pods.values() if pod.gang and other.gang == pod.gang and other.node]
     running = seconds_since(since, view.now) if since else every
-    return Move(
+    return PlannedMove(
         pod,
         f"{pod.namespace}/{usage.job_of(pod)[0]}",
         request.total_milli / MILLI_PER_GPU,

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from avactl.scheduler.cel import compiler as cel
 from avactl.scheduler.dra.consumable_capacity import consumed
 from avactl.scheduler.dra.resource_claim import ALL, MAX_DEVICES, DeviceRequest, ParsedClaim
-from avactl.scheduler.dra.resource_slices import Device, DeviceInventory, Key, PoolKey, ReachablePool
+from avactl.scheduler.dra.resource_slices import DeviceInventory, Key, PoolKey, ReachablePool, SliceDevice
 
 MAX_STEPS = 20_000
 
@@ -21,7 +21,7 @@ class AllocatedDevice(NamedTuple):
     """A device allocated to a request."""
 
     wanted: DeviceRequest
-    device: Device
+    device: SliceDevice
     consumed: Mapping[str, tuple[int, str]]
     """Capacity consumed on a shared device."""
 
@@ -30,7 +30,7 @@ class StuckError(Exception):
     """The search failed for a reason other than free capacity; the message says why."""
 
 
-def tolerated(device: Device, wanted: DeviceRequest) -> bool:
+def tolerated(device: SliceDevice, wanted: DeviceRequest) -> bool:
     """Return True if a request tolerates the taints of a device."""
     return all(any(_toleration_covers(each, taint) for each in wanted.tolerations) for taint in device.taints)
 
@@ -46,7 +46,7 @@ def _toleration_covers(toleration: Mapping[str, Any], taint: Mapping[str, Any]) 
     return bool(operator == "Exists")
 
 
-def takes(wanted: DeviceRequest, device: Device) -> bool:
+def takes(wanted: DeviceRequest, device: SliceDevice) -> bool:
     """Return True if all selectors of a request match a device. Raises CelError if a selector fails on it."""
     return all(cel.compile_selector(expression)(device.facts) for expression in wanted.selectors)
 
@@ -59,7 +59,7 @@ class Allocator:
         devices: DeviceInventory,
         pools: Sequence[ReachablePool],
         claims: Sequence[ParsedClaim],
-        selects: Callable[[DeviceRequest, Device], bool] = takes,
+        selects: Callable[[DeviceRequest, SliceDevice], bool] = takes,
         prefer: Collection[Key] = (),
     ) -> None:
         """`selects` is `takes` or a cached version of it; `prefer`: devices that are tried first."""
@@ -72,7 +72,7 @@ class Allocator:
         self._has_all_requests = any(wanted.number == ALL for wanted in every)
         self._has_capacity_requests = any(wanted.capacity for wanted in every)
         self._attributes = sorted({each.attribute for claim in claims for each in claim.constraints})
-        self._candidates: dict[int, list[Device]] = {}
+        self._candidates: dict[int, list[SliceDevice]] = {}
         self._equivalence_keys: dict[Key, Any] = {}
         self._values: list[list[list[tuple[str, Any]]]] = [[[] for _ in claim.constraints] for claim in claims]
         self._exclusive: dict[Key, list[int]] = {}
@@ -171,7 +171,7 @@ class Allocator:
             undo()
         return False
 
-    def _candidates_of(self, wanted: DeviceRequest) -> list[Device]:
+    def _candidates_of(self, wanted: DeviceRequest) -> list[SliceDevice]:
         """Return the devices that a request could get, in the order in which they are tried."""
         known = self._candidates.get(id(wanted))
         if known is None:
@@ -180,7 +180,7 @@ class Allocator:
             ]
         return known
 
-    def _is_candidate(self, wanted: DeviceRequest, device: Device) -> bool:
+    def _is_candidate(self, wanted: DeviceRequest, device: SliceDevice) -> bool:
         if (device.key in self._devices.taken and not wanted.admin) or not tolerated(device, wanted):
             return False
         try:
@@ -190,7 +190,7 @@ class Allocator:
             self._failed = _selector_error(error)
             return False
 
-    def _equivalence_key(self, device: Device) -> Any:
+    def _equivalence_key(self, device: SliceDevice) -> Any:
         """Return a key that is equal for devices that are interchangeable in this search."""
         if self._admin or device.shared:
             return device.key
@@ -213,7 +213,7 @@ class Allocator:
     # -- one device -------------------------------------------------------------------------------------------------
 
     def _consumable(
-        self, wanted: DeviceRequest, device: Device, parts: Mapping[Key, Sequence[Mapping[str, tuple[int, str]]]]
+        self, wanted: DeviceRequest, device: SliceDevice, parts: Mapping[Key, Sequence[Mapping[str, tuple[int, str]]]]
     ) -> dict[str, tuple[int, str]] | None:
         """Return the capacity that a request consumes of a device; None if less is left beside these parts."""
         if not device.capacity and not wanted.capacity:
@@ -228,7 +228,7 @@ class Allocator:
                 return None
         return taken
 
-    def _take_device(self, claim: int, wanted: DeviceRequest, device: Device) -> Callable[[], None] | None:
+    def _take_device(self, claim: int, wanted: DeviceRequest, device: SliceDevice) -> Callable[[], None] | None:
         """Take a device for a request; return how to undo it, or None if the device is not available."""
         key = device.key
         mine = self._exclusive.get(key, ())
@@ -275,7 +275,7 @@ class Allocator:
 
         return undo
 
-    def _take_counters(self, device: Device) -> bool:
+    def _take_counters(self, device: SliceDevice) -> bool:
         pool = device.key[:2]
         left, counted = self._devices.left(pool), self._counted.setdefault(pool, {})
         for group, name, amount in device.counters:
@@ -286,7 +286,7 @@ class Allocator:
         self._return_counters(device)
         return False
 
-    def _return_counters(self, device: Device) -> None:
+    def _return_counters(self, device: SliceDevice) -> None:
         counted = self._counted[device.key[:2]]
         for group, name, amount in device.counters:
             counted[group, name] -= amount

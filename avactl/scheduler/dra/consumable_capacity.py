@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from avactl.scheduler.cel import compiler as cel
-from avactl.scheduler.dra.resource_slices import Capacity, Device
+from avactl.scheduler.dra.resource_slices import Capacity, SliceDevice
 
 _NANO = 10**9
 
 
-def consumed(device: Device, wanted: Mapping[str, str]) -> dict[str, tuple[int, str]] | None:
+def consumed(device: SliceDevice, wanted: Mapping[str, str]) -> dict[str, tuple[int, str]] | None:
     """Return the amount taken of each capacity, in nano units and as text; None if the device cannot provide it."""
     if not wanted.keys() <= device.capacity.keys():
         return None

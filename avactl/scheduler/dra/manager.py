@@ -19,13 +19,13 @@ from avactl.scheduler.dra.allocator import AllocatedDevice, Allocator, StuckErro
 from avactl.scheduler.dra.resource_claim import (
     ALL,
     ClaimSpec,
-    DeviceClass,
     DeviceRequest,
+    LiveDeviceClass,
     ParsedClaim,
     ResourceClaim,
     parse,
 )
-from avactl.scheduler.dra.resource_slices import Device, DeviceInventory, Key, gpu_order
+from avactl.scheduler.dra.resource_slices import DeviceInventory, Key, SliceDevice, gpu_order
 from avactl.scheduler.objects.node_info import NodeInfo
 from avactl.scheduler.objects.node_rules import Labels, NotYetError, RuleError
 from avactl.scheduler.objects.pod_info import PodInfo
@@ -78,7 +78,7 @@ class DraManager:
         self.drivers: frozenset[str] = frozenset({driver})
         """Drivers whose devices are GPUs; on nodes without their devices, drivers with `gpu` in their name."""
         self.devices = DeviceInventory()
-        self.classes: dict[str, DeviceClass] = {}
+        self.classes: dict[str, LiveDeviceClass] = {}
         self.claims: dict[str, ResourceClaim] = {}
         self.giving: dict[str, dict[str, Any]] = {}
         """Allocations being written, by the claim's UID."""
@@ -86,9 +86,9 @@ class DraManager:
         """UIDs of claims that are being deallocated."""
         self.version = 0
         """Number of changes that can affect a pod's demand."""
-        self._gpus: dict[str, tuple[Device, ...]] = {}
+        self._gpus: dict[str, tuple[SliceDevice, ...]] = {}
         self._places: dict[Key, tuple[str, int]] = {}
-        self._kinds: dict[tuple[Any, ...], Device] = {}
+        self._kinds: dict[tuple[Any, ...], SliceDevice] = {}
         """One GPU of each kind, as an example."""
         self._parsed: WeakKeyDictionary[ClaimSpec, ParsedClaim | str] = WeakKeyDictionary()
         self._parsed_by_key: dict[str, tuple[ParsedClaim, ...]] = {}
@@ -115,7 +115,7 @@ class DraManager:
 
     def put_class(self, item: Mapping[str, Any]) -> bool:
         """Add or update a DeviceClass; return True if anything relevant changed."""
-        name, device_class = item["metadata"]["name"], DeviceClass.parse(item)
+        name, device_class = item["metadata"]["name"], LiveDeviceClass.parse(item)
         if self.classes.get(name) == device_class:
             return False
         self.classes[name] = device_class
@@ -161,7 +161,7 @@ class DraManager:
         known = self._gpus.get(name)
         if known is not None:
             return len(known)
-        by_driver: dict[str, list[Device]] = {}
+        by_driver: dict[str, list[SliceDevice]] = {}
         for pool in self.devices.pools(name, labels):
             for device in pool.devices:
                 # A device that several nodes reach belongs to no machine.
@@ -196,7 +196,7 @@ class DraManager:
             return False
         return key[0] in self.drivers or "gpu" in key[0]
 
-    def gpus(self, node: str) -> tuple[Device, ...]:
+    def gpus(self, node: str) -> tuple[SliceDevice, ...]:
         """Return the GPUs of a node, by number."""
         return self._gpus.get(node, ())
 
@@ -275,14 +275,14 @@ class DraManager:
             return 0
         return max(map(len, self._gpus.values()), default=0) if wanted.number == ALL else wanted.number
 
-    def _selects(self, wanted: DeviceRequest, device: Device) -> bool:
+    def _selects(self, wanted: DeviceRequest, device: SliceDevice) -> bool:
         """Raises CelError never: a device for which a selector has no value is not selected."""
         try:
             return self.selects(wanted, device)
         except cel.CelError:
             return False
 
-    def selects(self, wanted: DeviceRequest, device: Device) -> bool:
+    def selects(self, wanted: DeviceRequest, device: SliceDevice) -> bool:
         """Return True if the selectors of a request match a device. Raises CelError."""
         place = (wanted.selectors, device.key)
         known = self._selector_results.get(place)
@@ -417,7 +417,7 @@ class DraManager:
         ]
         return config
 
-    def _node_selector(self, devices: Iterable[Device], node: str) -> dict[str, Any] | None:
+    def _node_selector(self, devices: Iterable[SliceDevice], node: str) -> dict[str, Any] | None:
         """Return the NodeSelector of nodes that reach the devices; None: all nodes."""
         terms: dict[str, list[dict[str, Any]]] = {"matchFields": [], "matchExpressions": []}
         for device in devices:
@@ -432,7 +432,7 @@ class DraManager:
         return {"nodeSelectorTerms": [term]} if term else None
 
 
-def _is_whole_gpu(device: Device) -> bool:
+def _is_whole_gpu(device: SliceDevice) -> bool:
     """Return True for a whole GPU: drivers also publish partitions and passed-through GPUs."""
     own = device.facts.attributes.get(device.key[0], {})
     if device.shared:
@@ -440,7 +440,7 @@ def _is_whole_gpu(device: Device) -> bool:
     return own.get("type") in ("gpu", "full") if "type" in own else not device.counters
 
 
-def _gpu_kind(device: Device) -> tuple[Any, ...]:
+def _gpu_kind(device: SliceDevice) -> tuple[Any, ...]:
     own = device.facts.attributes.get(device.key[0], {})
     words = tuple(own.get(name) for name in ("type", "productName", "model", "architecture", "brand"))
     return device.key[0], words, tuple(sorted(device.facts.capacity.get(device.key[0], {}).items()))

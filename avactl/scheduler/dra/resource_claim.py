@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 import orjson
 
 from avactl.scheduler.cel import compiler as cel
-from avactl.scheduler.dra.resource_slices import Result
+from avactl.scheduler.dra.resource_slices import AllocationResult
 from avactl.scheduler.objects.node_rules import RuleError
 
 FINALIZER = "resource.kubernetes.io/delete-protection"
@@ -18,7 +18,7 @@ MAX_DEVICES = 32
 ALL = -1
 
 
-class DeviceClass(NamedTuple):
+class LiveDeviceClass(NamedTuple):
     """One DeviceClass."""
 
     selectors: tuple[str, ...]
@@ -27,7 +27,7 @@ class DeviceClass(NamedTuple):
     """Extended resource that maps to it; empty if there is none."""
 
     @classmethod
-    def parse(cls, item: Mapping[str, Any]) -> DeviceClass:
+    def parse(cls, item: Mapping[str, Any]) -> LiveDeviceClass:
         """Parse the Kubernetes object."""
         spec = item.get("spec") or {}
         expressions = tuple(each["cel"]["expression"] for each in spec.get("selectors") or () if "cel" in each)
@@ -52,7 +52,7 @@ class DeviceRequest(NamedTuple):
     """Capacity required of shared devices."""
 
 
-class Constraint(NamedTuple):
+class DeviceConstraint(NamedTuple):
     """Constraint between the devices of requests."""
 
     distinct: bool
@@ -120,7 +120,7 @@ class ResourceClaim:
         self.spec = spec
         self.allocation: dict[str, Any] | None = status.get("allocation")
         results = ((self.allocation or {}).get("devices") or {}).get("results") or ()
-        self.results = tuple(Result.parse(each) for each in results)
+        self.results = tuple(AllocationResult.parse(each) for each in results)
         self.reserved: list[dict[str, Any]] = status.get("reservedFor") or []
         self.ready = not any(each.get("bindingConditions") for each in results) or _is_ready(results, status)
         """True if its devices are ready; None if their driver reports that they never will be."""
@@ -159,7 +159,7 @@ class ParsedClaim(NamedTuple):
 
     requests: tuple[tuple[DeviceRequest, ...], ...]
     """Alternatives of each request, best first."""
-    constraints: tuple[Constraint, ...]
+    constraints: tuple[DeviceConstraint, ...]
 
     @property
     def plain(self) -> bool:
@@ -170,7 +170,7 @@ class ParsedClaim(NamedTuple):
         )
 
 
-def parse(spec: ClaimSpec, classes: Mapping[str, DeviceClass]) -> ParsedClaim:
+def parse(spec: ClaimSpec, classes: Mapping[str, LiveDeviceClass]) -> ParsedClaim:
     """Parse a claim. Raises RuleError for missing DeviceClasses and unsupported fields."""
     requests: list[tuple[DeviceRequest, ...]] = []
     for request in spec.requests:
@@ -194,12 +194,12 @@ def parse(spec: ClaimSpec, classes: Mapping[str, DeviceClass]) -> ParsedClaim:
         if not attribute:
             raise RuleError("its ResourceClaim has a constraint of an unsupported type")
         names = frozenset(given.get("requests") or ())
-        constraints.append(Constraint("distinctAttribute" in given, attribute, names))
+        constraints.append(DeviceConstraint("distinctAttribute" in given, attribute, names))
     return ParsedClaim(tuple(requests), tuple(constraints))
 
 
 def _parse_request(
-    name: str, request: str, given: Mapping[str, Any], classes: Mapping[str, DeviceClass]
+    name: str, request: str, given: Mapping[str, Any], classes: Mapping[str, LiveDeviceClass]
 ) -> DeviceRequest:
     mode = given.get("allocationMode") or "ExactCount"
     if mode not in ("ExactCount", "All"):

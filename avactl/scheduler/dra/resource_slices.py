@@ -33,7 +33,7 @@ class Capacity(NamedTuple):
     policy: Mapping[str, Any] | None
 
 
-class Device:
+class SliceDevice:
     """One device."""
 
     __slots__ = (
@@ -122,7 +122,7 @@ class Slice:
             (each["name"], {name: cel.quantity(given["value"]).nano for name, given in each["counters"].items()})
             for each in spec.get("sharedCounters") or ()
         ]
-        self.devices = tuple(Device(*self.pool, device, self.each) for device in spec.get("devices") or ())
+        self.devices = tuple(SliceDevice(*self.pool, device, self.each) for device in spec.get("devices") or ())
 
     def reaches(self, name: str, labels: Labels) -> bool:
         """Return True if the slice concerns a node. Counters belong to the pool as a whole."""
@@ -148,14 +148,14 @@ class ReachablePool(NamedTuple):
     """A pool as visible to one node."""
 
     key: PoolKey
-    devices: tuple[Device, ...]
+    devices: tuple[SliceDevice, ...]
     trouble: str
     """Reason why the pool is unusable now; empty if it is usable."""
     counted: bool
     """True if devices consume shared counters."""
 
 
-class Result(NamedTuple):
+class AllocationResult(NamedTuple):
     """A device allocated to a claim."""
 
     key: Key
@@ -164,7 +164,7 @@ class Result(NamedTuple):
     consumed: tuple[tuple[str, int], ...]
 
     @classmethod
-    def parse(cls, item: Mapping[str, Any]) -> Result:
+    def parse(cls, item: Mapping[str, Any]) -> AllocationResult:
         """Parse an entry of `status.allocation.devices.results`."""
         consumed = tuple((name, cel.quantity(text).nano) for name, text in (item.get("consumedCapacity") or {}).items())
         share = bool(item.get("shareID"))
@@ -182,7 +182,7 @@ class DeviceInventory:
         self._slice_by_device: dict[Key, Slice] = {}
         self._views: dict[str, tuple[ReachablePool, ...]] = {}
         self._left: dict[PoolKey, dict[tuple[str, str], int]] = {}
-        self._held: dict[str, tuple[Result, ...]] = {}
+        self._held: dict[str, tuple[AllocationResult, ...]] = {}
         """Devices of claims by UID, allocations in progress included."""
         self.taken: dict[Key, int] = {}
         """Number of claims that hold a device exclusively."""
@@ -287,7 +287,7 @@ class DeviceInventory:
         result.sort(key=lambda pool: (any(device.binding for device in pool.devices), pool.key))
         return tuple(result)
 
-    def find(self, key: Key) -> Device | None:
+    def find(self, key: Key) -> SliceDevice | None:
         """Return a device by its key."""
         known = self._slice_by_device.get(key)
         return next((device for device in known.devices if device.key == key), None) if known is not None else None
@@ -304,7 +304,7 @@ class DeviceInventory:
 
     # -- what is in use ---------------------------------------------------------------------------------------------
 
-    def hold(self, uid: str, results: tuple[Result, ...]) -> None:
+    def hold(self, uid: str, results: tuple[AllocationResult, ...]) -> None:
         """Set the devices of a claim, replacing previous ones."""
         if self._held.get(uid) == results:
             return
@@ -320,11 +320,11 @@ class DeviceInventory:
         self._count_results(results, -1)
         return True
 
-    def held(self, uid: str) -> tuple[Result, ...]:
+    def held(self, uid: str) -> tuple[AllocationResult, ...]:
         """Return the devices of a claim."""
         return self._held.get(uid, ())
 
-    def _count_results(self, results: Iterable[Result], sign: int) -> None:
+    def _count_results(self, results: Iterable[AllocationResult], sign: int) -> None:
         for key, admin, share, consumed in results:
             if admin:
                 continue
@@ -399,7 +399,7 @@ def _find_problem(slices: Iterable[Slice], every: Iterable[Slice]) -> str:
     return ""
 
 
-def _device_facts(driver: str, item: Mapping[str, Any], shared: bool) -> cel.Device:
+def _device_facts(driver: str, item: Mapping[str, Any], shared: bool) -> cel.CelDevice:
     attributes: dict[str, dict[str, Any]] = {}
     for name, given in (item.get("attributes") or {}).items():
         domain, _, short = name.rpartition("/")
@@ -413,10 +413,10 @@ def _device_facts(driver: str, item: Mapping[str, Any], shared: bool) -> cel.Dev
     for name, given in (item.get("capacity") or {}).items():
         domain, _, short = name.rpartition("/")
         capacity.setdefault(domain or driver, {})[short] = cel.quantity(given["value"])
-    return cel.Device(driver, attributes, capacity, shared)
+    return cel.CelDevice(driver, attributes, capacity, shared)
 
 
-def gpu_order(device: Device) -> tuple[Any, ...]:
+def gpu_order(device: SliceDevice) -> tuple[Any, ...]:
     """Return a sort key for the GPUs of a machine, in machine order."""
     own = device.facts.attributes.get(device.key[0], {})
     index = next((own[name] for name in ("index", "minor") if isinstance(own.get(name), int)), -1)

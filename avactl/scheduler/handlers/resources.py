@@ -11,7 +11,7 @@ from avactl.contracts.document import DocumentError, load
 from avactl.contracts.scheduling import POOL_KEY, QUOTA_KEY, PoolFacts, TeamLeaf
 from avactl.kube import logs
 from avactl.scheduler.cache.cluster import ClusterCache
-from avactl.scheduler.objects.config import Pool, TeamQuota
+from avactl.scheduler.objects.config import ConfiguredPool, TeamQuota
 from avactl.scheduler.objects.watch_store import CallbackStore
 from avactl.scheduler.preemption.disruption_budgets import DisruptionBudgets
 
@@ -83,7 +83,7 @@ class ConfigMapHandler:
         data = item.get("data") or {}
         try:
             if kind == names.TOPOLOGY_CONFIG:
-                pool = Pool.from_facts(load(PoolFacts, data.get(POOL_KEY)))
+                pool = ConfiguredPool.from_facts(load(PoolFacts, data.get(POOL_KEY)))
                 self._remember_owner(key, kind, pool.name)
                 self._cache.put_pool(pool)
             elif kind == names.QUOTA_CONFIG:

@@ -17,7 +17,7 @@ from avactl.hardware.placement.expected_workload import Workload
 from avactl.hardware.placement.request import Request
 from avactl.kube.client import ApiError, Client
 from avactl.kube.live_view import LiveView
-from avactl.kube.reflector import Reflector, Store
+from avactl.kube.reflector import ObjectReceiver, Reflector
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.constraints.constraint_set import ConstraintSet
 from avactl.scheduler.dra.manager import DraManager
@@ -147,7 +147,7 @@ class ClusterView(LiveView):
     def _watched(self) -> list[Reflector]:
         cache, dra = self.cache, "/apis/resource.k8s.io/v1"
 
-        def reflect(path: str, store: Store, **more: Any) -> Reflector:
+        def reflect(path: str, store: ObjectReceiver, **more: Any) -> Reflector:
             return Reflector(self.client, path, store, **more)
 
         configs = resources.ConfigMapHandler(cache, cache.quotas.put_quota)

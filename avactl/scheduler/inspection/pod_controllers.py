@@ -12,7 +12,7 @@ _PATHS = {"Job": "batch/v1", "Deployment": "apps/v1", "StatefulSet": "apps/v1"}
 _INSTANCE = "app.kubernetes.io/instance"
 
 
-class Maker(NamedTuple):
+class PodController(NamedTuple):
     """Controller that has not created all of its pods."""
 
     name: str
@@ -24,7 +24,7 @@ class Maker(NamedTuple):
     words: str
 
 
-async def short(client: Client, namespace: str, name: str) -> list[Maker]:
+async def short(client: Client, namespace: str, name: str) -> list[PodController]:
     """Return the controllers of a job that lack pods, and why. Objects hidden by RBAC are skipped."""
     found = []
     for kind, version in _PATHS.items():
@@ -54,16 +54,16 @@ def _names(item: Mapping[str, Any]) -> Iterable[str]:
     return item["metadata"]["name"], labels.get(_INSTANCE, ""), labels.get(names.GANG_LABEL, "")
 
 
-async def _maker(client: Client, kind: str, item: Mapping[str, Any]) -> Maker | None:
+async def _maker(client: Client, kind: str, item: Mapping[str, Any]) -> PodController | None:
     spec, status, metadata = item["spec"], item.get("status") or {}, item["metadata"]
     name, since = f"{kind} {metadata['name']}", metadata["creationTimestamp"]
     if kind == "Job":
         for condition in status.get("conditions") or ():
             if condition["type"] in ("Complete", "Failed") and condition["status"] == "True":
                 told = condition.get("message") or condition["type"].lower()
-                return Maker(name, "ended", condition.get("lastTransitionTime") or since, told)
+                return PodController(name, "ended", condition.get("lastTransitionTime") or since, told)
         if spec.get("suspend"):
-            return Maker(name, "stopped", since, "it is suspended: its pods are created once it is resumed")
+            return PodController(name, "stopped", since, "it is suspended: its pods are created once it is resumed")
         done = status.get("succeeded") or 0
         most = spec.get("parallelism", 1)
         wanted = min(most, (spec.get("completions") or most) - done)
@@ -71,13 +71,15 @@ async def _maker(client: Client, kind: str, item: Mapping[str, Any]) -> Maker | 
     else:
         wanted, there = spec.get("replicas", 1), status.get("replicas") or 0
         if not wanted:
-            return Maker(name, "stopped", since, "it is scaled to 0 pods")
+            return PodController(name, "stopped", since, "it is scaled to 0 pods")
     if there >= wanted:
         return None
     since, refused = await _refused(client, kind, item)
     if refused:
-        return Maker(name, "refused", since, f"{wanted - there} of {wanted} pods were not created: {refused}")
-    return Maker(name, "new", metadata["creationTimestamp"], f"{wanted - there} of {wanted} pods were not created yet")
+        return PodController(name, "refused", since, f"{wanted - there} of {wanted} pods were not created: {refused}")
+    return PodController(
+        name, "new", metadata["creationTimestamp"], f"{wanted - there} of {wanted} pods were not created yet"
+    )
 
 
 async def _refused(client: Client, kind: str, item: Mapping[str, Any]) -> tuple[str, str]:

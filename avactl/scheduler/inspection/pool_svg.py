@@ -42,7 +42,7 @@ _STATES = {"cordoned": "#d97706", "not ready": "#dc2626", "not as its type": "#9
 """Colour of the frames of machines that something is the matter with."""
 
 
-class _Style(NamedTuple):
+class _PoolStyle(NamedTuple):
     """Sizes in pixels."""
 
     cell: float
@@ -56,13 +56,13 @@ class _Style(NamedTuple):
     gap: float
 
 
-_LARGE = _Style(18, 4, 10, 6, 15, 10)
-_SMALL = _Style(8, 1.5, 4, 3, 0, 4)
+_LARGE = _PoolStyle(18, 4, 10, 6, 15, 10)
+_SMALL = _PoolStyle(8, 1.5, 4, 3, 0, 4)
 _MOST_LARGE = 160
 """Machines up to which they are drawn large."""
 
 
-class _Machine(NamedTuple):
+class _DrawnMachine(NamedTuple):
     name: str
     slot: int
     info: NodeInfo
@@ -75,7 +75,7 @@ class _Machine(NamedTuple):
 def draw(cache: ClusterCache, pools: Iterable[str] | None = None) -> str:
     """Return the SVG of these pools (None: all machines with GPUs). The cluster cache must not be stale."""
     wanted = None if pools is None else set(pools)
-    groups: dict[tuple[str, str], list[_Machine]] = {}
+    groups: dict[tuple[str, str], list[_DrawnMachine]] = {}
     for name, info in cache.tables.nodes.items():
         pool = cache.tables.pool_of(info)
         shown = pool.name if pool else ""
@@ -87,12 +87,12 @@ def draw(cache: ClusterCache, pools: Iterable[str] | None = None) -> str:
     return _Picture(cache, _LARGE if count <= _MOST_LARGE else _SMALL).draw(groups)
 
 
-def _machine(cache: ClusterCache, info: NodeInfo, slot: int) -> _Machine:
+def _machine(cache: ClusterCache, info: NodeInfo, slot: int) -> _DrawnMachine:
     levels = [value for level in cache.tables.levels if (value := info.labels.get(level))]
     state = usage.away(info) or ("not as its type" if info.differs else "")
     pool = cache.tables.pool_of(info)
     places = _places(cache, slot, pool.machine if pool else None)
-    return _Machine(info.name, slot, info, " / ".join(levels), state, places)
+    return _DrawnMachine(info.name, slot, info, " / ".join(levels), state, places)
 
 
 def _places(cache: ClusterCache, slot: int, machine: Machine | None) -> tuple[tuple[tuple[int, ...], ...], ...]:
@@ -118,7 +118,7 @@ class _Holder(NamedTuple):
 
 
 class _Picture:
-    def __init__(self, cache: ClusterCache, style: _Style) -> None:
+    def __init__(self, cache: ClusterCache, style: _PoolStyle) -> None:
         self._cache, self._style, self._svg = cache, style, Svg()
         self._pods: dict[Hashable, PodInfo] = {
             pod.uid: pod for group in cache.tables.pods_by_node.values() for pod in group.values()
@@ -149,7 +149,7 @@ class _Picture:
             return _Holder("(unknown)", "(unknown)", str(key))
         return _Holder(self._cache.quotas.team(pod), f"{pod.namespace}/{usage.job_of(pod)[0]}", pod.key)
 
-    def draw(self, groups: dict[tuple[str, str], list[_Machine]]) -> str:
+    def draw(self, groups: dict[tuple[str, str], list[_DrawnMachine]]) -> str:
         svg, y = self._svg, _MARGIN
         shown: dict[str, float] = {}
         for (pool, model), machines in sorted(groups.items(), key=lambda each: (not each[0][0], each[0])):
@@ -161,7 +161,7 @@ class _Picture:
         names = ", ".join(pool or "(no pool)" for pool, _ in sorted(groups))
         return svg.document(_WIDTH, y + _MARGIN, f"GPU allocation: {names or 'no pools'}")
 
-    def _pool(self, pool: str, model: str, machines: list[_Machine], y: float, shown: dict[str, float]) -> float:
+    def _pool(self, pool: str, model: str, machines: list[_DrawnMachine], y: float, shown: dict[str, float]) -> float:
         state, svg, style = self._cache.tables.state, self._svg, self._style
         total = sum(int(state.gpu_count[each.slot]) for each in machines)
         broken = {each.name: sum(part.milli for _, part in self._in_parts.get(each.name, ())) for each in machines}
@@ -177,7 +177,7 @@ class _Picture:
         about = f"{size} · {used:.5g} of {total} {model} in use · {whole} entirely free"
         svg.text(_MARGIN + 16 + 12 * len(pool or "(no pool)"), y + 16, about, size=13, fill=_SOFT)
         y += 34
-        racks: dict[str, list[_Machine]] = {}
+        racks: dict[str, list[_DrawnMachine]] = {}
         for machine in machines:
             racks.setdefault(machine.rack, []).append(machine)
         x, height = _MARGIN, 0.0
@@ -196,7 +196,7 @@ class _Picture:
     def _rack(
         self,
         rack: str,
-        machines: list[_Machine],
+        machines: list[_DrawnMachine],
         columns: int,
         width: float,
         x: float,
@@ -215,7 +215,7 @@ class _Picture:
         rows = -(-len(machines) // columns)
         return top + rows * (high + style.gap) - style.gap
 
-    def _machine(self, machine: _Machine, x: float, y: float, shown: dict[str, float]) -> None:
+    def _machine(self, machine: _DrawnMachine, x: float, y: float, shown: dict[str, float]) -> None:
         style, svg = self._style, self._svg
         width, height = _size(machine, style)
         note = f": {machine.state}" if machine.state else ""
@@ -243,7 +243,7 @@ class _Picture:
                 at += len(switch) * style.cell + style.switch
             at += style.socket - style.switch
 
-    def _parts(self, machine: _Machine) -> dict[int, list[tuple[_Holder, int]]]:
+    def _parts(self, machine: _DrawnMachine) -> dict[int, list[tuple[_Holder, int]]]:
         """Return holders and their milli-GPUs for each GPU."""
         state = self._cache.tables.state
         found: dict[int, list[tuple[_Holder, int]]] = {}
@@ -259,7 +259,7 @@ class _Picture:
 
     def _switch(
         self,
-        machine: _Machine,
+        machine: _DrawnMachine,
         switch: tuple[int, ...],
         held: dict[int, list[tuple[_Holder, int]]],
         x: float,
@@ -311,7 +311,7 @@ class _Picture:
         return y + 34
 
 
-def _size(machine: _Machine, style: _Style) -> tuple[float, float]:
+def _size(machine: _DrawnMachine, style: _PoolStyle) -> tuple[float, float]:
     gpus = sum(len(switch) for socket in machine.sockets for switch in socket)
     gaps = sum((len(socket) - 1) * style.switch for socket in machine.sockets)
     gaps += (len(machine.sockets) - 1) * style.socket

@@ -23,7 +23,7 @@ _KINDS = {"trainingjob": "train", "servingdeployment": "serve", "pipeline": "flo
 UNAVAILABLE_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 
-class Pool(NamedTuple):
+class PoolUsage(NamedTuple):
     """Machines of one pool and GPU model; GPU nodes outside all pools form a pool without a name."""
 
     name: str
@@ -46,7 +46,7 @@ class Pool(NamedTuple):
         return self.gpus - self.used
 
 
-class Team(NamedTuple):
+class TeamLine(NamedTuple):
     """Usage of one GPU model by a team, in GPUs."""
 
     name: str
@@ -64,7 +64,7 @@ class Team(NamedTuple):
     """GPUs requested by pending pods."""
 
 
-class Job(NamedTuple):
+class JobUsage(NamedTuple):
     """Pods of one job, service or workspace."""
 
     namespace: str
@@ -124,7 +124,7 @@ def model_of(cache: ClusterCache, pod: PodInfo) -> str:
     return cache.tables.model_of(node) if node in cache.tables.nodes else pod.shape.rules.model or ""
 
 
-def pools(cache: ClusterCache, measure: Measure | None = None) -> list[Pool]:
+def pools(cache: ClusterCache, measure: Measure | None = None) -> list[PoolUsage]:
     """Return pools by name and model. The cluster cache must not be stale. `measure`: the fragmentation measure."""
     state = cache.tables.state
     groups: dict[tuple[str, str], list[int]] = {}
@@ -158,7 +158,7 @@ def pools(cache: ClusterCache, measure: Measure | None = None) -> list[Pool]:
         count = int(state.gpu_count[slots].sum())
         used = (MILLI_PER_GPU * count - int(state.gpu_total[slots].sum()) + int(broken.sum())) / MILLI_PER_GPU
         out = int((~there).sum())
-        result.append(Pool(name, model, len(numbers), out, int((full & there).sum()), count, used, lost))
+        result.append(PoolUsage(name, model, len(numbers), out, int((full & there).sum()), count, used, lost))
     return result
 
 
@@ -188,7 +188,7 @@ class Counts:
         if holds and pod.preemptible:
             self._preemptible[key] = self._preemptible.get(key, 0.0) + gpus
 
-    def teams(self) -> list[Team]:
+    def teams(self) -> list[TeamLine]:
         """Return teams by name and GPU model: those with a quota, and those that hold or request GPUs."""
         quotas = self._cache.quotas.quotas
         of_quota = {
@@ -203,7 +203,7 @@ class Counts:
             has = self._used.get(key, 0.0)
             borrowed = max(0.0, has - self._parts.get(key, 0.0) - limit.guaranteed) if limit else 0.0
             result.append(
-                Team(
+                TeamLine(
                     team,
                     model,
                     has,
@@ -217,7 +217,7 @@ class Counts:
         return result
 
 
-def teams(cache: ClusterCache, pods: Iterable[PodInfo]) -> list[Team]:
+def teams(cache: ClusterCache, pods: Iterable[PodInfo]) -> list[TeamLine]:
     """Return teams by name and GPU model, counting these pods."""
     counts = Counts(cache)
     for pod in pods:
@@ -225,7 +225,7 @@ def teams(cache: ClusterCache, pods: Iterable[PodInfo]) -> list[Team]:
     return counts.teams()
 
 
-def jobs(cache: ClusterCache, pods: Iterable[PodInfo], messages: dict[str, str] | None = None) -> list[Job]:
+def jobs(cache: ClusterCache, pods: Iterable[PodInfo], messages: dict[str, str] | None = None) -> list[JobUsage]:
     """Return jobs with GPUs, and all jobs pending on this scheduler: pending jobs first, then the largest."""
     groups: dict[tuple[str, str, str], list[PodInfo]] = {}
     for pod in pods:
@@ -238,11 +238,11 @@ def jobs(cache: ClusterCache, pods: Iterable[PodInfo], messages: dict[str, str] 
 
 def _new_job(
     cache: ClusterCache, namespace: str, name: str, kind: str, group: list[PodInfo], messages: dict[str, str]
-) -> Job:
+) -> JobUsage:
     wait = [pod for pod in group if not (pod.node or pod.assumed)]
     why = next(_pending_reasons(wait, messages), "")
     models = sorted({model for pod in group if gpus_of(cache, pod) and (model := model_of(cache, pod))})
-    return Job(
+    return JobUsage(
         namespace,
         name,
         kind,

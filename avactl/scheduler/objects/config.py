@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from avactl.contracts.scheduling import PoolFacts, TeamLeaf
 from avactl.hardware.machine import Machine
-from avactl.hardware.placement.quota import Limit, Quota, Shape
+from avactl.hardware.placement.quota import QuotaLimit, QuotaNode, QuotaShape
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
+class ConfiguredPool:
     """A node pool."""
 
     name: str
@@ -23,7 +23,7 @@ class Pool:
     machine: Machine
 
     @classmethod
-    def from_facts(cls, facts: PoolFacts) -> Pool:
+    def from_facts(cls, facts: PoolFacts) -> ConfiguredPool:
         """Return the pool that a document describes."""
         way = facts.allocation
         return cls(
@@ -42,15 +42,15 @@ class TeamQuota:
 
     team: str
     namespaces: tuple[str, ...]
-    quota: Quota
+    quota: QuotaNode
 
     @classmethod
     def from_leaf(cls, leaf: TeamLeaf) -> TeamQuota:
         """Return the quota that a document describes."""
-        quota = Quota(
+        quota = QuotaNode(
             name=leaf.team,
-            limits={each.gpu: Limit(each.guaranteed, each.borrow, each.weight) for each in leaf.gpus},
-            shapes=tuple(Shape(each.machines, each.gpus, each.gpu) for each in leaf.shapes),
+            limits={each.gpu: QuotaLimit(each.guaranteed, each.borrow, each.weight) for each in leaf.gpus},
+            shapes=tuple(QuotaShape(each.machines, each.gpus, each.gpu) for each in leaf.shapes),
             amounts=(None if leaf.cpu is None else round(leaf.cpu * 1000), leaf.memory_bytes),
         )
         return cls(leaf.team, leaf.namespaces, quota)

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from avactl.contracts.pod_annotations import MAX_TEXT_CHARS, Reader, read_by
+from avactl.contracts.pod_annotations import MAX_TEXT_CHARS, AnnotationReader, read_by
 from avactl.scheduler.objects.gangs import GANG_LABELS
 
-CONSTRAINT_ANNOTATIONS = frozenset(each.name for each in read_by(Reader.CONSTRAINTS))
+CONSTRAINT_ANNOTATIONS = frozenset(each.name for each in read_by(AnnotationReader.CONSTRAINTS))
 """Pod annotations that constraints parse when they are asked about the pod."""
-_MAX_CHARS = {each.name: each.max_chars for each in read_by(Reader.SCHEDULER)}
+_MAX_CHARS = {each.name: each.max_chars for each in read_by(AnnotationReader.SCHEDULER)}
 """Longest values of the annotations that the scheduler reads."""
 MAX_LABELS, MAX_VOLUMES, MAX_TOLERATIONS, MAX_CLAIMS = 256, 256, 128, 64
 MAX_CONTAINERS = 512

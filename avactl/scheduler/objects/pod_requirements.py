@@ -10,11 +10,11 @@ import orjson
 
 from avactl.base.quantity import resource_amount
 from avactl.contracts import names
-from avactl.contracts.pod_annotations import GANG_SIZE, GPU_SHARE, LINK, LINK_POLICY, Reader, read_by
+from avactl.contracts.pod_annotations import GANG_SIZE, GPU_SHARE, LINK, LINK_POLICY, AnnotationReader, read_by
 from avactl.scheduler.objects.limits import quote
 from avactl.scheduler.objects.node_rules import NodeRules, RuleError, selector
 
-_WORDS = {each.name: each.values for each in read_by(Reader.SCHEDULER) if each.values}
+_WORDS = {each.name: each.values for each in read_by(AnnotationReader.SCHEDULER) if each.values}
 """Annotations with a fixed set of values."""
 
 

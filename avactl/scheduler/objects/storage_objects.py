@@ -105,7 +105,7 @@ class VolumeClaim(NamedTuple):
         return _ONE_POD in self.modes
 
 
-class Volume(NamedTuple):
+class LiveVolume(NamedTuple):
     """One PersistentVolume."""
 
     name: str
@@ -129,7 +129,7 @@ class Volume(NamedTuple):
     """Allowed values by node label; nodes without the label also qualify."""
 
     @classmethod
-    def parse(cls, item: Mapping[str, Any]) -> Volume:
+    def parse(cls, item: Mapping[str, Any]) -> LiveVolume:
         """Parse the Kubernetes object."""
         metadata, spec = item["metadata"], item["spec"]
         affinity = (spec.get("nodeAffinity") or {}).get("required")
@@ -159,7 +159,7 @@ class Volume(NamedTuple):
         return owner is not None and owner[:2] == (claim.namespace, claim.name) and owner[2] in ("", claim.uid)
 
 
-class StorageClass(NamedTuple):
+class LiveStorageClass(NamedTuple):
     """One StorageClass."""
 
     mode: str
@@ -168,7 +168,7 @@ class StorageClass(NamedTuple):
     """Nodes for which it provisions volumes, as JSON of a NodeSelector; empty for all."""
 
     @classmethod
-    def parse(cls, item: Mapping[str, Any]) -> StorageClass:
+    def parse(cls, item: Mapping[str, Any]) -> LiveStorageClass:
         """Parse the Kubernetes object."""
         terms = [
             {"matchExpressions": [{**each, "operator": "In"} for each in term.get("matchLabelExpressions") or ()]}

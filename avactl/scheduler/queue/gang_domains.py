@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from avactl.hardware.placement.allocation import State
+from avactl.hardware.placement.allocation import AllocationState
 from avactl.hardware.placement.masks import Mask
 from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup
 
 
-def gang_domains(state: State, unit: QueuedPodGroup, single_domains: bool = False) -> list[Mask | None]:
+def gang_domains(state: AllocationState, unit: QueuedPodGroup, single_domains: bool = False) -> list[Mask | None]:
     """Return the node masks to try in order; None stands for all nodes.
 
     If members are running, their own domains come first, narrowest level first, then all nodes. A gang that requires
@@ -31,7 +31,7 @@ def gang_domains(state: State, unit: QueuedPodGroup, single_domains: bool = Fals
     return masks if unit.within else [*masks, None]
 
 
-def _by_free_gpus(state: State, level: int) -> list[Mask | None]:
+def _by_free_gpus(state: AllocationState, level: int) -> list[Mask | None]:
     """The domains of a level, those with most free GPUs last."""
     domains = state.domains[:, level]
     free = {domain: int(state.gpu_total[domains == domain].sum()) for domain in np.unique(domains[domains >= 0])}

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from avactl.hardware.placement.gang import Gang, Role
+from avactl.hardware.placement.gang import Gang, GangRole
 from avactl.hardware.placement.request import Request
 from avactl.scheduler.objects.pod_info import PodInfo
 from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup
@@ -61,5 +61,5 @@ def gang_of(
 ) -> tuple[Gang, list[list[PodInfo]]]:
     """Return pods of a unit as a gang, and the pods of each of its roles. Equal units are equal gangs."""
     roles = roles_of(pods, requests)
-    made = (Role(str(number), request, len(mine)) for number, (request, mine) in enumerate(roles.items()))
+    made = (GangRole(str(number), request, len(mine)) for number, (request, mine) in enumerate(roles.items()))
     return Gang(tuple(made), unit.within or None), list(roles.values())

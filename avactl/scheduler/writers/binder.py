@@ -17,7 +17,7 @@ from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.dra.resource_claim import FINALIZER, ResourceClaim
 from avactl.scheduler.interfaces import BindRequest, ClaimAllocation
 from avactl.scheduler.objects.pod_info import PodInfo
-from avactl.scheduler.objects.storage_objects import SELECTED_NODE, Volume, VolumeClaim
+from avactl.scheduler.objects.storage_objects import SELECTED_NODE, LiveVolume, VolumeClaim
 from avactl.scheduler.writers.pod_reporter import PodReporter
 
 BINDING_WORKERS = 64
@@ -79,7 +79,7 @@ class Binder:
             self._has_capacity.clear()
         self._ready.release()
 
-    async def _provision(self, order: BindRequest, chosen: Mapping[str, tuple[Volume, VolumeClaim]]) -> None:
+    async def _provision(self, order: BindRequest, chosen: Mapping[str, tuple[LiveVolume, VolumeClaim]]) -> None:
         """Have volumes bound or provisioned on the node, then bind. A driver can take minutes to provision one."""
         pod = order.pod
         made = [name for name in order.volumes if name not in chosen]
@@ -112,7 +112,7 @@ class Binder:
             self._volumes.end_assignment(volume for volume, _ in chosen.values())
         self.put(order._replace(volumes=()))
 
-    async def _bind_volume(self, volume: Volume, claim: VolumeClaim) -> None:
+    async def _bind_volume(self, volume: LiveVolume, claim: VolumeClaim) -> None:
         """Set the claim of an available volume; the controller does the rest. Raises ApiError if it is taken."""
         body: dict[str, Any] = {"metadata": {"uid": volume.uid, "resourceVersion": volume.version}}
         if volume.owner is None:

@@ -19,7 +19,7 @@ from ruamel.yaml.scalarstring import DoubleQuotedScalarString, SingleQuotedScala
 from avactl.base.errors import HintedError
 from avactl.base.exit_codes import USAGE
 from avactl.diagnostics.suggest import did_you_mean
-from avactl.spec.documents.value_path import Entry, parse_path
+from avactl.spec.documents.value_path import PathEntry, parse_path
 from avactl.spec.documents.yaml import compose_documents, load_yaml
 
 
@@ -45,7 +45,7 @@ def _resolve(text: str, root: Any) -> tuple[str | int, ...]:
     node = root
     for selector in parse_path(text):
         step: str | int
-        if isinstance(selector, Entry):
+        if isinstance(selector, PathEntry):
             step = _find_entry(node, selector, text)
         else:
             index = isinstance(selector, str) and selector.isdigit() and isinstance(node, yaml.SequenceNode)
@@ -55,7 +55,7 @@ def _resolve(text: str, root: Any) -> tuple[str | int, ...]:
     return tuple(path)
 
 
-def _find_entry(node: Any, wanted: Entry, text: str) -> int:
+def _find_entry(node: Any, wanted: PathEntry, text: str) -> int:
     names = []
     for i, entry in enumerate(node.value if isinstance(node, yaml.SequenceNode) else []):
         found = _child_nodes(entry, wanted.key)[1]

@@ -17,14 +17,14 @@ class PathError(HintedError):
     exit_code = USAGE
 
 
-class Entry(NamedTuple):
+class PathEntry(NamedTuple):
     """An entry of a list, selected by the value of one of its keys."""
 
     key: str
     value: str
 
 
-Selector = str | int | Entry
+Selector = str | int | PathEntry
 """A key, the index of an entry, or an entry by the value of a key."""
 
 
@@ -43,7 +43,7 @@ def parse_path(text: str) -> list[Selector]:
         if index is not None:
             steps.append(int(index))
         else:
-            steps.append(Entry(by, value) if by is not None else key or next(filter(None, quoted)))
+            steps.append(PathEntry(by, value) if by is not None else key or next(filter(None, quoted)))
         position = match.end()
     if not steps:
         raise PathError("the path is empty", "write e.g. spec.workers.replicas")

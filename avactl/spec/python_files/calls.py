@@ -14,7 +14,7 @@ from avactl.diagnostics import Span
 from avactl.spec.documents.document import Path
 
 
-class Place(NamedTuple):
+class CallPlace(NamedTuple):
     """A range of a Python file: lines from 1, columns from 0 in bytes of UTF-8, as in `ast`."""
 
     file: str
@@ -24,19 +24,19 @@ class Place(NamedTuple):
     end_column: int
 
 
-def instruction_place(root: str, code: CodeType, instruction: int) -> Place:
+def instruction_place(root: str, code: CodeType, instruction: int) -> CallPlace:
     """Return the place of an instruction in a file; its name is cut if it is below `root`, which ends with `/`."""
     line, end_line, column, end_column = next(
         islice(code.co_positions(), instruction // 2, None), (None, None, None, None)
     )
     line = line or code.co_firstlineno
-    return Place(code.co_filename.removeprefix(root), line, column or 0, end_line or line, end_column or 0)
+    return CallPlace(code.co_filename.removeprefix(root), line, column or 0, end_line or line, end_column or 0)
 
 
 _OWN_DIRECTORY = str(File(__file__).parents[1]) + "/"
 
 
-def calling_place(frame: FrameType | None) -> Place | None:
+def calling_place(frame: FrameType | None) -> CallPlace | None:
     """Return the place of the innermost call outside of avactl and pydantic; None if there is none."""
     while frame is not None:
         file = frame.f_code.co_filename
@@ -51,7 +51,7 @@ class PythonLocator:
 
     __slots__ = ("_path", "_places", "_text")
 
-    def __init__(self, text: Callable[[str], str], path: str, places: Mapping[Path, Place]) -> None:
+    def __init__(self, text: Callable[[str], str], path: str, places: Mapping[Path, CallPlace]) -> None:
         """`text` returns the text of a Python file by path; `places` are the calls by the object they constructed."""
         self._text = text
         self._path = path
@@ -64,7 +64,7 @@ class PythonLocator:
                 return self._within(place, path[length:], key)
         return Span(self._path)
 
-    def _within(self, place: Place, rest: Path, key: bool) -> Span:
+    def _within(self, place: CallPlace, rest: Path, key: bool) -> Span:
         """Return the span of the argument at `rest` of a call; the call's name if the argument cannot be determined."""
         text = self._text(place.file)
         call = _find_calls(text).get(place[1:])

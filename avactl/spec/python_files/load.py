@@ -18,7 +18,7 @@ from avactl.diagnostics import Diagnostic, Span
 from avactl.spec.documents.document import Document
 from avactl.spec.documents.yaml import MAX_BYTES, decode, too_large
 from avactl.spec.python_files import answers, sandbox_runner
-from avactl.spec.python_files.calls import Place, PythonLocator, span_in
+from avactl.spec.python_files.calls import CallPlace, PythonLocator, span_in
 from avactl.spec.repository.tree import DirTree, Tree
 
 MAX_TREE = 256 * 1024 * 1024
@@ -121,10 +121,10 @@ class Root:
         """Return the text of a Python file of the repository."""
         return self._texts.get(path, "")
 
-    def place(self, fallback: str, file: str, line: int, column: int, end_line: int, end_column: int) -> Place:
+    def place(self, fallback: str, file: str, line: int, column: int, end_line: int, end_column: int) -> CallPlace:
         """Return a validated place in a file of the repository."""
         known = file if file in self._texts else fallback
-        return Place(known, *map(answers.bounded_coordinate, (line, column, end_line, end_column)))
+        return CallPlace(known, *map(answers.bounded_coordinate, (line, column, end_line, end_column)))
 
 
 _ROOTS: weakref.WeakKeyDictionary[Any, Root] = weakref.WeakKeyDictionary()

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from types import ModuleType, TracebackType
 from typing import Any
 
-from avactl.spec.python_files.calls import Place, instruction_place
+from avactl.spec.python_files.calls import CallPlace, instruction_place
 from avactl.spec.python_files.sandbox import NotAllowedError
 
 _LONGEST_MESSAGE = 500
@@ -19,7 +19,7 @@ def describe(root: str, error: BaseException, path: str) -> dict[str, Any]:
 
     Without a place in the repository, the place is the first line of the file at `path`.
     """
-    place = Place(path, 1, 0, 1, 0)
+    place = CallPlace(path, 1, 0, 1, 0)
     for frame in _trace_frames(error.__traceback__):
         if frame.tb_frame.f_code.co_filename.startswith(root):
             place = instruction_place(root, frame.tb_frame.f_code, frame.tb_lasti)
@@ -27,7 +27,7 @@ def describe(root: str, error: BaseException, path: str) -> dict[str, Any]:
         line = error.lineno or 1
         name = str(error.filename).removeprefix(root)
         column = len((error.text or "")[: max(0, (error.offset or 1) - 1)].encode())
-        place = Place(name, line, column, line, 0)
+        place = CallPlace(name, line, column, line, 0)
     said = traceback.format_exception_only(error)  # a SyntaxError's source lines come first; notes come last
     text = next((line for line in said[-1 if isinstance(error, SyntaxError) else 0].splitlines() if line.strip()), "")
     chain: BaseException | None = error

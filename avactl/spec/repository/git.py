@@ -58,7 +58,7 @@ class GitCommandError(GitError):
         super().__init__(self.said.splitlines()[0].removeprefix("fatal: ") if self.said else f"git {command} failed")
 
 
-class Access(Enum):
+class GitAccess(Enum):
     """Privileges of a git command."""
 
     READ = "read"
@@ -69,7 +69,7 @@ class Access(Enum):
     """Fetches and pushes, with the user's own credentials, proxies and SSH command."""
 
 
-class Location(NamedTuple):
+class GitLocation(NamedTuple):
     """A directory's position in a repository."""
 
     top: Path
@@ -103,10 +103,10 @@ _KEPT_REMOTE = (
     rf"{_KEPT_VARIABLES}|GIT_(SSH|SSH_COMMAND|SSH_VARIANT|ASKPASS|ALLOW_PROTOCOL|PROXY_COMMAND)|"
     r"GIT_(SSL|HTTP|PROXY_SSL)_\w+"
 )
-_VARIABLES_BY_ACCESS = {Access.READ: _KEPT_VARIABLES, Access.WRITE: _KEPT_WRITING, Access.REMOTE: _KEPT_REMOTE}
+_VARIABLES_BY_ACCESS = {GitAccess.READ: _KEPT_VARIABLES, GitAccess.WRITE: _KEPT_WRITING, GitAccess.REMOTE: _KEPT_REMOTE}
 
 
-def locate_repository(directory: str | Path) -> Location:
+def locate_repository(directory: str | Path) -> GitLocation:
     """Find the repository of a directory by the nearest `.git` above. The directory need not exist. Raises GitError."""
     try:
         found = Path(directory).resolve()
@@ -115,7 +115,7 @@ def locate_repository(directory: str | Path) -> Location:
     for top in (found, *found.parents):
         if _is_repository(top / ".git"):
             inside = found.relative_to(top).as_posix()
-            return Location(top, "" if inside == "." else f"{inside}/")
+            return GitLocation(top, "" if inside == "." else f"{inside}/")
     raise _no_repository(directory)
 
 
@@ -130,7 +130,7 @@ def run_git(
     directory: str | Path,
     *arguments: str,
     data: bytes | None = None,
-    access: Access = Access.READ,
+    access: GitAccess = GitAccess.READ,
     settings: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
     limit: int = MAX_OUTPUT,
@@ -201,7 +201,7 @@ def init_bare(directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     # Without a template, which may contain hooks.
     arguments = ("init", "--quiet", "--bare", "--template=", "--", str(directory.resolve() / ".git"))
-    code, _, said = _start(directory, arguments, None, Access.WRITE, {}, MAX_OUTPUT)
+    code, _, said = _start(directory, arguments, None, GitAccess.WRITE, {}, MAX_OUTPUT)
     if code:
         raise _classify_failure(directory, "init", code, said.decode(errors="replace"))
 
@@ -236,7 +236,7 @@ def _git_executable() -> str:
     return found
 
 
-def _git_environment(top: Path, access: Access, more: Mapping[str, str]) -> dict[str, str]:
+def _git_environment(top: Path, access: GitAccess, more: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a command: the user's, with only those GIT_ variables that the access needs."""
     kept = re.compile(_VARIABLES_BY_ACCESS[access]).fullmatch
     env = {name: value for name, value in os.environ.items() if not name.upper().startswith("GIT_") or kept(name)}
@@ -247,7 +247,7 @@ def _git_environment(top: Path, access: Access, more: Mapping[str, str]) -> dict
         "GIT_OPTIONAL_LOCKS": "0",
         "GIT_TERMINAL_PROMPT": "0",
     }
-    if access is not Access.REMOTE:
+    if access is not GitAccess.REMOTE:
         # A partial clone would fetch what it lacks. The first is known since git 2.45, the second to all versions.
         env |= {"GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none"}
     return {**env, **more}
@@ -257,7 +257,7 @@ def _start(
     directory: Path,
     arguments: tuple[str, ...],
     data: bytes | None,
-    access: Access,
+    access: GitAccess,
     environment: Mapping[str, str],
     limit: int,
 ) -> tuple[int, bytes, bytes]:
@@ -275,7 +275,7 @@ def _start(
         )
     except (OSError, ValueError) as error:
         raise GitError(f"cannot start git: {getattr(error, 'strerror', None) or error}") from None
-    return _read_outputs(process, data, limit, _REMOTE_SECONDS if access is Access.REMOTE else _TIMEOUT_S)
+    return _read_outputs(process, data, limit, _REMOTE_SECONDS if access is GitAccess.REMOTE else _TIMEOUT_S)
 
 
 def _read_outputs(

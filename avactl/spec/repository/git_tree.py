@@ -9,7 +9,7 @@ from avactl.diagnostics.suggest import closest_word, one_of
 from avactl.forges import join_hints
 from avactl.spec.repository.git import GitCommandError, GitError, UnknownRevisionError, locate_repository, run_git
 from avactl.spec.repository.tree import chosen_environment
-from avactl.spec.repository.tree_files import MAX_TARGET, Kind, find_file, walk
+from avactl.spec.repository.tree_files import MAX_TARGET, FileKind, find_file, walk
 
 
 def _is_shallow(directory: str | Path) -> bool:
@@ -98,7 +98,7 @@ class GitTree:
         prefix = locate_repository(directory).prefix
         self._blobs: dict[str, tuple[str, int]] = {}
         self._targets: dict[str, str] = {}
-        self._children: dict[str, dict[str, Kind]] = {"": {}}
+        self._children: dict[str, dict[str, FileKind]] = {"": {}}
         self._content: dict[str, bytes] | None = None
         arguments = ("ls-tree", "-r", "-z", "-l", "--full-tree", self.commit, *(["--", prefix] if prefix else []))
         links: dict[str, str] = {}
@@ -107,15 +107,17 @@ class GitTree:
             if not path.startswith(prefix) or not path:
                 continue
             mode, _, blob, size = meta.split()
-            kind = Kind.LINK if mode == "120000" else Kind.FILE if mode.startswith("100") else Kind.REPOSITORY
+            kind = (
+                FileKind.LINK if mode == "120000" else FileKind.FILE if mode.startswith("100") else FileKind.REPOSITORY
+            )
             if size == "BAD":
                 raise _missing_blob(blob)
             if not _is_path(path) or not self._put(path[len(prefix) :], kind):
                 raise GitError(f"{self.commit[:10]} has a malformed tree: `{path}`", "`git fsck` lists the errors")
             path = path[len(prefix) :]
-            if kind is Kind.LINK:
+            if kind is FileKind.LINK:
                 links[path] = blob if int(size) < MAX_TARGET else ""
-            elif kind is Kind.FILE:
+            elif kind is FileKind.FILE:
                 self._blobs[path] = (blob, int(size))
         if links:
             targets = read_blobs(self._directory, (blob for blob in links.values() if blob))
@@ -123,7 +125,7 @@ class GitTree:
             self._targets = {path: targets[blob].decode("utf-8", "surrogateescape") for path, blob in links.items()}
         self._found, self.skipped = walk(self)
 
-    def _put(self, path: str, kind: Kind) -> bool:
+    def _put(self, path: str, kind: FileKind) -> bool:
         """Add a path and its directories; return False if a tree cannot have it beside the others."""
         parent, _, name = path.rpartition("/")
         if name in self._children.get(parent, ()):
@@ -131,16 +133,16 @@ class GitTree:
         self._children.setdefault(parent, {})[name] = kind
         while parent:
             parent, _, name = parent.rpartition("/")
-            known = self._children.setdefault(parent, {}).setdefault(name, Kind.DIRECTORY)
-            if known is not Kind.DIRECTORY:
+            known = self._children.setdefault(parent, {}).setdefault(name, FileKind.DIRECTORY)
+            if known is not FileKind.DIRECTORY:
                 return False
         return True
 
-    def children(self, directory: str) -> Iterable[tuple[str, Kind]]:
+    def children(self, directory: str) -> Iterable[tuple[str, FileKind]]:
         """Return the names in a directory."""
         return self._children[directory].items()
 
-    def kind(self, path: str) -> Kind | None:
+    def kind(self, path: str) -> FileKind | None:
         """Return what a path is, without following a link at its end; None if it does not exist."""
         parent, _, name = path.rpartition("/")
         return self._children.get(parent, {}).get(name)

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from avactl.spec.repository.git import Access, GitCommandError, init_bare, run_git
+from avactl.spec.repository.git import GitAccess, GitCommandError, init_bare, run_git
 
 _IS_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}").fullmatch
 _IS_MISSING_REF = re.compile(r"not our ref|could(n't| not) find remote ref|no such remote ref|bad object")
@@ -29,7 +29,7 @@ def has_revision(url: str, revision: str) -> bool:
         # One commit without its files.
         options = ("--quiet", "--depth=1", "--filter=tree:0", "--no-tags", "--no-write-fetch-head")
         try:
-            run_git(folder, "fetch", *options, "--", url, revision, access=Access.REMOTE)
+            run_git(folder, "fetch", *options, "--", url, revision, access=GitAccess.REMOTE)
         except GitCommandError as error:
             if _IS_MISSING_REF.search(error.said):
                 return False

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from avactl.spec.repository.tree_files import ODD_NAME, Kind, find_file, is_hidden, odd_name, walk
+from avactl.spec.repository.tree_files import ODD_NAME, FileKind, find_file, is_hidden, odd_name, walk
 
 MAX_INPUT = 64 * 1024 * 1024
 """Largest file that a spec may reference, in bytes; about half a million lines of a dataset's manifest."""
@@ -142,20 +142,20 @@ class DirTree:
         environment = (f"\n{self.environment}\n",) if self.environment else ()
         return "\n".join((str(self.root.resolve()), *(self._only or ()), *environment))
 
-    def children(self, directory: str) -> list[tuple[str, Kind]]:
+    def children(self, directory: str) -> list[tuple[str, FileKind]]:
         """Return the names in a directory. Raises OSError."""
         with os.scandir(f"{self.root}/{directory}") as listing:
             return [(entry.name, _kind_of(entry)) for entry in listing]
 
-    def kind(self, path: str) -> Kind | None:
+    def kind(self, path: str) -> FileKind | None:
         """Return what a path is, without following a link at its end; None if it cannot be reached."""
         try:
             mode = os.lstat(f"{self.root}/{path}").st_mode
         except (OSError, ValueError):  # ValueError: a NUL byte
             return None
         if stat.S_ISDIR(mode):
-            return Kind.REPOSITORY if os.path.lexists(f"{self.root}/{path}/.git") else Kind.DIRECTORY
-        return Kind.LINK if stat.S_ISLNK(mode) else Kind.FILE if stat.S_ISREG(mode) else Kind.OTHER
+            return FileKind.REPOSITORY if os.path.lexists(f"{self.root}/{path}/.git") else FileKind.DIRECTORY
+        return FileKind.LINK if stat.S_ISLNK(mode) else FileKind.FILE if stat.S_ISREG(mode) else FileKind.OTHER
 
     def target(self, path: str) -> str:
         """Return the target of a link. Raises OSError."""
@@ -178,12 +178,12 @@ class DirTree:
         return self._found.get(path) or find_file(self, path)
 
 
-def _kind_of(entry: os.DirEntry[str]) -> Kind:
+def _kind_of(entry: os.DirEntry[str]) -> FileKind:
     if entry.is_symlink():
-        return Kind.LINK
+        return FileKind.LINK
     if entry.is_dir(follow_symlinks=False):
-        return Kind.DIRECTORY
-    return Kind.FILE if entry.is_file(follow_symlinks=False) else Kind.OTHER
+        return FileKind.DIRECTORY
+    return FileKind.FILE if entry.is_file(follow_symlinks=False) else FileKind.OTHER
 
 
 def _at_once(path: str, flags: int) -> int:

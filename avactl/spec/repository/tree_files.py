@@ -38,7 +38,7 @@ character, and one that changes the direction of text would hide a part of the p
 """
 
 
-class Kind(Enum):
+class FileKind(Enum):
     """Type of a directory's entry."""
 
     FILE = "file"
@@ -58,11 +58,11 @@ class Entries(Protocol):
         """True if hidden files belong to the tree, as they do for settings of a forge."""
         ...
 
-    def children(self, directory: str) -> Iterable[tuple[str, Kind]]:
+    def children(self, directory: str) -> Iterable[tuple[str, FileKind]]:
         """Return the names in a directory. Raises OSError."""
         ...
 
-    def kind(self, path: str) -> Kind | None:
+    def kind(self, path: str) -> FileKind | None:
         """Return what a path is, without following links at its end; None if it does not exist."""
         ...
 
@@ -95,29 +95,29 @@ def walk(entries: Entries, start: str = "") -> Walked:
         if prefix != start and any(name == ".git" for name, _ in listed):
             skipped[prefix.rstrip("/")] = OWN_REPOSITORY
             continue
-        if (RENDERED, Kind.FILE) in listed:
+        if (RENDERED, FileKind.FILE) in listed:
             continue
         is_odd = odd_name(prefix)
         for name, kind in listed:
             if (name.startswith(".") and not entries.shows_hidden) or name == ".git" or name in SKIPPED:
                 continue
             path = prefix + name
-            if kind is Kind.FILE and not is_odd and not odd_name(name):
+            if kind is FileKind.FILE and not is_odd and not odd_name(name):
                 files[path] = path
                 continue
-            if kind is Kind.DIRECTORY:
+            if kind is FileKind.DIRECTORY:
                 ahead.append(f"{path}/")
                 continue
-            if kind is Kind.REPOSITORY:
+            if kind is FileKind.REPOSITORY:
                 skipped[path] = OWN_REPOSITORY
                 continue
-            found = follow_links(entries, path) if kind is Kind.LINK else (path, kind)
+            found = follow_links(entries, path) if kind is FileKind.LINK else (path, kind)
             if is_odd or odd_name(name):
                 why = ODD_NAME
-            elif found is not None and found[1] is Kind.FILE and _is_visible(entries, found[0]):
+            elif found is not None and found[1] is FileKind.FILE and _is_visible(entries, found[0]):
                 files[path] = found[0]
                 continue
-            elif kind is Kind.LINK and (found is None or found[1] is not Kind.DIRECTORY):
+            elif kind is FileKind.LINK and (found is None or found[1] is not FileKind.DIRECTORY):
                 why = NOWHERE
             else:
                 continue
@@ -133,7 +133,7 @@ def find_file(entries: Entries, path: str) -> str:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
     if found is None or not _is_visible(entries, found[0]):
         raise OSError(errno.EACCES, "it is hidden, or a symbolic link leads out of the repository", path)
-    if found[1] is not Kind.FILE:
+    if found[1] is not FileKind.FILE:
         raise OSError(errno.EINVAL, "it is not a regular file", path)
     return found[0]
 
@@ -142,8 +142,8 @@ def _leads_elsewhere(entries: Entries, path: str) -> bool:
     """Return True if a path leads up to a link or a file, or out of the tree; False if a part of it is missing."""
     parts = [part for part in path.split("/") if part not in ("", ".")]
     for end in range(1, len(parts) + 1):
-        kind = Kind.LINK if parts[end - 1] == ".." else entries.kind("/".join(parts[:end]))
-        if kind is not Kind.DIRECTORY:
+        kind = FileKind.LINK if parts[end - 1] == ".." else entries.kind("/".join(parts[:end]))
+        if kind is not FileKind.DIRECTORY:
             return kind is not None
     return True
 
@@ -158,16 +158,16 @@ def _is_visible(entries: Entries, path: str) -> bool:
     return not odd_name(path) and (".git" not in parts if entries.shows_hidden else not is_hidden(parts))
 
 
-def follow_links(entries: Entries, path: str) -> tuple[str, Kind] | None:
+def follow_links(entries: Entries, path: str) -> tuple[str, FileKind] | None:
     """Resolve a path through links to the place in the tree where it ends; None if there is none."""
     walked: list[str] = []
     ahead = path.split("/")[::-1]
-    kind = Kind.DIRECTORY
+    kind = FileKind.DIRECTORY
     links = steps = 0
     while ahead:
         part = ahead.pop()
         steps += 1
-        if steps > _MAX_STEPS or kind is not Kind.DIRECTORY:
+        if steps > _MAX_STEPS or kind is not FileKind.DIRECTORY:
             return None
         if part == "..":
             if not walked:
@@ -179,12 +179,12 @@ def follow_links(entries: Entries, path: str) -> tuple[str, Kind] | None:
             if found is None:
                 return None
             kind = found
-            if kind is Kind.LINK:
+            if kind is FileKind.LINK:
                 target = entries.target("/".join(walked))
                 links += 1
                 if not target or target.startswith("/") or links > _MAX_LINKS:
                     return None
                 walked.pop()
-                kind = Kind.DIRECTORY
+                kind = FileKind.DIRECTORY
                 ahead += target.split("/")[::-1]
     return "/".join(walked), kind

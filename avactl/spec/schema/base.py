@@ -289,9 +289,9 @@ class Resource(Model):
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
     @property
-    def made_at(self) -> calls.Place | None:
+    def made_at(self) -> calls.CallPlace | None:
         """Place of the constructor call in a Python program; None for specs of files."""
-        place: calls.Place | None = self.__dict__.get("_made_at")
+        place: calls.CallPlace | None = self.__dict__.get("_made_at")
         return place
 
     @property

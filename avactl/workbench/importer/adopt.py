@@ -6,12 +6,12 @@ import copy
 from dataclasses import dataclass
 from typing import Any
 
-from avactl.apply.reconcile.actions import Action, Step, plan
+from avactl.apply.reconcile.actions import Action, ReconcileStep, plan
 from avactl.apply.reconcile.apply import Applier, settle_comparisons
 from avactl.apply.reconcile.desired import INVENTORY, Wanted, inventory_of, wanted_of
 from avactl.apply.reconcile.diffing.field_policy import Hands
 from avactl.apply.reconcile.diffing.managed_fields import format_path
-from avactl.apply.reconcile.inventory import Record, Records
+from avactl.apply.reconcile.inventory import InventoryRecord, Records
 from avactl.base.object_identity import Gvk
 from avactl.change.diff import phrases
 from avactl.change.diff.fields import object_differences
@@ -19,7 +19,7 @@ from avactl.change.diff.objects import field_changes
 from avactl.contracts import names
 from avactl.kube.client import ApiError, Client
 from avactl.kube.object_client import ObjectClient
-from avactl.workbench.importer.model import Body, Result
+from avactl.workbench.importer.model import Body, ImportResult
 from avactl.workbench.importer.session import Imported
 
 _MAX_SHOWN = 5
@@ -59,7 +59,9 @@ async def adopt_objects(client: Client, made: Imported) -> Adopted:
     refused. Nothing is written if an engine follows a repository. Raises ApiError and UnreachableError.
     """
     api = ObjectClient(client, patience=15.0)
-    changed = {outcome.spec.file for outcome in made.outcomes if outcome.spec and outcome.result is Result.approximated}
+    changed = {
+        outcome.spec.file for outcome in made.outcomes if outcome.spec and outcome.result is ImportResult.approximated
+    }
     own = {spec.file: spec for spec in made.specs}
     wanted = [
         each
@@ -70,7 +72,7 @@ async def adopt_objects(client: Client, made: Imported) -> Adopted:
     program = made.compilation.program
     cluster = program.cluster_spec(made.cluster)
     found: list[Adoption] = []
-    steps: list[tuple[Adoption, Step]] = []
+    steps: list[tuple[Adoption, ReconcileStep]] = []
     for each in wanted:
         adoption = Adoption(str(each))
         found.append(adoption)
@@ -105,14 +107,14 @@ async def _reason_to_leave_to_engine(
             mode, f"`reconcile.mode` of the Cluster is `{mode}`: its engine takes over what it applies"
         )
     await api.find_kinds({Gvk("v1", "ConfigMap")})
-    record: Record = await Records(api, namespace, inventory).read()
+    record: InventoryRecord = await Records(api, namespace, inventory).read()
     if record.version:
         # A run that does not know the specs yet would prune what carries its label.
         return f"inventory {inventory} exists: commit the specs, and `avactl reconcile` takes the objects over"
     return ""
 
 
-async def _adoption_step(api: ObjectClient, each: Wanted, adoption: Adoption, inventory: str) -> Step | None:
+async def _adoption_step(api: ObjectClient, each: Wanted, adoption: Adoption, inventory: str) -> ReconcileStep | None:
     """Return the step that adopts an object; None with a reason if it would do more than that."""
     live = await api.get(each.gvk, each.key.namespace, each.key.name)
     if live is None:
@@ -121,7 +123,7 @@ async def _adoption_step(api: ObjectClient, each: Wanted, adoption: Adoption, in
     if inventory_of(live) not in ("", inventory):
         adoption.reason = f"it belongs to inventory {inventory_of(live)}"
         return None
-    (step,) = plan([each], {each.key: live}, inventory, Record(), Hands(), take_over=True)
+    (step,) = plan([each], {each.key: live}, inventory, InventoryRecord(), Hands(), take_over=True)
     if step.action not in (Action.change, Action.restore, Action.none):
         adoption.reason = step.error or step.reason or f"it would be a {step.action.value}"
         return None

@@ -15,7 +15,17 @@ from avactl.spec.documents.yaml import load_yaml
 from avactl.spec.repository.tree import Tree
 from avactl.workbench.importer.convert import Converted, as_manifest
 from avactl.workbench.importer.machines import unused_machines
-from avactl.workbench.importer.model import Body, Given, ImportProblem, Loss, Outcome, Result, Spec, key_path, spec_name
+from avactl.workbench.importer.model import (
+    Body,
+    GivenValue,
+    ImportedSpec,
+    ImportOutcome,
+    ImportProblem,
+    ImportResult,
+    Loss,
+    key_path,
+    spec_name,
+)
 from avactl.workbench.importer.slurm.script import KIND
 from avactl.workbench.importer.writing import spec_yaml
 
@@ -57,7 +67,7 @@ _OPTIONAL_KEYS = (
 _ROLE_KEYS = ("workers", "servers", "launcher", "evaluator", "resources")
 
 
-class Files:
+class ImportedFiles:
     """A tree with further files."""
 
     def __init__(self, below: Tree, files: Mapping[str, bytes]) -> None:
@@ -87,7 +97,7 @@ class Checked:
     files: dict[str, bytes]
 
 
-def choose_files(specs: list[Spec], prefix: str) -> None:
+def choose_files(specs: list[ImportedSpec], prefix: str) -> None:
     """Choose the file of each spec: one per spec, by team or namespace."""
     taken: set[str] = set()
     for spec in specs:
@@ -119,7 +129,7 @@ def check(converted: Converted, below: Tree, prefix: str) -> Checked:
     for _ in range(_MAX_ROUNDS):
         choose_files(converted.specs, prefix)
         files = {spec.file: _spec_text(spec, texts) for spec in converted.specs}
-        compilation = compile_tree(Files(below, files))
+        compilation = compile_tree(ImportedFiles(below, files))
         errors = [each for each in compilation.diagnostics if each.severity == "error"]
         if not errors:
             superfluous = unused_machines(converted.specs)
@@ -135,7 +145,7 @@ def check(converted: Converted, below: Tree, prefix: str) -> Checked:
     raise ImportProblem("the specs do not compile", "please report it, with the manifests; `--as-is` keeps all objects")
 
 
-def _spec_text(spec: Spec, texts: Texts) -> bytes:
+def _spec_text(spec: ImportedSpec, texts: Texts) -> bytes:
     """Return the file of a spec, written once for each of its states."""
     body = spec.body()
     key = repr((body, spec.comments))
@@ -154,7 +164,7 @@ def _repair_few(converted: Converted, below: Tree, prefix: str, fine: Collection
         choose_files(converted.specs, prefix)
         part = [spec for spec in converted.specs if spec.kind in _SHARED_KINDS or id(spec) not in fine]
         files = {spec.file: _spec_text(spec, texts) for spec in part}
-        errors = [each for each in compile_tree(Files(below, files)).diagnostics if each.severity == "error"]
+        errors = [each for each in compile_tree(ImportedFiles(below, files)).diagnostics if each.severity == "error"]
         own = [each for each in errors if each.span.file in files]
         if not own:
             return
@@ -194,7 +204,7 @@ def _join_patches(checked: Checked, below: Tree, texts: Texts) -> Checked:
     files = {spec.file: _spec_text(spec, texts) for spec in specs}
     if files == checked.files:
         return checked
-    compilation = compile_tree(Files(below, files))
+    compilation = compile_tree(ImportedFiles(below, files))
     if compilation.ok:
         return Checked(checked.converted, compilation, files)
     for spec, patches in zip(specs, before, strict=True):
@@ -222,7 +232,7 @@ def _want_read(compilation: Compilation, files: Mapping[str, bytes], prefix: str
         )
 
 
-def _repair_spec(converted: Converted, spec: Spec, problem: Diagnostic, files: Mapping[str, bytes]) -> None:
+def _repair_spec(converted: Converted, spec: ImportedSpec, problem: Diagnostic, files: Mapping[str, bytes]) -> None:
     documents, _ = load_yaml(spec.file, files[spec.file])
     path = _deepest_path(documents[0], problem) if documents else ()
     if spec.raw:
@@ -239,8 +249,8 @@ def _repair_spec(converted: Converted, spec: Spec, problem: Diagnostic, files: M
         span = given.span(*at, key=bool(at) and isinstance(at[-1], str))
         spec.losses.append(Loss(span, str(given), key_path(at), message, problem.hint))
         for outcome in converted.outcomes:
-            if outcome.given is given and outcome.result is Result.carried:
-                outcome.result = Result.approximated
+            if outcome.given is given and outcome.result is ImportResult.carried:
+                outcome.result = ImportResult.approximated
     _remove(spec, cut)
 
 
@@ -265,7 +275,7 @@ def _nested_paths(value: Any, path: Path) -> Iterator[Path]:
             yield from _nested_paths(inner, (*path, index))
 
 
-def _removable_path(spec: Spec, path: Path) -> Path | None:
+def _removable_path(spec: ImportedSpec, path: Path) -> Path | None:
     """Return the part of a spec that can go so that the problem at a path does; None if there is none."""
     if path[:1] == ("patches",) and len(path) > 1:
         return path[:2]
@@ -282,7 +292,7 @@ def _removable_path(spec: Spec, path: Path) -> Path | None:
     return (*base, *keys[:depth])
 
 
-def _remove(spec: Spec, path: Path) -> None:
+def _remove(spec: ImportedSpec, path: Path) -> None:
     body: Any = {"spec": spec.spec, "patches": spec.patches}
     parents: list[tuple[Any, str | int]] = []
     for step in path[:-1]:
@@ -300,7 +310,7 @@ def _remove(spec: Spec, path: Path) -> None:
             break
 
 
-def _shift_origins(spec: Spec, path: Path) -> None:
+def _shift_origins(spec: ImportedSpec, path: Path) -> None:
     """Move the origins of the entries behind a removed one."""
     before, index = path[:-1], int(path[-1])
     moved = {}
@@ -315,7 +325,7 @@ def _shift_origins(spec: Spec, path: Path) -> None:
     spec.origins = moved
 
 
-def _keep_manifests(converted: Converted, spec: Spec, problem: Diagnostic) -> None:
+def _keep_manifests(converted: Converted, spec: ImportedSpec, problem: Diagnostic) -> None:
     """Replace a spec by the manifests that it was made of."""
     if spec.kind in ("MachineType", "NodePool"):
         both = [each for each in converted.specs if each.kind in ("MachineType", "NodePool") and each.name == spec.name]
@@ -340,18 +350,18 @@ def _keep_manifests(converted: Converted, spec: Spec, problem: Diagnostic) -> No
             continue
         made = as_manifest(given)
         converted.specs.append(made)
-        _set(converted, Outcome(given, Result.raw, made, f"{problem.message}{remedy}"))
+        _set(converted, ImportOutcome(given, ImportResult.raw, made, f"{problem.message}{remedy}"))
 
 
-def _set(converted: Converted, outcome: Outcome) -> None:
+def _set(converted: Converted, outcome: ImportOutcome) -> None:
     converted.outcomes[:] = [each for each in converted.outcomes if each.given is not outcome.given] + [outcome]
 
 
-def _record_left(converted: Converted, given: Given, note: str) -> None:
-    _set(converted, Outcome(given, Result.left_out, note=note))
+def _record_left(converted: Converted, given: GivenValue, note: str) -> None:
+    _set(converted, ImportOutcome(given, ImportResult.left_out, note=note))
 
 
-def _repair_manifest(converted: Converted, spec: Spec, problem: Diagnostic, path: Path) -> None:
+def _repair_manifest(converted: Converted, spec: ImportedSpec, problem: Diagnostic, path: Path) -> None:
     given = spec.given[0]
     at = path[3:]  # below spec.objects[0]
     if problem.code == "credential-literal" and given.kind != "Secret" and _to_secret(converted, spec, given, at):
@@ -361,7 +371,7 @@ def _repair_manifest(converted: Converted, spec: Spec, problem: Diagnostic, path
     _record_left(converted, given, f"{problem.message}{remedy}")
 
 
-def _to_secret(converted: Converted, spec: Spec, given: Given, at: Path) -> bool:
+def _to_secret(converted: Converted, spec: ImportedSpec, given: GivenValue, at: Path) -> bool:
     """Read a variable that looks like a credential from a Secret, or take it out of a ConfigMap."""
     body: Body = spec.spec["objects"][0]
     parent: Any = body
@@ -383,5 +393,5 @@ def _to_secret(converted: Converted, spec: Spec, given: Given, at: Path) -> bool
     spec.losses.append(Loss(given.span(*at), str(given), key_path(at), why, remedy))
     for index, outcome in enumerate(converted.outcomes):
         if outcome.given is given:
-            converted.outcomes[index] = replace(outcome, result=Result.approximated)
+            converted.outcomes[index] = replace(outcome, result=ImportResult.approximated)
     return True

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from avactl.base.object_identity import ObjectKey
 from avactl.change.diff import phrases
-from avactl.change.diff.fields import Change, Steps, field_differences, object_differences
+from avactl.change.diff.fields import Steps, ValueChange, field_differences, object_differences
 from avactl.change.diff.model import ABSENT
 from avactl.change.diff.objects import field_changes
 from avactl.compiler import Compilation
@@ -16,7 +16,7 @@ from avactl.contracts import names
 from avactl.contracts.names import GPU_RESOURCES
 from avactl.program.manifest import Manifest
 from avactl.workbench.importer.cleaning import clean_object, clean_pod
-from avactl.workbench.importer.model import Body, Given, Spec
+from avactl.workbench.importer.model import Body, GivenValue, ImportedSpec
 from avactl.workbench.importer.sources.pods import GPU_LABELS
 from avactl.workbench.importer.sources.workspaces import is_editor
 
@@ -28,7 +28,7 @@ _POD_TEMPLATES = {
 _OWN_LABELS = (names.MANAGED_BY, names.TEAM_LABEL)
 
 
-class Line(NamedTuple):
+class ComparedLine(NamedTuple):
     """One difference, in words: `~`, `+` or `-`, and the text."""
 
     sign: str
@@ -38,15 +38,15 @@ class Line(NamedTuple):
 class Compared(NamedTuple):
     """Differences of one spec's objects from their source."""
 
-    spec: Spec
-    lines: list[Line]
+    spec: ImportedSpec
+    lines: list[ComparedLine]
     added: list[str]
     """Values that avactl adds to pods, by name."""
     objects: list[str]
     """Objects that the source does not have."""
 
 
-def compare(specs: Iterable[Spec], compilation: Compilation) -> list[Compared]:
+def compare(specs: Iterable[ImportedSpec], compilation: Compilation) -> list[Compared]:
     """Return the differences of every spec with a source."""
     by_file: dict[str, list[Manifest]] = {}
     for manifest in compilation.manifests:
@@ -59,16 +59,16 @@ def compare(specs: Iterable[Spec], compilation: Compilation) -> list[Compared]:
             found.append(_compare(spec, by_file.get(spec.file, [])))
         except (AttributeError, KeyError, TypeError, ValueError):
             told = "the source has values of other types than its kind, and cannot be compared"
-            found.append(Compared(spec, [Line("~", told)], [], []))
+            found.append(Compared(spec, [ComparedLine("~", told)], [], []))
     return found
 
 
-def _compare(spec: Spec, made: list[Manifest]) -> Compared:
+def _compare(spec: ImportedSpec, made: list[Manifest]) -> Compared:
     if spec.raw:
         return Compared(spec, _compare_manifest(spec, made[0]) if made else [], [], [])
     sources = {each.key: each for each in spec.given}
     new: list[str] = []
-    lines: list[Line] = []
+    lines: list[ComparedLine] = []
     added: list[str] = []
     for manifest in made:
         given = sources.get(manifest.id.key)
@@ -83,7 +83,7 @@ def _compare(spec: Spec, made: list[Manifest]) -> Compared:
     return Compared(spec, lines, added, new)
 
 
-def _compare_manifest(spec: Spec, manifest: Manifest) -> list[Line]:
+def _compare_manifest(spec: ImportedSpec, manifest: Manifest) -> list[ComparedLine]:
     given = spec.given[0]
     before, after = clean_object(given.value), without_marks(manifest.body)
     before["metadata"].pop("namespace", None)
@@ -113,11 +113,11 @@ def _is_amount(path: Steps) -> bool:
     return path[0] in ("requests", "limits", "hard")
 
 
-def _change_lines(changes: Iterable[Change]) -> list[Line]:
+def _change_lines(changes: Iterable[ValueChange]) -> list[ComparedLine]:
     found = []
     for change in field_changes(changes):
         sign = {"added": "+", "removed": "-"}.get(change.op, "~")
-        found.append(Line(sign, phrases.show_field(change)))
+        found.append(ComparedLine(sign, phrases.show_field(change)))
     return found
 
 
@@ -135,7 +135,7 @@ _SOURCE_ROLES = {
 }
 
 
-def _compare_workload(spec: Spec, made: list[Manifest]) -> tuple[list[Line], list[str]]:
+def _compare_workload(spec: ImportedSpec, made: list[Manifest]) -> tuple[list[ComparedLine], list[str]]:
     before, after = source_roles(spec.given[0]), _compiled_roles(made)
     if any(each.kind == "HorizontalPodAutoscaler" for each in spec.given):
         for each in (*before.values(), *after.values()):
@@ -146,25 +146,25 @@ def _compare_workload(spec: Spec, made: list[Manifest]) -> tuple[list[Line], lis
         before.setdefault("launcher", {key: worker[key] for key in _PROGRAM_FIELDS if key in worker})
         before["worker"] = {key: value for key, value in worker.items() if key not in _PROGRAM_FIELDS[1:]}
         after["worker"] = {key: value for key, value in after["worker"].items() if key not in _PROGRAM_FIELDS[1:]}
-    lines: list[Line] = []
+    lines: list[ComparedLine] = []
     added: list[str] = []
     for role in {**before, **after}:
         if role not in before:
             continue
         one, other = before[role], after.get(role)
         if other is None:
-            lines.append(Line("-", f"{role}: its pods"))
+            lines.append(ComparedLine("-", f"{role}: its pods"))
             continue
         for change in field_differences(one, other, is_quantity=_is_amount):
             if change.op == "added" and change.path[0] not in ("command", "args"):
                 added.append(change.path[-1] if change.path[0] in ("env", "volumes") else change.path[0])
                 continue
             text = _change_lines([change])[0]
-            lines.append(Line(text.sign, f"{role}: {text.text}" if len(before) > 1 else text.text))
+            lines.append(ComparedLine(text.sign, f"{role}: {text.text}" if len(before) > 1 else text.text))
     return lines, sorted(set(added))
 
 
-def source_roles(given: Given) -> dict[str, Body]:
+def source_roles(given: GivenValue) -> dict[str, Body]:
     """Return the pods of a source by role: replicas, and what the main container gets."""
     found: dict[str, Body] = {}
 
@@ -274,7 +274,7 @@ def _mounted_volumes(spec: Body, container: Body) -> dict[str, str]:
     return found
 
 
-def _compare_quota(spec: Spec, made: list[Manifest]) -> list[Line]:
+def _compare_quota(spec: ImportedSpec, made: list[Manifest]) -> list[ComparedLine]:
     before: Body = {}
     for given in spec.given:
         if given.kind == "ResourceQuota":
@@ -289,7 +289,7 @@ def _compare_quota(spec: Spec, made: list[Manifest]) -> list[Line]:
     return _change_lines(change for change in changes if change.old is not ABSENT)
 
 
-def _compare_labels(sources: dict[ObjectKey, Given], made: list[Manifest]) -> tuple[list[Line], list[str]]:
+def _compare_labels(sources: dict[ObjectKey, GivenValue], made: list[Manifest]) -> tuple[list[ComparedLine], list[str]]:
     lines = []
     added: list[str] = []
     for manifest in made:
@@ -303,5 +303,5 @@ def _compare_labels(sources: dict[ObjectKey, Given], made: list[Manifest]) -> tu
                 added.append(change.path[-1])
                 continue
             line = _change_lines([change])[0]
-            lines.append(Line(line.sign, f"Namespace {manifest.name}: {line.text}"))
+            lines.append(ComparedLine(line.sign, f"Namespace {manifest.name}: {line.text}"))
     return lines, sorted(set(added))

@@ -9,13 +9,20 @@ from dataclasses import dataclass, field
 from avactl.program import kubernetes_schema
 from avactl.workbench.importer.cleaning import clean_object
 from avactl.workbench.importer.machines import assumed_machines
-from avactl.workbench.importer.model import Given, Outcome, Reader, Result, Spec, spec_name
+from avactl.workbench.importer.model import (
+    GivenValue,
+    ImportedSpec,
+    ImportOutcome,
+    ImportReader,
+    ImportResult,
+    spec_name,
+)
 from avactl.workbench.importer.slurm import convert as slurm
 from avactl.workbench.importer.slurm import script
 from avactl.workbench.importer.sources import jobs, kubeflow, kueue, nodes, services, tenants, volcano, workspaces
-from avactl.workbench.importer.sources.context import Context, Options
+from avactl.workbench.importer.sources.context import Context, ImportOptions
 
-_CONVERT: dict[tuple[str, str], Callable[[Context, Reader], Spec | str]] = {
+_CONVERT: dict[tuple[str, str], Callable[[Context, ImportReader], ImportedSpec | str]] = {
     ("batch", "Job"): jobs.convert_job,
     ("kubeflow.org", "PyTorchJob"): kubeflow.convert_pytorch_job,
     ("kubeflow.org", "TFJob"): kubeflow.convert_tf_job,
@@ -90,28 +97,28 @@ class Known:
 class Converted:
     """Specs, and the fate of each object."""
 
-    specs: list[Spec]
-    outcomes: list[Outcome]
+    specs: list[ImportedSpec]
+    outcomes: list[ImportOutcome]
 
 
-def convert_objects(objects: list[Given], options: Options, known: Known) -> Converted:
+def convert_objects(objects: list[GivenValue], options: ImportOptions, known: Known) -> Converted:
     """Return the specs of all objects. An object that several manifests declare is the last one's."""
     for each in objects:
         if not each.namespace and _is_namespaced(each):
             each.value["metadata"]["namespace"] = options.namespace
     unique = {each.key: each for each in objects}
     context = Context(options, [], dict(known.teams))
-    outcomes: list[Outcome] = []
+    outcomes: list[ImportOutcome] = []
     for each in unique.values():
         reason = _left_out(each)
         if reason:
-            outcomes.append(Outcome(each, Result.left_out, note=reason))
+            outcomes.append(ImportOutcome(each, ImportResult.left_out, note=reason))
         else:
             context.objects.append(each)
     return _convert_all(context, options, known, outcomes)
 
 
-def _is_namespaced(given: Given) -> bool:
+def _is_namespaced(given: GivenValue) -> bool:
     """Return True for an object that is in a namespace, also if it names none."""
     known = kubernetes_schema.is_namespaced(str(given.value["apiVersion"]), given.kind)
     if known is None:
@@ -119,7 +126,7 @@ def _is_namespaced(given: Given) -> bool:
     return known
 
 
-def _convert_all(context: Context, options: Options, known: Known, outcomes: list[Outcome]) -> Converted:
+def _convert_all(context: Context, options: ImportOptions, known: Known, outcomes: list[ImportOutcome]) -> Converted:
     machines = [each for each in context.objects if (each.group, each.kind) == ("", "Node")]
     others = set(context.objects) - set(machines)
     pools, no_pools = nodes.convert_nodes(machines, known.cluster)
@@ -128,8 +135,8 @@ def _convert_all(context: Context, options: Options, known: Known, outcomes: lis
     models = list(
         dict.fromkeys([*known.models, *(each.spec["gpus"]["model"] for each in pools if each.kind == "MachineType")])
     )
-    specs: list[Spec] = []
-    reasons: dict[Given, str] = {}
+    specs: list[ImportedSpec] = []
+    reasons: dict[GivenValue, str] = {}
     if options.as_is:
         raw = rest
     else:
@@ -143,7 +150,7 @@ def _convert_all(context: Context, options: Options, known: Known, outcomes: lis
             and not tenants.is_system(each.name)
             and each.name not in known.teams
         ]
-        made: dict[str, Spec] = {}
+        made: dict[str, ImportedSpec] = {}
         try:
             reasons |= kueue.convert_queues(context, queues, models, made)
         except _WRONG_TYPES:
@@ -166,25 +173,25 @@ def _convert_all(context: Context, options: Options, known: Known, outcomes: lis
     specs += assumed_machines(specs, known.cluster, models)
     for given in raw:
         if given.kind == script.KIND:
-            outcomes.append(Outcome(given, Result.left_out, note=reasons.get(given, "")))
+            outcomes.append(ImportOutcome(given, ImportResult.left_out, note=reasons.get(given, "")))
             continue
         spec = as_manifest(given)
         specs.append(spec)
-        outcomes.append(Outcome(given, Result.raw, spec, reasons.get(given, "")))
+        outcomes.append(ImportOutcome(given, ImportResult.raw, spec, reasons.get(given, "")))
     outcomes += [_make_outcome(spec, given) for spec in specs if not spec.raw for given in spec.given]
     return Converted(specs, outcomes)
 
 
-def _make_outcome(spec: Spec, given: Given) -> Outcome:
+def _make_outcome(spec: ImportedSpec, given: GivenValue) -> ImportOutcome:
     if given is not spec.given[0] and spec.kind not in ("NodePool", "Team", "Quota"):
-        return Outcome(given, Result.part, spec)
+        return ImportOutcome(given, ImportResult.part, spec)
     changed = any(loss.source == str(given) for loss in spec.losses)
-    return Outcome(given, Result.approximated if changed else Result.carried, spec)
+    return ImportOutcome(given, ImportResult.approximated if changed else ImportResult.carried, spec)
 
 
-def _convert_workloads(context: Context, objects: list[Given]) -> tuple[list[Spec], dict[Given, str]]:
-    specs: list[Spec] = []
-    reasons: dict[Given, str] = {}
+def _convert_workloads(context: Context, objects: list[GivenValue]) -> tuple[list[ImportedSpec], dict[GivenValue, str]]:
+    specs: list[ImportedSpec] = []
+    reasons: dict[GivenValue, str] = {}
     for given in objects:
         made = _CONVERT.get((given.group, given.kind))
         if made is None:
@@ -193,7 +200,7 @@ def _convert_workloads(context: Context, objects: list[Given]) -> tuple[list[Spe
             reasons[given] = "its namespace is the cluster's own"
             continue
         # Reading takes defaults out, so it reads a copy.
-        reader = Reader(Given(copy.deepcopy(given.value), given.doc, given.path))
+        reader = ImportReader(GivenValue(copy.deepcopy(given.value), given.doc, given.path))
         used = set(context.used)
         try:
             found = made(context, reader)
@@ -208,7 +215,7 @@ def _convert_workloads(context: Context, objects: list[Given]) -> tuple[list[Spe
     return specs, reasons
 
 
-def _drop_first_namespaces(context: Context, specs: list[Spec]) -> None:
+def _drop_first_namespaces(context: Context, specs: list[ImportedSpec]) -> None:
     """Leave out the namespace of specs in the first namespace of their team."""
     for spec in specs:
         own = context.namespaces.get(spec.team or "", [])
@@ -217,7 +224,7 @@ def _drop_first_namespaces(context: Context, specs: list[Spec]) -> None:
             spec.namespace = None
 
 
-def _left_out(given: Given) -> str:
+def _left_out(given: GivenValue) -> str:
     owned = bool(given.get("metadata", "ownerReferences"))
     if owned and (given.group, given.kind) in _MADE_BY_CONTROLLERS:
         return _MADE_BY_CONTROLLERS[given.group, given.kind]
@@ -237,7 +244,7 @@ def _left_out(given: Given) -> str:
     return ""
 
 
-def _schema_violation(given: Given) -> str:
+def _schema_violation(given: GivenValue) -> str:
     """Return the first violation of the kind's schema, as a reason; empty for kinds of operators."""
     schema = kubernetes_schema.find(str(given.value["apiVersion"]), given.kind)
     if schema is None:
@@ -249,7 +256,7 @@ def _schema_violation(given: Given) -> str:
     return f"{given.span(*found.path)}: {found.message}" + (f" ({found.hint})" if found.hint else "")
 
 
-def as_manifest(given: Given) -> Spec:
+def as_manifest(given: GivenValue) -> ImportedSpec:
     """Return the spec that has an object as it is."""
     try:
         body = clean_object(given.value)
@@ -257,7 +264,7 @@ def as_manifest(given: Given) -> Spec:
         body = copy.deepcopy(given.value)  # the compiler says what is wrong
     space = given.namespace
     name = spec_name("-".join(each for each in (given.kind.lower(), space, given.name) if each), 63)
-    spec = Spec("KubernetesObjects", name, None, {"objects": [body]}, [given])
+    spec = ImportedSpec("KubernetesObjects", name, None, {"objects": [body]}, [given])
     if space:
         spec.spec = {"namespace": space, "objects": [body]}
         body["metadata"].pop("namespace", None)

@@ -10,7 +10,7 @@ from avactl.diagnostics import Span
 from avactl.kube.client import ApiError, Client
 from avactl.kube.object_client import ObjectClient
 from avactl.spec.documents.document import Document, FixedLocator
-from avactl.workbench.importer.model import LIVE, Body, Given, ImportProblem
+from avactl.workbench.importer.model import LIVE, Body, GivenValue, ImportProblem
 from avactl.workbench.importer.reading import MOST_OBJECTS
 from avactl.workbench.importer.sources.tenants import is_system
 
@@ -47,7 +47,7 @@ _GENERATED_NAMES = {
 """Objects that clusters make in each namespace."""
 
 
-async def read(client: Client, only: list[str]) -> tuple[list[Given], str]:
+async def read(client: Client, only: list[str]) -> tuple[list[GivenValue], str]:
     """Return the objects of a cluster, and its version. `only`: these namespaces; empty: all but the system's.
 
     Objects of controllers and of avactl, and Jobs that have ended, are left out. Raises ApiError, UnreachableError and
@@ -56,7 +56,7 @@ async def read(client: Client, only: list[str]) -> tuple[list[Given], str]:
     api = ObjectClient(client, patience=15.0)
     kinds = {Gvk(version, kind) for version, listed in _LISTED_KINDS.items() for kind in listed}
     served = sorted(kinds - await api.find_kinds(kinds))
-    found: list[Given] = []
+    found: list[GivenValue] = []
     for gvk in served:
         try:
             bodies = await api.items(gvk)
@@ -98,5 +98,5 @@ def _is_wanted(body: Body, only: list[str]) -> bool:
     return not is_system(namespace) or (namespace == "default" and kind != "Namespace")
 
 
-def _make_given(body: Body) -> Given:
-    return Given(body, Document(LIVE, 0, body, FixedLocator(Span(LIVE))))
+def _make_given(body: Body) -> GivenValue:
+    return GivenValue(body, Document(LIVE, 0, body, FixedLocator(Span(LIVE))))

@@ -8,14 +8,14 @@ from typing import Any
 
 from avactl.base.quantity import MOST, format_quantity, parse_quantity
 from avactl.workbench.importer.gpus import gpu_memory
-from avactl.workbench.importer.model import Body, Spec, spec_name
+from avactl.workbench.importer.model import Body, ImportedSpec, spec_name
 
 _ANY_MODEL = "GPU"
 _ASSUMED_NOTE = "Assumed from what the workloads request: import the nodes, or describe your machines."
 _MACHINE_SIZES = (1, 2, 4, 8, 16)
 
 
-def pod_roles(spec: Spec) -> list[tuple[int, Body]]:
+def pod_roles(spec: ImportedSpec) -> list[tuple[int, Body]]:
     """Return the pods of a spec: number and compute of each role."""
     if spec.kind == "ServingDeployment":
         replicas = spec.spec.get("replicas", 1)
@@ -29,7 +29,7 @@ def pod_roles(spec: Spec) -> list[tuple[int, Body]]:
     return [(int(each.get("replicas") or 1), each) for each in own if isinstance(each, dict)]
 
 
-def unused_machines(specs: list[Spec]) -> list[Spec]:
+def unused_machines(specs: list[ImportedSpec]) -> list[ImportedSpec]:
     """Return the assumed machine types and pools whose GPUs no spec asks for any more."""
     asked = {compute.get("gpu") for spec in specs for _, compute in pod_roles(spec)}
     asked |= {entry["gpu"] for spec in specs if spec.kind == "Quota" for entry in spec.spec.get("gpus") or ()}
@@ -46,7 +46,7 @@ def _parse_amount(value: Any) -> Fraction:
         return Fraction(0)
 
 
-def assumed_machines(specs: list[Spec], cluster: str, models: list[str]) -> list[Spec]:
+def assumed_machines(specs: list[ImportedSpec], cluster: str, models: list[str]) -> list[ImportedSpec]:
     """Return machine types and pools for GPUs that specs ask for and no pool has.
 
     `models`: GPU models of declared pools. A spec without a model means the only model, or an unknown one.
@@ -73,7 +73,7 @@ def assumed_machines(specs: list[Spec], cluster: str, models: list[str]) -> list
                 if entry["gpu"] not in models:
                     per_pod, total, cpu, memory = need.get(entry["gpu"], (1, 0, 1, 1))
                     need[entry["gpu"]] = (per_pod, total + entry["guaranteed"], cpu, memory)
-    made: list[Spec] = []
+    made: list[ImportedSpec] = []
     for model, (per_pod, total, cpu, memory) in sorted(need.items()):
         size = next(each for each in _MACHINE_SIZES if each >= min(max(per_pod, 8 if total >= 8 else 1), 16))
         name = spec_name(f"assumed-{model}")
@@ -84,7 +84,7 @@ def assumed_machines(specs: list[Spec], cluster: str, models: list[str]) -> list
         }
         pool = {"cluster": cluster, "machineType": name, "count": max(1, ceil(total / size) + 1)}
         made += [
-            Spec("MachineType", name, None, body, comments=[_ASSUMED_NOTE]),
-            Spec("NodePool", name, None, pool, comments=[_ASSUMED_NOTE]),
+            ImportedSpec("MachineType", name, None, body, comments=[_ASSUMED_NOTE]),
+            ImportedSpec("NodePool", name, None, pool, comments=[_ASSUMED_NOTE]),
         ]
     return made

@@ -28,7 +28,7 @@ class ImportProblem(HintedError):  # noqa: N818 - an error of the user's input
     exit_code = USAGE
 
 
-class Given:
+class GivenValue:
     """One object of the source, with the document that it stands in."""
 
     __slots__ = ("doc", "path", "value")
@@ -96,10 +96,10 @@ def key_path(path: Path) -> str:
     return text
 
 
-class Reader:
+class ImportReader:
     """Reads a source object, and knows which of its values nobody has asked for."""
 
-    def __init__(self, given: Given) -> None:
+    def __init__(self, given: GivenValue) -> None:
         self.given = given
         self.losses: list[Loss] = []
         self.aliases: dict[Path, Path] = {}
@@ -146,7 +146,7 @@ class Reader:
                 yield from self._rest(inner, (*path, index))
 
 
-class Result(str, Enum):  # noqa: UP042 - its values stand in JSON
+class ImportResult(str, Enum):  # noqa: UP042 - its values stand in JSON
     """How an object was carried over."""
 
     carried = "carried over"
@@ -157,19 +157,19 @@ class Result(str, Enum):  # noqa: UP042 - its values stand in JSON
 
 
 @dataclass(eq=False)
-class Spec:
+class ImportedSpec:
     """A spec made of one or more source objects."""
 
     kind: str
     name: str
     team: str | None
     spec: Body
-    given: list[Given] = field(default_factory=list)
+    given: list[GivenValue] = field(default_factory=list)
     namespace: str | None = None
     """Namespace of the objects, if it is not the team's first."""
     patches: list[Body] = field(default_factory=list)
     losses: list[Loss] = field(default_factory=list)
-    origins: dict[Path, tuple[Given, Path]] = field(default_factory=dict)
+    origins: dict[Path, tuple[GivenValue, Path]] = field(default_factory=dict)
     """Paths in the spec → source object and path that the value comes from."""
     comments: list[str] = field(default_factory=list)
     file: str = ""
@@ -192,7 +192,7 @@ class Spec:
     def raw(self) -> bool:
         return self.kind == "KubernetesObjects"
 
-    def origin(self, path: Path) -> tuple[Given, Path] | None:
+    def origin(self, path: Path) -> tuple[GivenValue, Path] | None:
         """Return the source of a value of the spec: that of its longest known prefix."""
         for length in range(len(path), -1, -1):
             if path[:length] in self.origins:
@@ -205,12 +205,12 @@ class Spec:
 
 
 @dataclass(eq=False)
-class Outcome:
+class ImportOutcome:
     """The fate of one source object."""
 
-    given: Given
-    result: Result
-    spec: Spec | None = None
+    given: GivenValue
+    result: ImportResult
+    spec: ImportedSpec | None = None
     note: str = ""
 
 

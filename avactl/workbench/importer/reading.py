@@ -11,7 +11,7 @@ from avactl.diagnostics import Diagnostic
 from avactl.spec.documents.document import Document
 from avactl.spec.documents.yaml import MAX_BYTES, load_yaml
 from avactl.spec.repository.tree_files import ODD_NAME, odd_name
-from avactl.workbench.importer.model import Given, ImportProblem
+from avactl.workbench.importer.model import GivenValue, ImportProblem
 from avactl.workbench.importer.slurm import script
 
 MOST_FILES = 5000
@@ -22,9 +22,9 @@ MOST_TOTAL = 128 * 1024 * 1024
 _MANIFEST_SUFFIXES = (".yaml", ".yml", ".json")
 
 
-def read(paths: Iterable[Path], stdin: BinaryIO) -> list[Given]:
+def read(paths: Iterable[Path], stdin: BinaryIO) -> list[GivenValue]:
     """Return the objects of all files; `-` reads standard input. Raises ImportProblem."""
-    found: list[Given] = []
+    found: list[GivenValue] = []
     total = 0
     for name, data in _read_contents(paths, stdin):
         total += len(data)
@@ -36,7 +36,7 @@ def read(paths: Iterable[Path], stdin: BinaryIO) -> list[Given]:
     return found
 
 
-def read_scripts(paths: Iterable[Path], stdin: BinaryIO) -> list[Given]:
+def read_scripts(paths: Iterable[Path], stdin: BinaryIO) -> list[GivenValue]:
     """Return the batch scripts of files; `-` reads standard input. Raises ImportProblem."""
     return [script.read_script(name, data) for name, data in _read_contents(paths, stdin)]
 
@@ -73,7 +73,7 @@ def _manifest_files(path: Path) -> Iterator[Path]:
                 yield Path(directory) / name
 
 
-def read_objects(file: str, data: bytes) -> list[Given]:
+def read_objects(file: str, data: bytes) -> list[GivenValue]:
     """Return the objects of one file; lists are taken apart. Raises ImportProblem."""
     documents, problems = load_yaml(file, data)
     for problem in problems:
@@ -86,7 +86,7 @@ def _problem_text(problem: Diagnostic) -> str:
     return f"{problem.span}: {problem.message}"
 
 
-def _document_entries(document: Document) -> Iterator[Given]:
+def _document_entries(document: Document) -> Iterator[GivenValue]:
     value = document.value
     if isinstance(value, dict) and isinstance(value.get("items"), list) and str(value.get("kind")).endswith("List"):
         for index, each in enumerate(value["items"]):
@@ -94,12 +94,12 @@ def _document_entries(document: Document) -> Iterator[Given]:
             if isinstance(each, dict) and value["kind"] != "List":
                 each.setdefault("kind", value["kind"].removesuffix("List"))
                 each.setdefault("apiVersion", value.get("apiVersion"))
-            yield _check_object(Given(each, document, ("items", index)))
+            yield _check_object(GivenValue(each, document, ("items", index)))
     else:
-        yield _check_object(Given(value, document))
+        yield _check_object(GivenValue(value, document))
 
 
-def _check_object(given: Given) -> Given:
+def _check_object(given: GivenValue) -> GivenValue:
     value: Any = given.value
     place = given.span()
     if not isinstance(value, dict):

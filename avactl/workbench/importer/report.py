@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from avactl.base.terminal import json_output
 from avactl.diagnostics.redaction import MASK
 from avactl.diagnostics.secrets import credential_shapes
-from avactl.workbench.importer.model import LIVE, Given, Loss, Outcome, Result
+from avactl.workbench.importer.model import LIVE, GivenValue, ImportOutcome, ImportResult, Loss
 from avactl.workbench.importer.session import Imported
 
 if TYPE_CHECKING:
     from avactl.workbench.importer.adopt import Adopted
 
-_RESULT_ORDER = list(Result)
+_RESULT_ORDER = list(ImportResult)
 
 
 def _mask_credentials(text: str) -> str:
@@ -22,7 +22,7 @@ def _mask_credentials(text: str) -> str:
     return credential_shapes().sub(MASK, text)
 
 
-def _place_text(given: Given) -> str:
+def _place_text(given: GivenValue) -> str:
     span = given.span()
     return "live" if span.file == LIVE else f"{span.file}:{span.line}"
 
@@ -38,9 +38,9 @@ def table_rows(made: Imported) -> list[tuple[str, str, str, str, str]]:
     return found
 
 
-def group_by_reason(made: Imported) -> list[tuple[str, list[Outcome]]]:
+def group_by_reason(made: Imported) -> list[tuple[str, list[ImportOutcome]]]:
     """Return objects that became no spec of a kind of their own, by reason."""
-    groups: dict[str, list[Outcome]] = {}
+    groups: dict[str, list[ImportOutcome]] = {}
     for outcome in made.outcomes:
         if outcome.note:
             groups.setdefault(f"{outcome.result.value}: {_mask_credentials(outcome.note)}", []).append(outcome)

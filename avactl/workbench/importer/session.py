@@ -10,11 +10,11 @@ from avactl.base.directories import want_no_link, write_file
 from avactl.compiler import Compilation, compile_tree
 from avactl.kinds.team.names import team_namespaces
 from avactl.spec.repository.tree import DirTree, MemoryTree, Tree, find_root
-from avactl.workbench.importer.check import Checked, Files, check
+from avactl.workbench.importer.check import Checked, ImportedFiles, check
 from avactl.workbench.importer.comparison import Compared, compare
 from avactl.workbench.importer.convert import Known, convert_objects
-from avactl.workbench.importer.model import Body, Given, ImportProblem, Loss, Outcome, Spec
-from avactl.workbench.importer.sources.context import Options
+from avactl.workbench.importer.model import Body, GivenValue, ImportedSpec, ImportOutcome, ImportProblem, Loss
+from avactl.workbench.importer.sources.context import ImportOptions
 
 _NEW_CLUSTER = "imported"
 """Name of a Cluster that the import writes."""
@@ -24,8 +24,8 @@ _NEW_CLUSTER = "imported"
 class Imported:
     """The result of an import."""
 
-    specs: list[Spec]
-    outcomes: list[Outcome]
+    specs: list[ImportedSpec]
+    outcomes: list[ImportOutcome]
     compilation: Compilation
     files: dict[str, bytes]
     """New files, by their path from the root of the repository."""
@@ -41,7 +41,7 @@ class Imported:
 
 
 def import_objects(
-    objects: list[Given], options: Options, directory: Path, *, force: bool = False, version: str = ""
+    objects: list[GivenValue], options: ImportOptions, directory: Path, *, force: bool = False, version: str = ""
 ) -> tuple[Imported, Path]:
     """Return the specs of all objects, and the root of the repository that `directory` is in. Writes nothing.
 
@@ -53,7 +53,9 @@ def import_objects(
     prefix = "" if directory.resolve() == root.resolve() else _relative_path(directory, root)
     below: Tree = DirTree(root) if root.is_dir() else MemoryTree({})
     # `include` may name the directory before it exists.
-    base = compile_tree(Files(below, {f"{prefix}imported.yaml": b"# to be imported\n"})) if below.paths() else None
+    base = (
+        compile_tree(ImportedFiles(below, {f"{prefix}imported.yaml": b"# to be imported\n"})) if below.paths() else None
+    )
     if base is not None and not base.ok:
         first = next(each for each in base.diagnostics if each.severity == "error")
         told = f"the repository {root} has errors: {first.span}: {first.message}"
@@ -104,7 +106,9 @@ def _relative_path(directory: Path, root: Path) -> str:
     return directory.resolve().relative_to(root.resolve()).as_posix() + "/"
 
 
-def _known_platform(base: Compilation | None, options: Options, version: str) -> tuple[Known, Spec | None]:
+def _known_platform(
+    base: Compilation | None, options: ImportOptions, version: str
+) -> tuple[Known, ImportedSpec | None]:
     """Return what the repository declares, and a Cluster if it has none."""
     clusters = sorted(item.name for item in base.program.clusters()) if base is not None else []
     if base is None or not clusters:
@@ -113,7 +117,7 @@ def _known_platform(base: Compilation | None, options: Options, version: str) ->
         if options.images:
             images = {key: value for key, value in sorted(options.images.items()) if key != "job"}
             body |= {"images": images} if images else {}
-        return Known(name), Spec("Cluster", name, None, body)
+        return Known(name), ImportedSpec("Cluster", name, None, body)
     name = options.cluster or (clusters[0] if len(clusters) == 1 else "")
     if not name or name not in clusters:
         shown = ", ".join(clusters[:6])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from avactl.apply.publish.store import FILE, Entry, PublishError, Store
+from avactl.apply.publish.store import FILE, PublishError, PublishStore, StoreEntry
 from avactl.apply.publish.target import Remote
 from avactl.base.errors import HintedError
 from avactl.base.exit_codes import USAGE
@@ -13,7 +13,7 @@ from avactl.compiler import Compilation
 from avactl.compiler.driver import compile_change
 from avactl.kinds.training.spec import TrainingJob, TrainingJobSpec
 from avactl.program.program import Item
-from avactl.spec.repository.git import Access
+from avactl.spec.repository.git import GitAccess
 from avactl.spec.repository.git_tree import GitTree
 from avactl.spec.repository.tree import MAX_INPUT, OverlayTree, find_root
 from avactl.spec.repository.tree_files import is_hidden
@@ -29,10 +29,10 @@ class RunError(HintedError):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class BranchChange:
     """One file on a commit, and what it compiles to."""
 
-    store: Store
+    store: PublishStore
     base: str
     """The commit below."""
     path: str
@@ -51,17 +51,17 @@ class Change:
         """Training jobs of the commit below."""
         return self.before.program.of_kind(TrainingJob)
 
-    def with_data(self, data: bytes) -> Change:
+    def with_data(self, data: bytes) -> BranchChange:
         """Return the change with another content of the file."""
         return _compile_change(self.store, self.base, self.path, data)
 
 
-def change_of(file: Path, base: str) -> Change:
+def change_of(file: Path, base: str) -> BranchChange:
     """Read a file as a change of the commit `base`, and compile it there. Raises RunError, GitError, PublishError."""
     if file.is_symlink() or not file.is_file():
         raise RunError(f"{file}: not a regular file", "name a spec file")
     root = find_root(file).resolve()
-    store = Store(root)
+    store = PublishStore(root)
     commit = store.resolve(base)
     if commit is None:
         raise RunError(f"`{base}` is not a commit", "commit the platform first; `--base` names another commit")
@@ -77,13 +77,13 @@ def change_of(file: Path, base: str) -> Change:
     return _compile_change(store, commit, path, data)
 
 
-def _compile_change(store: Store, commit: str, path: str, data: bytes) -> Change:
+def _compile_change(store: PublishStore, commit: str, path: str, data: bytes) -> BranchChange:
     below = GitTree(store.directory, commit)
     before, after = compile_change(below, OverlayTree(below, path, data))
-    return Change(store, commit, path, data, before, after)
+    return BranchChange(store, commit, path, data, before, after)
 
 
-def check(change: Change) -> None:
+def check(change: BranchChange) -> None:
     """Raise RunError if the file declares no job, or declares what the commit has already."""
     if not change.jobs:
         raise RunError(f"{change.path} declares no training job", "is it in a directory that avactl.yaml includes?")
@@ -92,13 +92,13 @@ def check(change: Change) -> None:
         raise RunError(f"{change.path} is committed already", "`avactl jobs` shows whether it runs")
 
 
-def count_other_changes(store: Store, path: str) -> int:
+def count_other_changes(store: PublishStore, path: str) -> int:
     """Return the number of other uncommitted files below the root of the specs."""
     changed = {line[3:] for line in filter(None, store.status().split("\0"))}
     return len(changed - {store.prefix + path})
 
 
-def commit(change: Change, branch: str, message: str) -> tuple[str, str]:
+def commit(change: BranchChange, branch: str, message: str) -> tuple[str, str]:
     """Write the commit, and a new branch that points to it; return both names. An empty branch gets a name.
 
     Raises PublishError.
@@ -109,11 +109,11 @@ def commit(change: Change, branch: str, message: str) -> tuple[str, str]:
     entry = files.get(place)
     if entry is not None and entry.mode not in _FILE_MODES:
         raise PublishError(f"{change.path} is not a regular file in {change.base[:10]}")
-    if not store.succeeds("var", "GIT_AUTHOR_IDENT", access=Access.WRITE):
+    if not store.succeeds("var", "GIT_AUTHOR_IDENT", access=GitAccess.WRITE):
         hint = "`git config --global user.name NAME`, and `git config --global user.email ADDRESS`"
         raise PublishError("git does not know who you are", hint)
     store.write_blobs([change.data])
-    files[place] = Entry(entry.mode if entry is not None else FILE, store.oid(change.data))
+    files[place] = StoreEntry(entry.mode if entry is not None else FILE, store.oid(change.data))
     made = store.write_commit(store.write_tree(files), change.base, message)
     branch = branch or f"run/{change.jobs[0].name}-{made[:8]}"
     reference = f"refs/heads/{branch}"
@@ -121,11 +121,11 @@ def commit(change: Change, branch: str, message: str) -> tuple[str, str]:
         raise PublishError(f"`{branch}` is not a valid branch name", "use a plain name such as `try-larger-batch`")
     if store.resolve(reference) is not None:
         raise PublishError(f"the branch {branch} exists already", "choose another one with `--branch`")
-    store.run("update-ref", "-m", "avactl run", reference, made, "0" * len(made), access=Access.WRITE)
+    store.run("update-ref", "-m", "avactl run", reference, made, "0" * len(made), access=GitAccess.WRITE)
     return branch, made
 
 
-def push(change: Change, branch: str, commit: str, remote: str) -> bool:
+def push(change: BranchChange, branch: str, commit: str, remote: str) -> bool:
     """Push the branch; False if there is no remote of that name. Raises PublishError."""
     if remote not in change.store.run("remote").split():
         return False

@@ -18,7 +18,7 @@ from avactl.kube.client import ApiError, Client, UnreachableError
 from avactl.program.manifest import Body, Manifest
 from avactl.program.workload import FOLLOWERS_LATER
 from avactl.spec.documents.edit import set_values
-from avactl.workbench.jobs.branch import Change, Job, RunError
+from avactl.workbench.jobs.branch import BranchChange, Job, RunError
 from avactl.workbench.jobs.members import is_leading_job
 
 _FIELD_MANAGER = "avactl-run"
@@ -32,7 +32,7 @@ class Experiment(NamedTuple):
     objects: list[Body]
 
 
-class RefusedError(Exception):
+class ExperimentRefusedError(Exception):
     """The API server refused an object; nothing is left of the experiment."""
 
     def __init__(self, title: str, error: ApiError) -> None:
@@ -40,7 +40,7 @@ class RefusedError(Exception):
         self.forbidden = error.forbidden
 
 
-def rename_job(change: Change, item: Job) -> tuple[Change, Job]:
+def rename_job(change: BranchChange, item: Job) -> tuple[BranchChange, Job]:
     """Return the change with another name of the job, and the job in it. Raises RunError."""
     if not change.path.endswith((".yaml", ".yml")):
         raise RunError(f"{change.path}: only jobs in YAML files can be experiments", "commit it: leave out `--now`")
@@ -57,7 +57,7 @@ def rename_job(change: Change, item: Job) -> tuple[Change, Job]:
     return made, made.jobs[0]
 
 
-def make_experiment(change: Change, item: Job, lives: int, stays: int) -> Experiment:
+def make_experiment(change: BranchChange, item: Job, lives: int, stays: int) -> Experiment:
     """Return the objects of a job that expires.
 
     `lives`: seconds after which it is ended, counted from its creation; `stays`: seconds for which its pods and logs
@@ -81,7 +81,7 @@ def make_experiment(change: Change, item: Job, lives: int, stays: int) -> Experi
     return Experiment(item.ns, item.name, objects)
 
 
-def _want_own_checkpoints(change: Change, item: Job) -> None:
+def _want_own_checkpoints(change: BranchChange, item: Job) -> None:
     """Raise RunError if a job in git saves to the same place: the experiment would overwrite what that one resumes."""
     path = _checkpoint_url(item)
     if not path:
@@ -130,7 +130,7 @@ async def start(client: Client, wanted: Experiment) -> None:
         for body in others:
             owned = {**body, "metadata": {**body["metadata"], "ownerReferences": [owner]}}
             await _create(client, collection_path(body), owned, {})
-    except (RefusedError, UnreachableError):
+    except (ExperimentRefusedError, UnreachableError):
         with contextlib.suppress(ApiError, UnreachableError):  # it expires by itself, too
             name = created["metadata"]["name"]
             await client.request("DELETE", f"{collection_path(leader)}/{name}", {"propagationPolicy": "Background"})
@@ -142,7 +142,7 @@ async def _create(client: Client, path: str, body: Body, query: Mapping[str, str
     try:
         created: dict[str, Any] = await client.request("POST", path, body, query=about)
     except ApiError as error:
-        raise RefusedError(f"{body['kind']} {body['metadata']['name']}", error) from None
+        raise ExperimentRefusedError(f"{body['kind']} {body['metadata']['name']}", error) from None
     return created
 
 

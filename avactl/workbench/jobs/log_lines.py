@@ -14,7 +14,7 @@ MOST = 8192
 _TIMESTAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d) ")
 
 
-class Line(NamedTuple):
+class LogLine(NamedTuple):
     """One line."""
 
     time: int
@@ -36,9 +36,9 @@ class Cursor:
         """Time from which to read, in whole seconds, as the API takes it; None: from the beginning."""
         return timestamp(self.time // 10**9) if self.time else None
 
-    def reader(self) -> Reader:
+    def reader(self) -> LogReader:
         """Return a reader for a stream that begins at `since`."""
-        return Reader(self)
+        return LogReader(self)
 
     def advance(self, time: int) -> None:
         """Note that a line was read."""
@@ -53,7 +53,7 @@ class Cursor:
         return self._at_time
 
 
-class Reader:
+class LogReader:
     """Cuts one stream into lines. Lines that the cursor has passed are left out."""
 
     def __init__(self, cursor: Cursor) -> None:
@@ -62,7 +62,7 @@ class Reader:
         self._rest = b""
         self._cut = False
 
-    def feed(self, data: bytes) -> Iterator[Line]:
+    def feed(self, data: bytes) -> Iterator[LogLine]:
         """Yield the lines that are complete. Long ones are cut."""
         *complete, last = data.split(b"\n")
         for part in complete:
@@ -78,14 +78,14 @@ class Reader:
         self._cut = self._cut or len(part) > room
         self._rest += part[:room]
 
-    def end(self) -> Iterator[Line]:
+    def end(self) -> Iterator[LogLine]:
         """Yield the last line, if it has no newline: of a container that has ended."""
         line = self._take_line() if self._rest else None
         self._rest = b""
         if line is not None:
             yield line
 
-    def _take_line(self) -> Line | None:
+    def _take_line(self) -> LogLine | None:
         found = _TIMESTAMP.match(self._rest)
         if found is None:
             return None  # words of the API server, such as `unable to retrieve container logs`
@@ -99,4 +99,4 @@ class Reader:
         self._cursor.advance(time)
         # Of a progress bar, the last state.
         text = self._rest[found.end() :].rstrip(b"\r").rpartition(b"\r")[2].decode("utf-8", "replace")
-        return Line(time, text + "…" if self._cut else text)
+        return LogLine(time, text + "…" if self._cut else text)

@@ -8,9 +8,9 @@ from collections.abc import AsyncGenerator
 from typing import Protocol
 
 from avactl.kube.client import ApiError, Client, SilenceError, UnreachableError
-from avactl.workbench.jobs.log_lines import Cursor, Line
-from avactl.workbench.jobs.members import Member, PodState, clean_text
-from avactl.workbench.jobs.state import TrainingJob
+from avactl.workbench.jobs.log_lines import Cursor, LogLine
+from avactl.workbench.jobs.members import JobMember, PodState, clean_text
+from avactl.workbench.jobs.state import TrainingJobState
 from avactl.workbench.jobs.view import JobsView
 
 MOST_PODS = 100
@@ -40,13 +40,13 @@ class Sink(Protocol):
         """Show what concerns the whole job."""
 
 
-class Selection:
+class LogSelection:
     """The pods whose logs are wanted."""
 
     def __init__(self, role: str = "", index: int | None = None) -> None:
         self._role, self._index = role, index
 
-    def pods(self, job: TrainingJob) -> list[Member]:
+    def pods(self, job: TrainingJobState) -> list[JobMember]:
         """Return the chosen pods, older ones of an index first. Raises TooManyPodsError."""
         found = [
             pod
@@ -61,7 +61,7 @@ class Selection:
 class JobLogs:
     """The logs of one job."""
 
-    def __init__(self, view: JobsView, selection: Selection, sink: Sink, tail: int | None) -> None:
+    def __init__(self, view: JobsView, selection: LogSelection, sink: Sink, tail: int | None) -> None:
         self._view, self._selection, self._sink, self._tail = view, selection, sink, tail
         self._client: Client = view.client
         self._cursors: dict[str, Cursor] = {}
@@ -100,14 +100,14 @@ class JobLogs:
             for _, stream in streams:
                 await stream.aclose()
 
-    def _announce_pod(self, pod: Member) -> None:
+    def _announce_pod(self, pod: JobMember) -> None:
         """Say that another pod of the same index begins."""
         before = self._newest.get(pod.label)
         self._newest[pod.label] = pod.uid
         if before is not None and before != pod.uid:
             self._sink.event(pod.label, f"pod {pod.name} on {pod.node}")
 
-    async def _read_lines(self, pod: Member, *, follow: bool) -> AsyncGenerator[Line, None]:
+    async def _read_lines(self, pod: JobMember, *, follow: bool) -> AsyncGenerator[LogLine, None]:
         """Yield the lines of a pod after its cursor. Raises ApiError and UnreachableError."""
         cursor = self._cursors.setdefault(pod.uid, Cursor())
         query = {"container": pod.role, "timestamps": "true", "follow": "true" if follow else "false"}
@@ -122,7 +122,7 @@ class JobLogs:
         for line in reader.end():
             yield line
 
-    async def _next_line(self, pod: Member, stream: AsyncGenerator[Line, None]) -> Line | None:
+    async def _next_line(self, pod: JobMember, stream: AsyncGenerator[LogLine, None]) -> LogLine | None:
         """Return the next line; None at the end, or after saying why the log cannot be read."""
         try:
             return await anext(stream, None)
@@ -189,7 +189,7 @@ class JobLogs:
             self._sink.note(told)
         self._told = told
 
-    async def _read(self, pod: Member) -> None:
+    async def _read(self, pod: JobMember) -> None:
         """Show the log of a pod until it has ended."""
         await self._wait_for_predecessor(pod)
         self._announce_pod(pod)
@@ -221,16 +221,16 @@ class JobLogs:
                 return
             await asyncio.sleep(_RETRY_INTERVAL_S)
 
-    async def _wait_for_predecessor(self, pod: Member) -> None:
+    async def _wait_for_predecessor(self, pod: JobMember) -> None:
         """Wait until the end of the pod that this one replaces was shown. One that still runs is not waited for."""
         uid = self._newest.get(pod.label, pod.uid)
         before = self._current_pod(uid)
         if uid != pod.uid and uid in self._reading and (before is None or before.state in _ENDED_STATES):
             await asyncio.wait([self._reading[uid]])
 
-    def _current_pod(self, uid: str) -> Member | None:
+    def _current_pod(self, uid: str) -> JobMember | None:
         job = self._current_job()
         return next((each for each in job.members if each.uid == uid), None) if job is not None else None
 
-    def _current_job(self) -> TrainingJob | None:
+    def _current_job(self) -> TrainingJobState | None:
         return next(iter(self._view.jobs()), None)

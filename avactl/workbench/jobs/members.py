@@ -46,7 +46,7 @@ class PodState(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class JobMember:
     """A pod of a training job."""
 
     namespace: str
@@ -108,12 +108,12 @@ class RoleJob(NamedTuple):
     """Seconds after its start at which it is ended, if it is an experiment."""
 
 
-def make_member(item: Mapping[str, Any]) -> Member:
+def make_member(item: Mapping[str, Any]) -> JobMember:
     """Return a pod."""
     metadata, status = item["metadata"], item.get("status") or {}
     labels, notes = metadata.get("labels") or {}, metadata.get("annotations") or {}
     state, why = _pod_state(item, status)
-    return Member(
+    return JobMember(
         namespace=metadata["namespace"],
         job=labels.get(INSTANCE, ""),
         name=metadata["name"],

@@ -43,7 +43,7 @@ class Data(NamedTuple):
     metrics: dict[str, float]
 
 
-class Replaced(NamedTuple):
+class ReplacedWorker(NamedTuple):
     """A worker that was replaced because it was slow."""
 
     name: str
@@ -53,7 +53,7 @@ class Replaced(NamedTuple):
     """Its speed, as a share of the median."""
 
 
-class Progress(NamedTuple):
+class JobProgress(NamedTuple):
     """Progress of a job, at a time."""
 
     run: str
@@ -68,7 +68,7 @@ class Progress(NamedTuple):
     """Workers with less than half of the median speed; at most eight."""
     slow: int
     """Number of stragglers."""
-    replaced: list[Replaced]
+    replaced: list[ReplacedWorker]
     """The last replaced workers, at most four."""
     datasets: list[Data]
     dropped: int
@@ -129,11 +129,11 @@ class Progress(NamedTuple):
         return None
 
 
-def without_master(master: Progress | None) -> Progress:
+def without_master(master: JobProgress | None) -> JobProgress:
     """Return progress without data, with what a master knows about workers if there is one."""
     if master is not None:
         return master
-    return Progress(
+    return JobProgress(
         run="",
         at="",
         complete=False,
@@ -149,7 +149,7 @@ def without_master(master: Progress | None) -> Progress:
     )
 
 
-def read(metadata: Mapping[str, Any], annotation: str) -> Progress | None:
+def read(metadata: Mapping[str, Any], annotation: str) -> JobProgress | None:
     """Return the progress in an object's annotation; None without one, or if it is malformed."""
     text = (metadata.get("annotations") or {}).get(annotation)
     if not isinstance(text, str) or len(text) > _MAX_BYTES:
@@ -158,7 +158,7 @@ def read(metadata: Mapping[str, Any], annotation: str) -> Progress | None:
         data = orjson.loads(text)
         if not isinstance(data, dict):
             return None
-        return Progress(
+        return JobProgress(
             run=_parse_text(data.get("run")),
             at=_parse_time(data.get("at")),
             complete=data.get("complete") is True,
@@ -194,10 +194,10 @@ def _parse_dataset(item: Any) -> Data:
     )
 
 
-def _parse_replaced(item: Any) -> Replaced:
+def _parse_replaced(item: Any) -> ReplacedWorker:
     if not isinstance(item, dict):
         raise TypeError("not a worker")
-    return Replaced(_parse_text(item.get("name")), _parse_time(item.get("at")), _parse_value(item.get("share")))
+    return ReplacedWorker(_parse_text(item.get("name")), _parse_time(item.get("at")), _parse_value(item.get("share")))
 
 
 def _list(value: Any, parse: Callable[[Any], _T], most: int) -> list[_T]:

@@ -10,9 +10,9 @@ from typing import NamedTuple
 from avactl.kube.client import ApiError, Client, UnreachableError
 from avactl.workbench import step_progress
 from avactl.workbench.jobs.log_lines import Cursor
-from avactl.workbench.jobs.members import Member
-from avactl.workbench.jobs.progress import Progress, without_master
-from avactl.workbench.jobs.state import TrainingJob
+from avactl.workbench.jobs.members import JobMember
+from avactl.workbench.jobs.progress import JobProgress, without_master
+from avactl.workbench.jobs.state import TrainingJobState
 from avactl.workbench.step_progress import StepProgress
 
 _LINES, _BYTES = 200, 262_144
@@ -39,7 +39,7 @@ class LogReports:
         self._told: dict[str, list[Told]] = {}
         """By UID of the pod."""
 
-    async def read(self, jobs: Iterable[TrainingJob]) -> None:
+    async def read(self, jobs: Iterable[TrainingJobState]) -> None:
         """Read the logs of running jobs without progress of a job master. A log that cannot be read is left out."""
         wanted = [job for job in jobs if job.state == "running" and (job.progress is None or not job.progress.datasets)]
         pods = [pod for job in wanted if (pod := job.first) is not None][:_MAX_JOBS]
@@ -57,7 +57,7 @@ class LogReports:
             if told := task.result():
                 self._told[tasks[task].uid] = told
 
-    async def _read(self, pod: Member) -> list[Told]:
+    async def _read(self, pod: JobMember) -> list[Told]:
         query = {
             "container": pod.role,
             "timestamps": "true",
@@ -79,7 +79,7 @@ class LogReports:
             return []
         return found
 
-    def of(self, job: TrainingJob) -> TrainingJob:
+    def of(self, job: TrainingJobState) -> TrainingJobState:
         """Return the job with what its first pod has printed, if no master has told more."""
         pod = job.first
         told = self._told.get(pod.uid) if pod is not None else None
@@ -88,7 +88,7 @@ class LogReports:
         return job._replace(progress=merge_progress(job.progress, told))
 
 
-def merge_progress(master: Progress | None, told: list[Told]) -> Progress:
+def merge_progress(master: JobProgress | None, told: list[Told]) -> JobProgress:
     """Return the progress of printed lines, of which there is at least one, with what a master knows about workers."""
     last = told[-1].progress
     run = [told[-1]]

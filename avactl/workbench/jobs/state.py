@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from avactl.base.terminal import duration_text
 from avactl.kube.timestamps import seconds_since
-from avactl.workbench.jobs.members import Member, PodState, RoleJob
-from avactl.workbench.jobs.progress import Progress
+from avactl.workbench.jobs.members import JobMember, PodState, RoleJob
+from avactl.workbench.jobs.progress import JobProgress
 
 _WORKER_ROLES = ("chief", "worker")
 _SILENT_AFTER_S = 120.0
@@ -21,7 +21,7 @@ _RECENT_S = 3600.0
 _STATE_ORDER = ("running", "starting", "queued", "suspended", "deleting", "failed", "succeeded")
 
 
-class Role(NamedTuple):
+class RoleState(NamedTuple):
     """Pods of one role."""
 
     name: str
@@ -29,7 +29,7 @@ class Role(NamedTuple):
     wanted: int
 
 
-class TrainingJob(NamedTuple):
+class TrainingJobState(NamedTuple):
     """A training job."""
 
     namespace: str
@@ -38,7 +38,7 @@ class TrainingJob(NamedTuple):
     state: str
     """`queued`, `starting`, `running`, `suspended`, `deleting`, `succeeded` or `failed`."""
     why: str
-    roles: list[Role]
+    roles: list[RoleState]
     workers: int
     """Running workers, with TensorFlow's chief."""
     least: int
@@ -51,8 +51,8 @@ class TrainingJob(NamedTuple):
     ended: str
     failures: int
     """Failed pods and restarted containers."""
-    progress: Progress | None
-    members: list[Member]
+    progress: JobProgress | None
+    members: list[JobMember]
     """Pods, by role and index; the newest of an index last."""
     run: str
     expires: int | None
@@ -61,11 +61,11 @@ class TrainingJob(NamedTuple):
     """Role with whose pods the job ends."""
 
     @property
-    def first(self) -> Member | None:
+    def first(self) -> JobMember | None:
         """The running pod of rank 0, which prints the progress of the job; of several, the newest."""
         return next((pod for pod in reversed(self.members) if self._is_first(pod)), None)
 
-    def _is_first(self, pod: Member) -> bool:
+    def _is_first(self, pod: JobMember) -> bool:
         return pod.role == self.leader and pod.index <= 0 and pod.state is PodState.RUNNING
 
     @property
@@ -73,7 +73,7 @@ class TrainingJob(NamedTuple):
         """True if it has succeeded or failed."""
         return self.state in ("succeeded", "failed")
 
-    def straggles(self, pod: Member) -> bool:
+    def straggles(self, pod: JobMember) -> bool:
         """Return True if the master says so of a worker in the pod. Workers are named after role and index."""
         told = self.progress.stragglers if self.progress is not None and not self.over else ()
         return any(name == pod.label or name.startswith(f"{pod.label}-") for name in told)
@@ -92,18 +92,18 @@ class TrainingJob(NamedTuple):
         return data
 
 
-def assemble_job(jobs: Iterable[RoleJob], pods: Iterable[Member], progress: Progress | None) -> TrainingJob:
+def assemble_job(jobs: Iterable[RoleJob], pods: Iterable[JobMember], progress: JobProgress | None) -> TrainingJobState:
     """Return the training job of Jobs, of which there is at least one, and of pods."""
     parts = sorted(jobs, key=lambda part: (not part.leads, part.role))
     leader = parts[0]
     members = sorted(pods, key=lambda pod: (pod.role, pod.index, pod.created, pod.name))
     running = Counter(pod.role for pod in members if pod.state is PodState.RUNNING)
-    roles = [Role(part.role, running[part.role], part.wanted) for part in parts]
+    roles = [RoleState(part.role, running[part.role], part.wanted) for part in parts]
     most = sum(part.wanted for part in parts if part.role in _WORKER_ROLES)
     wanted = sum(part.wanted for part in parts)
     slack = max(0, wanted - leader.gang) if leader.gang else 0
     state, why = _job_state(leader, members, wanted - slack)
-    return TrainingJob(
+    return TrainingJobState(
         namespace=leader.namespace,
         name=leader.job,
         team=leader.team,
@@ -126,7 +126,7 @@ def assemble_job(jobs: Iterable[RoleJob], pods: Iterable[Member], progress: Prog
     )
 
 
-def _job_state(leader: RoleJob, members: list[Member], needed: int) -> tuple[str, str]:
+def _job_state(leader: RoleJob, members: list[JobMember], needed: int) -> tuple[str, str]:
     if leader.result:
         return leader.result, _why_failed(leader, members)
     if leader.deleting:
@@ -145,7 +145,7 @@ def _job_state(leader: RoleJob, members: list[Member], needed: int) -> tuple[str
     return ("starting", slow[0]) if slow else ("starting", "" if members else "its pods are not created yet")
 
 
-def _why_failed(leader: RoleJob, members: list[Member]) -> str:
+def _why_failed(leader: RoleJob, members: list[JobMember]) -> str:
     failed = [pod for pod in members if pod.state is PodState.FAILED and pod.why]
     if leader.result != "failed" or not failed:
         return leader.message
@@ -153,16 +153,16 @@ def _why_failed(leader: RoleJob, members: list[Member]) -> str:
     return f"{last.label} failed: {last.why}" + (f" ({leader.message})" if leader.message else "")
 
 
-def sort_jobs(jobs: Iterable[TrainingJob]) -> list[TrainingJob]:
+def sort_jobs(jobs: Iterable[TrainingJobState]) -> list[TrainingJobState]:
     """Sort jobs: those that need attention or run first."""
 
-    def key(job: TrainingJob) -> tuple[int, str, str, str]:
+    def key(job: TrainingJobState) -> tuple[int, str, str, str]:
         return _STATE_ORDER.index(job.state), job.namespace, job.name, job.run
 
     return sorted(jobs, key=key)
 
 
-def unusual_conditions(job: TrainingJob, now: datetime) -> list[str]:
+def unusual_conditions(job: TrainingJobState, now: datetime) -> list[str]:
     """Return what the owner of a running job may want to know, one phrase each."""
     found = []
     progress = job.progress

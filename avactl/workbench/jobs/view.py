@@ -18,15 +18,15 @@ from avactl.workbench.jobs.members import (
     COMPONENT,
     INSTANCE,
     SELECTOR,
-    Member,
+    JobMember,
     RoleJob,
     clean_text,
     make_member,
     role_job,
 )
-from avactl.workbench.jobs.progress import Progress
+from avactl.workbench.jobs.progress import JobProgress
 from avactl.workbench.jobs.reports import LogReports
-from avactl.workbench.jobs.state import TrainingJob, assemble_job, sort_jobs
+from avactl.workbench.jobs.state import TrainingJobState, assemble_job, sort_jobs
 
 _MASTER_SELECTOR = f"{SELECTOR},{COMPONENT}=master"
 _MAX_ASKED_MASTERS = 10
@@ -62,8 +62,8 @@ class JobsView(LiveView):
         self.client, self.namespace = client, namespace
         self.hidden: dict[str, str] = {}
         """Kinds that the API server does not show, and what it says."""
-        self._jobs, self._pods = _Kept[RoleJob](role_job), _Kept[Member](make_member)
-        self._told = _Kept[Progress | None](lambda item: progress.read(item["metadata"], names.PROGRESS))
+        self._jobs, self._pods = _Kept[RoleJob](role_job), _Kept[JobMember](make_member)
+        self._told = _Kept[JobProgress | None](lambda item: progress.read(item["metadata"], names.PROGRESS))
         self._reasons: dict[str, str] = {}
         self._reports: LogReports | None = None
         inside = f"/namespaces/{namespace}" if namespace else ""
@@ -130,7 +130,7 @@ class JobsView(LiveView):
             await self.read_logs()
             changed()
 
-    def jobs(self) -> list[TrainingJob]:
+    def jobs(self) -> list[TrainingJobState]:
         """Return the jobs: those that run first, those that have ended last."""
         found = []
         for job in self._assemble_jobs():
@@ -138,12 +138,12 @@ class JobsView(LiveView):
             found.append(job._replace(why=reason) if reason and not job.members and job.state == "starting" else job)
         return sort_jobs(found)
 
-    def _assemble_jobs(self) -> list[TrainingJob]:
+    def _assemble_jobs(self) -> list[TrainingJobState]:
         parts: dict[tuple[str, str], list[RoleJob]] = {}
         for part in self._jobs.items.values():
             if part.job:
                 parts.setdefault((part.namespace, part.job), []).append(part)
-        pods: dict[tuple[str, str], list[Member]] = {}
+        pods: dict[tuple[str, str], list[JobMember]] = {}
         for pod in self._pods.items.values():
             pods.setdefault((pod.namespace, pod.job), []).append(pod)
         found = []

@@ -6,14 +6,14 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
-from avactl.workbench.jobs.state import TrainingJob
+from avactl.workbench.jobs.state import TrainingJobState
 from avactl.workbench.jobs.view import JobsView
 
 _GONE_AFTER_S = 10.0
 """Seconds without the job after which it was deleted: a changed job is deleted and made again."""
 
 
-async def wait_for_end(view: JobsView, told: Callable[[TrainingJob | None], None]) -> TrainingJob | None:
+async def wait_for_end(view: JobsView, told: Callable[[TrainingJobState | None], None]) -> TrainingJobState | None:
     """Wait until the job of the view has succeeded or failed, and return it; None if it was deleted.
 
     `told` gets the job whenever its state may have changed; None while the API server does not answer.

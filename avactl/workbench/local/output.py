@@ -18,7 +18,7 @@ _SGR_SEQUENCE = re.compile(r"(\x1b\[[0-9;]{0,32}m)")
 _SEPARATOR = "│"
 
 
-class Output:
+class LocalOutput:
     """Writes lines of pods and of avactl to standard output."""
 
     def __init__(self, labels: Iterable[str]) -> None:

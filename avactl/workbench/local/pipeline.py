@@ -47,7 +47,7 @@ def run_pipeline(
     own = [each for each in manifests if each.item is item]
     with lock_run_directory(item, checkout) as where:
         shutil.rmtree(where / "pods", ignore_errors=True)
-        run = _Run(item, program, own, where)
+        run = _PipelineRun(item, program, own, where)
         steps: list[tuple[str, Item, LocalRun]] = [
             ("train", job, local_run(job)),
             *((step, item, _single_run(item, step)) for step in (STAGE, VALIDATE, SEAL)),
@@ -70,7 +70,7 @@ def _single_run(item: Item[PipelineSpec], step: str) -> LocalRun:
     )
 
 
-class _Run:
+class _PipelineRun:
     """One run: what its pods are told, and what they have told."""
 
     def __init__(self, item: Item[PipelineSpec], program: Program, manifests: list[Manifest], where: Path) -> None:

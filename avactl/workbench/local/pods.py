@@ -30,7 +30,7 @@ _INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "HYDRA_IFACE", "I_MPI_HYDRA_IFACE"
 """Variables with a network interface."""
 
 
-class Place(NamedTuple):
+class LocalPlace(NamedTuple):
     """Where a job runs."""
 
     checkout: Path
@@ -96,7 +96,9 @@ class _Role(NamedTuple):
     container: Body
 
 
-def describe(item: Item, run: LocalRun, manifests: Iterable[Manifest], place: Place, block: AddressBlock) -> LocalJob:
+def describe(
+    item: Item, run: LocalRun, manifests: Iterable[Manifest], place: LocalPlace, block: AddressBlock
+) -> LocalJob:
     """Return the processes of a job, with their environments on this machine.
 
     `manifests`: the job's objects. Raises LocalRunError for something that exists only in a cluster, LocalUsageError
@@ -167,7 +169,7 @@ def _pod_indexes(role: _Role) -> range:
 
 
 def _pod_variables(
-    role: _Role, index: int, run: LocalRun, maps: ConfigMaps, place: Place, addresses: Mapping[str, str]
+    role: _Role, index: int, run: LocalRun, maps: ConfigMaps, place: LocalPlace, addresses: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the variables of one pod, with names of the cluster."""
     metadata = role.template["metadata"]
@@ -219,7 +221,7 @@ def _make_pod(
     variables: Mapping[str, str],
     run: LocalRun,
     maps: ConfigMaps,
-    place: Place,
+    place: LocalPlace,
     translation: Translation,
 ) -> LocalPod:
     declared, spec, container = role.declared, role.template["spec"], role.container
@@ -279,7 +281,7 @@ def _want_command(role: str, command: str, directory: str, env: Mapping[str, str
 
 
 def _run_notes(
-    item: Item, run: LocalRun, roles: list[_Role], place: Place, translation: Translation, services: list[Body]
+    item: Item, run: LocalRun, roles: list[_Role], place: LocalPlace, translation: Translation, services: list[Body]
 ) -> Iterator[str]:
     if run.checkout:
         yield f"code: {place.checkout} instead of {run.code}"

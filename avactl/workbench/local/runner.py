@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 
 from avactl.base.terminal import count_text
-from avactl.workbench.local.output import Output
+from avactl.workbench.local.output import LocalOutput
 from avactl.workbench.local.pods import LocalJob, LocalPod
 from avactl.workbench.local.process import PodProcess
 
@@ -46,7 +46,7 @@ class _Member:
 class Runner:
     """Runs a job to its end."""
 
-    def __init__(self, job: LocalJob, run: str, output: Output) -> None:
+    def __init__(self, job: LocalJob, run: str, output: LocalOutput) -> None:
         """`run`: name of the run, unique on the machine."""
         self._job, self._output = job, output
         running: set[int] = set()

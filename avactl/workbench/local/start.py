@@ -20,8 +20,8 @@ from avactl.program.program import Item
 from avactl.workbench.local.addresses import AddressBlock
 from avactl.workbench.local.descendants import adopt_orphans, kill_descendants
 from avactl.workbench.local.errors import LocalRunError, LocalUsageError
-from avactl.workbench.local.output import Output
-from avactl.workbench.local.pods import LocalJob, Place, describe
+from avactl.workbench.local.output import LocalOutput
+from avactl.workbench.local.pods import LocalJob, LocalPlace, describe
 from avactl.workbench.local.runner import Runner
 from avactl.workbench.local.selection import Selected
 
@@ -65,7 +65,7 @@ def run_in(
     """Run one job in a directory, and return its exit code. Raises LocalRunError and LocalUsageError."""
     block = AddressBlock()
     try:
-        place = Place(checkout.resolve(), directory / "pods", directory / VOLUMES, given, dict(os.environ))
+        place = LocalPlace(checkout.resolve(), directory / "pods", directory / VOLUMES, given, dict(os.environ))
         job = describe(item, how, manifests, place, block)
         return _run(title, job, f"{os.getpid()}.{item.ns}.{item.name}", directory)
     finally:
@@ -73,7 +73,7 @@ def run_in(
 
 
 def _run(title: str, job: LocalJob, name: str, directory: Path) -> int:
-    output = Output([pod.label for pod in job.pods])
+    output = LocalOutput([pod.label for pod in job.pods])
     roles = Counter(pod.role for pod in job.pods)
     output.note(f"{title}: {', '.join(count_text(count, role) for role, count in roles.items())} on this machine")
     for note in job.notes:

@@ -17,7 +17,7 @@ Body = dict[str, Any]
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - every machine has it
 
 
-class Volumes(NamedTuple):
+class LocalVolumes(NamedTuple):
     """Directories of one pod."""
 
     mounts: dict[str, str]
@@ -36,13 +36,13 @@ def make_volumes(
     config_maps: Mapping[str, Mapping[str, str]],
     given: Mapping[str, str],
     translate: Callable[[str], str],
-) -> Volumes:
+) -> LocalVolumes:
     """Return the directories of a pod.
 
     `own`: directory of the pod; `claims`: of the volumes that outlive a run. `given`: mount paths with a directory that
     exists, which win.
     """
-    result = Volumes({}, {}, [])
+    result = LocalVolumes({}, {}, [])
     sources = {volume["name"]: volume for volume in spec.get("volumes", ())}
     for mount in container.get("volumeMounts", ()):
         path, source = mount["mountPath"], sources[mount["name"]]
@@ -70,7 +70,7 @@ def make_volumes(
     return result
 
 
-def _add_directory(result: Volumes, path: str, directory: Path) -> None:
+def _add_directory(result: LocalVolumes, path: str, directory: Path) -> None:
     result.mounts[path] = str(directory)
     result.directories.append(directory)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from avactl import __version__
 from avactl.base.templates import read_files
 from avactl.compiler.json_schema import schema_files
-from avactl.workbench.scaffold.choice import Choice, adapt_template, requirement_line
+from avactl.workbench.scaffold.choice import ScaffoldChoice, adapt_template, requirement_line
 
 REQUIREMENTS = "stacks/requirements.txt"
 """The avactl that compiles the repository; without Pulumi, it and the lock are in the root."""
@@ -24,9 +24,9 @@ class ScaffoldError(Exception):
     """The repository cannot be created there."""
 
 
-def template_files(choice: Choice | None = None) -> dict[str, bytes]:
+def template_files(choice: ScaffoldChoice | None = None) -> dict[str, bytes]:
     """Return the files of a new repository by path."""
-    choice = choice or Choice()
+    choice = choice or ScaffoldChoice()
     files = read_files(resources.files("avactl.workbench.scaffold") / "template")
     files[REQUIREMENTS] = files[REQUIREMENTS].replace(b"AVACTL", requirement_line(choice, __version__).encode())
     (engine,) = re.findall(rb"^pulumi==(\S+)", files[LOCK], re.MULTILINE)

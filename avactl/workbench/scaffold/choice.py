@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from avactl.base.installation import Origin, installed_from, requirement_text
+from avactl.base.installation import InstallationOrigin, installed_from, requirement_text
 from avactl.forges import FORGES, find_forge, forge_names
 from avactl.forges.forge import Forge, PipelineOptions
 from avactl.workbench.scaffold.environments import in_environments
@@ -71,7 +71,7 @@ class ChoiceError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ScaffoldChoice:
     """Choices that decide which files are written. Raises ChoiceError if a value is invalid."""
 
     engine: str = "pulumi"
@@ -79,7 +79,7 @@ class Choice:
     clusters: tuple[str, ...] = ("lab",)
     environments: tuple[str, ...] = ()
     """Environments, each with all clusters; empty for a repository without them."""
-    source: Origin = field(default_factory=Origin)
+    source: InstallationOrigin = field(default_factory=InstallationOrigin)
     """Where pipelines get avactl; empty for a URL to fill in."""
 
     def __post_init__(self) -> None:
@@ -106,33 +106,33 @@ class Choice:
         return [] if self.forge == NONE else [find_forge(self.forge)]
 
 
-def source_of(url: str) -> Origin:
+def source_of(url: str) -> InstallationOrigin:
     """Return the source that pipelines install from: `--from`, else that of the running avactl if they can reach it.
 
     A local wheel gives its hash, and a URL to fill in. Raises ChoiceError, for a URL without a hash or commit too.
     """
     given = url or installed_from().url
     if not given:
-        return Origin()
+        return InstallationOrigin()
     if given.startswith(("git+https://", "git+ssh://")):
         if url and not re.search(r"@[0-9a-f]{40}$", given):
             raise ChoiceError(f"--from {given} must end with @ and a commit (40 hexadecimal digits)")
-        return Origin(given)
+        return InstallationOrigin(given)
     if given.startswith("https://"):
         address, _, digest = given.partition("#sha256=")
         digest = digest or ("" if url else installed_from().sha256)
         if not re.fullmatch(r"[0-9a-f]{64}", digest):
             raise ChoiceError(f"--from {address} must end with #sha256= and the hash of the file")
-        return Origin(address, digest)
+        return InstallationOrigin(address, digest)
     path = Path(url2pathname(urlsplit(given).path)) if given.startswith("file://") else Path(given)
     if path.suffix != ".whl" or not path.is_file():
         if url:
             raise ChoiceError(f"--from {url} must be a wheel, https://…#sha256=HASH or git+https://…@COMMIT")
-        return Origin()
-    return Origin(_PLACEHOLDER_URL + path.name, hashlib.sha256(path.read_bytes()).hexdigest())
+        return InstallationOrigin()
+    return InstallationOrigin(_PLACEHOLDER_URL + path.name, hashlib.sha256(path.read_bytes()).hexdigest())
 
 
-def requirement_line(choice: Choice, version: str) -> str:
+def requirement_line(choice: ScaffoldChoice, version: str) -> str:
     """Return avactl's line of requirements.txt: a file by hash or a commit, never a name alone.
 
     Without a source it names a URL that does not exist, and pip fails.
@@ -140,12 +140,12 @@ def requirement_line(choice: Choice, version: str) -> str:
     extras = ("ci", "cluster", "pulumi") if choice.engine == "pulumi" else ("ci", "cluster")
     source = choice.source
     if not source.url:
-        source = Origin(f"{_PLACEHOLDER_URL}avactl-{version}-py3-none-any.whl", "0" * 64)
+        source = InstallationOrigin(f"{_PLACEHOLDER_URL}avactl-{version}-py3-none-any.whl", "0" * 64)
     line = requirement_text(extras, source)
     return f"{line} \\\n    --hash=sha256:{source.sha256}" if source.sha256 else line
 
 
-def adapt_template(files: dict[str, bytes], choice: Choice, pulumi: str) -> dict[str, bytes]:
+def adapt_template(files: dict[str, bytes], choice: ScaffoldChoice, pulumi: str) -> dict[str, bytes]:
     """Return the files of the template that a choice needs, adapted to it, and the pipelines of its forges.
 
     `pulumi`: version of the Pulumi engine.
@@ -175,7 +175,7 @@ def adapt_template(files: dict[str, bytes], choice: Choice, pulumi: str) -> dict
     return {path: text.encode() for path, text in chosen.items()}
 
 
-def _adapt_cluster(text: str, name: str, choice: Choice) -> str:
+def _adapt_cluster(text: str, name: str, choice: ScaffoldChoice) -> str:
     several = len(choice.clusters) > 1
     text = text.replace("{name: lab}", f"{{name: {name}}}").replace("cluster: lab", f"cluster: {name}")
     if several:

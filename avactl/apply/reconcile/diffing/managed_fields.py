@@ -20,7 +20,7 @@ Path = tuple[str, ...]
 ABSENT: Any = object()
 
 
-class Owner(NamedTuple):
+class FieldOwner(NamedTuple):
     """An entry of `managedFields`."""
 
     manager: str
@@ -28,10 +28,10 @@ class Owner(NamedTuple):
     fields: Fields
 
 
-def field_owners(live: Mapping[str, Any]) -> list[Owner]:
+def field_owners(live: Mapping[str, Any]) -> list[FieldOwner]:
     """Return all managers of an object's fields."""
     return [
-        Owner(entry.get("manager", ""), entry.get("subresource", ""), entry["fieldsV1"] or {})
+        FieldOwner(entry.get("manager", ""), entry.get("subresource", ""), entry["fieldsV1"] or {})
         for entry in live["metadata"].get("managedFields") or ()
         if entry.get("fieldsV1") is not None
     ]

@@ -16,7 +16,7 @@ import orjson
 
 from avactl.apply.reconcile.diffing import managed_fields
 from avactl.apply.reconcile.diffing.field_policy import Hands
-from avactl.apply.reconcile.diffing.managed_fields import ABSENT, Fields, Owner, Path
+from avactl.apply.reconcile.diffing.managed_fields import ABSENT, FieldOwner, Fields, Path
 from avactl.base.quantity import parse_quantity
 from avactl.kube.object_client import FIELD_MANAGER
 from avactl.program import kubernetes_schema
@@ -38,7 +38,7 @@ class Difference(NamedTuple):
 
 
 @dataclass(slots=True)
-class Comparison:
+class ObjectComparison:
     """The changes that make a live object match git."""
 
     apply: list[Difference] = field(default_factory=list)
@@ -59,7 +59,7 @@ class Comparison:
         return [*self.apply, *self.take_out]
 
 
-def compare(want: Mapping[str, Any], live: Mapping[str, Any], leave: Sequence[Path], hands: Hands) -> Comparison:
+def compare(want: Mapping[str, Any], live: Mapping[str, Any], leave: Sequence[Path], hands: Hands) -> ObjectComparison:
     """Compare `want`, which has no controller-owned fields (`leave`), with the live object."""
     walk = _Walk(want, live, leave)
     ours = managed_fields.applied_fields(live)
@@ -79,7 +79,7 @@ def compare(want: Mapping[str, Any], live: Mapping[str, Any], leave: Sequence[Pa
 
 class _Walk:
     def __init__(self, want: Mapping[str, Any], live: Mapping[str, Any], leave: Sequence[Path]) -> None:
-        self.result = Comparison()
+        self.result = ObjectComparison()
         self.certain = 0
         self.owners = managed_fields.field_owners(live)
         self._leave = frozenset(leave)
@@ -295,8 +295,8 @@ def _by_hand(
     ours: Fields,
     leave: Sequence[Path],
     hands: Hands,
-    owners: Sequence[Owner],
-    result: Comparison,
+    owners: Sequence[FieldOwner],
+    result: ObjectComparison,
 ) -> None:
     """Record the fields that were added by hand to an object."""
     found: dict[Path, str] = {}
@@ -325,7 +325,7 @@ def _by_hand(
             result.take_out.append(Difference(path, managed_fields.find(live, path), ABSENT, manager))
 
 
-def _is_hand(hands: Hands, owner: Owner, path: Path) -> bool:
+def _is_hand(hands: Hands, owner: FieldOwner, path: Path) -> bool:
     return owner.manager != FIELD_MANAGER and hands.changed(owner.manager, path)
 
 

@@ -9,8 +9,8 @@ from typing import Literal
 
 import aiohttp
 
-from avactl.apply.reconcile.reporting.report import Result
-from avactl.apply.reconcile.source import Revision
+from avactl.apply.reconcile.reporting.report import StepResult
+from avactl.apply.reconcile.source import SourceRevision
 from avactl.base.terminal import shorten_middle, visible_text
 from avactl.diagnostics.redaction import redact_text
 from avactl.forges import FORGES, api_of, current_forge, forge_of_host, host_and_path
@@ -23,7 +23,7 @@ _MAX_DESCRIPTION = 140
 """Longest description, in characters, that all forges accept."""
 
 
-def status_words(result: Result) -> tuple[State, str]:
+def status_words(result: StepResult) -> tuple[State, str]:
     """Return the commit state and description of a run."""
     if result.ok:
         return "success", result.summary()
@@ -36,7 +36,7 @@ def status_words(result: Result) -> tuple[State, str]:
     return "failure", f"{first}: {result.summary()}"
 
 
-async def set_status(revision: Revision, cluster: str, state: State, text: str) -> None:
+async def set_status(revision: SourceRevision, cluster: str, state: State, text: str) -> None:
     """Set the status if a token is in the environment and the repository is at a forge; log a refusal as a note."""
     said = ""
     try:

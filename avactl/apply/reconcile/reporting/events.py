@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from avactl.apply.reconcile.actions import Action, Step
-from avactl.apply.reconcile.reporting.report import Result
+from avactl.apply.reconcile.actions import Action, ReconcileStep
+from avactl.apply.reconcile.reporting.report import StepResult
 from avactl.base.object_identity import object_reference
 from avactl.base.terminal import shorten_middle, visible_text
 from avactl.diagnostics.redaction import redact_text
@@ -26,7 +26,7 @@ class RunEvents:
     def __init__(self, client: Client) -> None:
         self._recorder = EventRecorder(client, CONTROLLER, "Reconcile")
 
-    async def report_run(self, reference: dict[str, str], result: Result) -> None:
+    async def report_run(self, reference: dict[str, str], result: StepResult) -> None:
         """Post the Events of a run that changed something."""
         if not reference.get("uid"):
             return
@@ -46,7 +46,7 @@ class RunEvents:
         if reference.get("uid"):
             await self._record(reference, "CompileFailed", text, warning=True)
 
-    async def _report_step(self, step: Step, live: Body) -> None:
+    async def _report_step(self, step: ReconcileStep, live: Body) -> None:
         reference = object_reference(live["apiVersion"], live["kind"], live["metadata"])
         if step.error:
             await self._record(reference, "ApplyFailed", step.error, warning=True)

@@ -6,7 +6,7 @@ import time
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from avactl.apply.reconcile.reporting.report import Result
+from avactl.apply.reconcile.reporting.report import StepResult
 
 REGISTRY = CollectorRegistry()
 _DURATION_BUCKETS_S = (0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300, 1800)
@@ -33,7 +33,7 @@ BROKEN = Gauge("avactl_reconcile_commit_broken", "1 while the newest commit does
 GIT_ERRORS = Counter("avactl_reconcile_git_errors_total", "Failed git fetches.", registry=REGISTRY)
 
 
-def count(result: Result, seconds: float, writes: int) -> None:
+def count(result: StepResult, seconds: float, writes: int) -> None:
     """Record the metrics of one run."""
     RUNS.labels("ok" if result.complete else "failed").inc()
     RUN_SECONDS.observe(seconds)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from time import monotonic
 from typing import TYPE_CHECKING, TextIO
 
-from avactl.apply.reconcile.actions import Step
+from avactl.apply.reconcile.actions import ReconcileStep
 from avactl.apply.reconcile.health import Health
 from avactl.apply.reconcile.reporting.listener import Listener
 
@@ -17,7 +17,7 @@ _REPORT_INTERVAL_S = 10.0
 """Seconds between two plain lines while waiting."""
 
 
-class Progress:
+class ReconcileProgress:
     """Shows a run. Use it in a `with` block."""
 
     def __init__(self, stream: TextIO, quiet: bool) -> None:
@@ -33,7 +33,7 @@ class Progress:
             self._bar = RichBar(*columns, console=Console(file=stream), transient=True)
         self._told = 0.0
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ReconcileProgress:
         if self._bar is not None:
             self._bar.start()
             self._task = self._bar.add_task("looking", total=None)
@@ -53,7 +53,7 @@ class Progress:
         if self._bar is not None:
             self._bar.update(self._task, description="applying", total=count, completed=0)
 
-    def _report_step(self, step: Step) -> None:
+    def _report_step(self, step: ReconcileStep) -> None:
         if self._bar is not None:
             self._bar.advance(self._task)
 

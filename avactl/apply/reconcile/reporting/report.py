@@ -6,9 +6,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from avactl.apply.reconcile.actions import Action, Step, masked_values
+from avactl.apply.reconcile.actions import Action, ReconcileStep, masked_values
 from avactl.apply.reconcile.diffing.managed_fields import ABSENT
-from avactl.apply.reconcile.health import Health, State
+from avactl.apply.reconcile.health import Health, HealthState
 from avactl.base.terminal import count_text, inert_text, shorten_middle, visible_text
 from avactl.diagnostics.redaction import redact_text
 
@@ -31,13 +31,13 @@ _ACTION_SIGNS = {
 
 
 @dataclass(slots=True)
-class Result:
+class StepResult:
     """The result of one run."""
 
     cluster: str
     inventory: str
     commit: str = ""
-    steps: list[Step] = field(default_factory=list)
+    steps: list[ReconcileStep] = field(default_factory=list)
     health: dict[str, Health] = field(default_factory=dict)
     """Objects that are unhealthy or still waiting at the end, by title."""
     problem: str = ""
@@ -55,12 +55,12 @@ class Result:
     """Kinds that the account is not permitted to list."""
 
     @property
-    def failed(self) -> list[Step]:
+    def failed(self) -> list[ReconcileStep]:
         """Steps that failed."""
         return [step for step in self.steps if step.error]
 
     @property
-    def drift(self) -> list[Step]:
+    def drift(self) -> list[ReconcileStep]:
         """Steps that correct drift."""
         return [step for step in self.steps if step.action is Action.restore]
 
@@ -78,7 +78,7 @@ class Result:
     @property
     def ok(self) -> bool:
         """Return whether everything is applied and healthy."""
-        unhealthy = any(h.state in (State.failed, State.progressing) for h in self.health.values())
+        unhealthy = any(h.state in (HealthState.failed, HealthState.progressing) for h in self.health.values())
         return self.complete and not unhealthy
 
     def counts(self) -> dict[str, int]:
@@ -93,11 +93,11 @@ class Result:
         return f"{len(self.steps)} objects: {counts}"
 
 
-def _outcome_word(step: Step) -> str:
+def _outcome_word(step: ReconcileStep) -> str:
     return _ACTION_SIGNS[step.action][1] if step.action in _ACTION_SIGNS else "unchanged"
 
 
-def as_json(result: Result) -> dict[str, Any]:
+def as_json(result: StepResult) -> dict[str, Any]:
     """Return the report as JSON data."""
     return {
         "cluster": result.cluster,
@@ -116,7 +116,7 @@ def as_json(result: Result) -> dict[str, Any]:
     }
 
 
-def _object_data(step: Step) -> dict[str, Any]:
+def _object_data(step: ReconcileStep) -> dict[str, Any]:
     fields = []
     for difference in step.differences:
         old, new = masked_values(difference, step.key.kind)
@@ -134,7 +134,7 @@ def _object_data(step: Step) -> dict[str, Any]:
     }
 
 
-def as_text(result: Result, colour: bool) -> str:
+def as_text(result: StepResult, colour: bool) -> str:
     """Return the report as text."""
     green, yellow, red, dim, off = ("\x1b[32m", "\x1b[33m", "\x1b[31m", "\x1b[2m", "\x1b[0m") if colour else ("",) * 5
     tint = {
@@ -161,7 +161,7 @@ def as_text(result: Result, colour: bool) -> str:
     if waiting := sum(step.lacks_rights for step in failed):
         lines.append(f"  {red}!{off} {count_text(waiting, 'object')} for an administrator: {_ADMINISTRATOR_HINT}")
     for name, health in sorted(result.health.items()):
-        sign = f"{red}!{off}" if health.state is State.failed else "…"
+        sign = f"{red}!{off}" if health.state is HealthState.failed else "…"
         lines.append(f"  {sign} {visible_text(name)}: {_one_line(health.reason)}")
     for kind in result.unseen:
         lines.append(f"  {red}!{off} {kind}: no permission to list; removed objects of this kind are not pruned")
@@ -183,7 +183,7 @@ def _one_line(text: str) -> str:
     return visible_text(redact_text(shorten_middle(text, _MAX_MESSAGE_LENGTH)).replace("\n", "⏎"))
 
 
-def _step_detail(step: Step, dim: str, off: str) -> str:
+def _step_detail(step: ReconcileStep, dim: str, off: str) -> str:
     parts = []
     for difference in step.differences[:_MOST_FIELDS]:
         old, new = masked_values(difference, step.key.kind)

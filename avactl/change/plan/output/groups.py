@@ -7,24 +7,24 @@ from typing import NamedTuple
 
 from avactl.base.terminal import count_text
 from avactl.change.diff.objects import replace_spec_name
-from avactl.change.plan.model import Entry, Plan
+from avactl.change.plan.model import Plan, PlanEntry
 from avactl.change.plan.output import phrases
 
 _MAX_NAMES = 6
 """Maximum number of specs of a group that are named."""
 
 
-class Row(NamedTuple):
+class GroupRow(NamedTuple):
     """One line of the table: the texts of its first spec, which hold of all."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[PlanEntry, ...]
     pods: str
     details: tuple[str, ...]
     gpus: str
     price: str
 
     @property
-    def first(self) -> Entry:
+    def first(self) -> PlanEntry:
         return self.entries[0]
 
     @property
@@ -43,9 +43,9 @@ class Row(NamedTuple):
         return ", ".join([*shown, *([f"… {len(owners) - _MAX_NAMES} more"] if len(owners) > _MAX_NAMES else [])])
 
 
-def group_rows(plan: Plan) -> list[Row]:
+def group_rows(plan: Plan) -> list[GroupRow]:
     """Group the shown entries of a plan, in the order of the first of each."""
-    found: dict[Hashable, list[tuple[Entry, tuple[str, ...]]]] = {}
+    found: dict[Hashable, list[tuple[PlanEntry, tuple[str, ...]]]] = {}
     for entry in plan.shown:
         hours = phrases.format_hours(entry)
         details = (*phrases.entry_details(entry), *([hours] if hours else []))
@@ -56,10 +56,10 @@ def group_rows(plan: Plan) -> list[Row]:
     return [_make_row(plan, alike) for alike in found.values()]
 
 
-def _make_row(plan: Plan, alike: list[tuple[Entry, tuple[str, ...]]]) -> Row:
+def _make_row(plan: Plan, alike: list[tuple[PlanEntry, tuple[str, ...]]]) -> GroupRow:
     first, details = alike[0]
     texts = [phrases.format_pods(first), phrases.gpu_change(first), phrases.format_price(first, plan.currency)]
     if len(alike) > 1:
         texts = [f"{text} each" if text else "" for text in texts]
         details = tuple(replace_spec_name(line, first.owner.name) for line in details)
-    return Row(tuple(entry for entry, _ in alike), texts[0], details, texts[1], texts[2])
+    return GroupRow(tuple(entry for entry, _ in alike), texts[0], details, texts[1], texts[2])

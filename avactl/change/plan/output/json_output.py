@@ -7,7 +7,7 @@ from typing import Any
 
 from avactl.base.terminal import json_output
 from avactl.change.plan.cost import MONTH
-from avactl.change.plan.model import NOTE, Cost, Entry, Plan
+from avactl.change.plan.model import NOTE, Cost, Plan, PlanEntry
 
 VERSION = 1
 
@@ -47,7 +47,7 @@ def _plan(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _entry_data(entry: Entry) -> dict[str, Any]:
+def _entry_data(entry: PlanEntry) -> dict[str, Any]:
     return {
         **entry.owner._asdict(),
         "file": entry.file,

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from avactl.change.diff.markdown import code_span, escape_prose
-from avactl.change.plan.model import NOTE, Plan, Verdict
+from avactl.change.plan.model import NOTE, Plan, PlanVerdict
 from avactl.change.plan.output import groups, phrases
 
 TITLE = "### Will it run?"
 LIMIT = 20_000
 """Largest section in bytes, which leaves space for the diff in the comment."""
 _VERDICT_MARKS = {
-    Verdict.NEVER: "❌",
-    Verdict.QUOTA: "⏳",
-    Verdict.ROOM: "⏳",
-    Verdict.WAITS: "⏳",
-    Verdict.STARTS: "✅",
-    Verdict.GOES_ON: "✅",
-    Verdict.STOPPED: "⏹️",
-    Verdict.REMOVED: "🗑️",
+    PlanVerdict.NEVER: "❌",
+    PlanVerdict.QUOTA: "⏳",
+    PlanVerdict.ROOM: "⏳",
+    PlanVerdict.WAITS: "⏳",
+    PlanVerdict.STARTS: "✅",
+    PlanVerdict.GOES_ON: "✅",
+    PlanVerdict.STOPPED: "⏹️",
+    PlanVerdict.REMOVED: "🗑️",
 }
 _MAX_UNFOLDED_ROWS = 12
 """Rows beyond which the table is folded; pending specs come first."""
@@ -70,7 +70,7 @@ def _format_table(rows: Sequence[str], plan: Plan) -> str:
     return "\n".join([*head, *shown, "", fold, *head, *rest, "", "</details>"]) + "\n\n"
 
 
-def _format_row(row: groups.Row, plan: Plan) -> str:
+def _format_row(row: groups.GroupRow, plan: Plan) -> str:
     said = [*([code_span(row.names)] if row.names else []), *map(escape_prose, row.details)]
     cells = [
         _VERDICT_MARKS[row.first.verdict],

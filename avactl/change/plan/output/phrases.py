@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from avactl.base.terminal import count_text
 from avactl.change.plan.cost import MONTH
-from avactl.change.plan.model import Cost, Effect, Entry, Place, Plan, Pool, Quota, Verdict
+from avactl.change.plan.model import Cost, Effect, Plan, PlanEntry, PlannedPlace, PlannedPool, PlannedQuota, PlanVerdict
 
 
 def format_number(amount: float) -> str:
@@ -25,7 +25,7 @@ def format_gpus(cost: Cost) -> str:
     return ", ".join(f"{format_number(count)} {model}" for model, count in sorted(cost.gpus.items()))
 
 
-def gpu_change(entry: Entry) -> str:
+def gpu_change(entry: PlanEntry) -> str:
     """Return e.g. `16 → 32 V100`, if they change."""
     was, now = format_gpus(entry.before), format_gpus(entry.cost)
     if entry.change == "added" or was == now:
@@ -38,11 +38,11 @@ def gpu_change(entry: Entry) -> str:
     return f"{was or 'none'} → {now or 'none'}"
 
 
-def format_price(entry: Entry, currency: str) -> str:
+def format_price(entry: PlanEntry, currency: str) -> str:
     """Return the cost: for the declared hours, per month, or per hour if the run time is unlimited."""
     cost = entry.before if entry.change == "removed" else entry.cost
     sign = "-" if entry.change == "removed" else ""
-    if not currency or not cost.per_hour or entry.verdict == Verdict.STOPPED:
+    if not currency or not cost.per_hour or entry.verdict == PlanVerdict.STOPPED:
         return ""
     times, unit = (MONTH, "per month") if cost.always else (1.0, "per hour")
     if not cost.always and cost.hours is not None:
@@ -51,28 +51,28 @@ def format_price(entry: Entry, currency: str) -> str:
     return f"{sign}{format_money(cost.per_hour * times, currency)} {unit}{spot}"
 
 
-def format_hours(entry: Entry) -> str:
+def format_hours(entry: PlanEntry) -> str:
     """Return e.g. `768 GPU-hours at most (24 h)`."""
     total = entry.cost.gpu_hours
-    if not total or entry.cost.hours is None or entry.verdict == Verdict.STOPPED:
+    if not total or entry.cost.hours is None or entry.verdict == PlanVerdict.STOPPED:
         return ""
     return f"{format_number(total)} GPU-hours at most ({format_number(entry.cost.hours)} h)"
 
 
-def format_place(found: Place) -> str:
+def format_place(found: PlannedPlace) -> str:
     """Return e.g. `pool v100, 4 machines (rack r1)`."""
     domains = f" ({', '.join(found.domains)})" if found.domains else ""
     return f"{_pool_place(found.pool)}, {count_text(found.machines, 'machine')}{domains}"
 
 
-def format_pods(entry: Entry) -> str:
+def format_pods(entry: PlanEntry) -> str:
     """Return e.g. `4`, or `2 of 4`."""
-    if entry.verdict == Verdict.REMOVED:
+    if entry.verdict == PlanVerdict.REMOVED:
         return ""
     return f"{entry.placed:,}" if entry.placed == entry.pods else f"{entry.placed:,} of {entry.pods:,}"
 
 
-def entry_details(entry: Entry) -> Iterator[str]:
+def entry_details(entry: PlanEntry) -> Iterator[str]:
     """Yield details of an entry, most important first: reasons for waiting, machines, stopped pods."""
     for wait in entry.waits:
         count = f"{count_text(wait.pods, 'pod')}: " if wait.pods != entry.pods else ""
@@ -100,7 +100,7 @@ def entry_details(entry: Entry) -> Iterator[str]:
         yield "placed by kube-scheduler: an estimate"
 
 
-def _describe_surge(entry: Entry) -> str:
+def _describe_surge(entry: PlanEntry) -> str:
     surge = entry.surge
     if surge is None:
         return ""
@@ -134,7 +134,7 @@ def format_effect(found: Effect) -> str:
     return f"{found.what}{by}: {count}" + (f", {why}" if why else "")
 
 
-def format_pool(found: Pool) -> str:
+def format_pool(found: PlannedPool) -> str:
     """Return e.g. `pool v100: 64 → 96 of 96 V100 in use`."""
     was, now = format_number(found.before), format_number(found.after)
     used = f"{was} → {now}" if was != now else now
@@ -145,7 +145,7 @@ def _pool_place(pool: str) -> str:
     return f"pool {pool}" if pool else "machines outside of pools"
 
 
-def format_quota(found: Quota) -> str:
+def format_quota(found: PlannedQuota) -> str:
     """Return e.g. `team vision: 16 → 32 of 24 V100, 8 of them borrowed`."""
     most = "" if found.most is None else f" of {found.most}"
     borrowed = max(0.0, found.after - found.guaranteed)
@@ -190,8 +190,8 @@ def plan_totals(plan: Plan) -> Iterator[str]:
 def plan_summary(plan: Plan) -> str:
     """Return e.g. `3 start, 1 waits for quota; 2 others are stopped`."""
     parts = []
-    waiting = (Verdict.NEVER, Verdict.QUOTA, Verdict.ROOM, Verdict.WAITS)
-    for verdict in (*waiting, Verdict.STARTS, Verdict.GOES_ON, Verdict.STOPPED, Verdict.REMOVED):
+    waiting = (PlanVerdict.NEVER, PlanVerdict.QUOTA, PlanVerdict.ROOM, PlanVerdict.WAITS)
+    for verdict in (*waiting, PlanVerdict.STARTS, PlanVerdict.GOES_ON, PlanVerdict.STOPPED, PlanVerdict.REMOVED):
         count = plan.counts[verdict]
         if count:
             text = verdict.value

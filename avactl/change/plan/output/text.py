@@ -10,19 +10,19 @@ from rich.table import Table
 from rich.text import Text
 
 from avactl.base.terminal import inert_text, visible_text
-from avactl.change.plan.model import NOTE, Plan, Verdict
+from avactl.change.plan.model import NOTE, Plan, PlanVerdict
 from avactl.change.plan.output import phrases
 from avactl.change.plan.output.groups import group_rows
 
 _VERDICT_STYLES = {
-    Verdict.NEVER: "bold red",
-    Verdict.QUOTA: "yellow",
-    Verdict.ROOM: "yellow",
-    Verdict.WAITS: "yellow",
-    Verdict.STARTS: "green",
-    Verdict.GOES_ON: "green",
-    Verdict.STOPPED: "dim",
-    Verdict.REMOVED: "dim",
+    PlanVerdict.NEVER: "bold red",
+    PlanVerdict.QUOTA: "yellow",
+    PlanVerdict.ROOM: "yellow",
+    PlanVerdict.WAITS: "yellow",
+    PlanVerdict.STARTS: "green",
+    PlanVerdict.GOES_ON: "green",
+    PlanVerdict.STOPPED: "dim",
+    PlanVerdict.REMOVED: "dim",
 }
 _NARROW_WIDTH = 100
 """Width below which the names of specs are wrapped."""

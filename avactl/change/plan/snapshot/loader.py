@@ -19,7 +19,7 @@ from avactl.change.plan.cluster_state import ClusterState
 from avactl.change.plan.snapshot.schema import want_objects
 from avactl.contracts import names
 from avactl.contracts.document import dump, load
-from avactl.contracts.pod_annotations import Reader, read_by
+from avactl.contracts.pod_annotations import AnnotationReader, read_by
 from avactl.contracts.scheduling import POOL_KEY, QUOTA_KEY, PlacementPolicy
 from avactl.program.manifest import Body
 from avactl.scheduler.objects.gangs import GANG_LABELS
@@ -45,7 +45,7 @@ class CaptureError(HintedError):
 
 # -- fields of each kind ---------------------------------------------------------------------------------------------
 
-_NOTES = tuple(each.name for each in read_by(Reader.SNAPSHOT))
+_NOTES = tuple(each.name for each in read_by(AnnotationReader.SNAPSHOT))
 _DISK_KEYS = ("volumeID", "pdName", "iqn", "monitors", "pool", "image", "readOnly")
 _STORAGE_FIELDS = ("storageClassName", "volumeMode", "volumeAttributesClassName")
 

@@ -1,4 +1,4 @@
-"""A tier of Alluxio 2.9.4 as an `Engine`."""
+"""A tier of Alluxio 2.9.4 as an `CacheEngine`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ from typing import Any, TypeVar
 from avactl.base.terminal import shorten_middle
 from avactl.daemons.cache.alluxio.messages import MESSAGES
 from avactl.daemons.cache.alluxio.rpc import TIMEOUT, Channel
-from avactl.daemons.cache.engine import Block, CachedFile, EngineError, Mount, Reads, UnavailableError, Worker
+from avactl.daemons.cache.engine import (
+    CachedBlock,
+    CachedFile,
+    CacheWorker,
+    EngineError,
+    Mount,
+    Reads,
+    UnavailableError,
+)
 
 MARK = "avactl.dev/verified"
 """The daemon's extended attribute."""
@@ -38,7 +46,7 @@ T = TypeVar("T")
 
 
 class AlluxioEngine:
-    """See `Engine`. `masters` are the addresses of its masters, `HOST:PORT`."""
+    """See `CacheEngine`. `masters` are the addresses of its masters, `HOST:PORT`."""
 
     def __init__(self, masters: Sequence[str]) -> None:
         self._masters = [Channel(address) for address in masters]
@@ -112,10 +120,10 @@ class AlluxioEngine:
 
     # -- workers ---------------------------------------------------------------------------------------------------
 
-    async def workers(self) -> list[Worker]:
+    async def workers(self) -> list[CacheWorker]:
         answer = await self._call(_BLOCKS, "GetWorkerInfoList", MESSAGES["Empty"](), "GetWorkerInfoListResponse")
         return sorted(
-            Worker(_format_address(each.address), each.address.host, each.capacityBytes, each.usedBytes)
+            CacheWorker(_format_address(each.address), each.address.host, each.capacityBytes, each.usedBytes)
             for each in answer.workerInfos
         )
 
@@ -125,7 +133,7 @@ class AlluxioEngine:
         asked = sum(found.get(f"Cluster.BytesRead{name}", 0.0) for name in _READ_METRICS)
         return Reads(int(asked), int(found.get("Cluster.BytesReadUfsAll", 0.0)))
 
-    async def load(self, worker: Worker, file: CachedFile, block: Block) -> None:
+    async def load(self, worker: CacheWorker, file: CachedFile, block: CachedBlock) -> None:
         # Not by `Load`, which `alluxio fs load` uses: it reads whole blocks into buffers outside the heap that the
         # worker never frees, of each size others, until it ends for want of memory (`NioDirectBufferPool`).
         options = _from_store(file.store_path, file.mount, block.offset, block.size, keep=True)
@@ -279,7 +287,7 @@ def _make_file(info: Any) -> CachedFile:
     for each in info.fileBlockInfos:
         block = each.blockInfo
         holders = tuple(_format_address(place.workerAddress) for place in block.locations)
-        blocks.append(Block(block.blockId, each.offset, block.length, holders))
+        blocks.append(CachedBlock(block.blockId, each.offset, block.length, holders))
     return CachedFile(
         id=info.fileId,
         path=info.path,

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from avactl.base.terminal import shorten_middle, visible_text
 from avactl.contracts.cache import FlushStatus, TierConfig, TierStatus, WriteBackConfig
 from avactl.daemons.cache import metrics
-from avactl.daemons.cache.engine import CachedFile, Engine, EngineError, Mount, NotFoundError, UnavailableError
+from avactl.daemons.cache.engine import CachedFile, CacheEngine, EngineError, Mount, NotFoundError, UnavailableError
 from avactl.daemons.cache.writeback import release
 from avactl.daemons.cache.writeback.settling import Settling
 from avactl.kube import logs
@@ -68,7 +68,7 @@ class WriteBackTask:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: CacheEngine,
         tier: TierConfig,
         settings: WriteBackConfig,
         facts: TierStatus,

@@ -27,7 +27,7 @@ import hashlib
 from contextlib import suppress
 from typing import NamedTuple
 
-from avactl.daemons.cache.engine import CachedFile, Engine, EngineError, NotFoundError, UnavailableError
+from avactl.daemons.cache.engine import CachedFile, CacheEngine, EngineError, NotFoundError, UnavailableError
 
 TRASH = ".avactl-released"
 """Directory of a durable mount for copies that are about to be deleted."""
@@ -80,21 +80,21 @@ def _path_digest(path: str) -> str:
     return hashlib.sha256(path.encode()).hexdigest()[:32]
 
 
-async def unpin(engine: Engine, path: str) -> None:
+async def unpin(engine: CacheEngine, path: str) -> None:
     """Let the engine evict a verified file when it needs the space. Raises EngineError, also if it is dirty."""
     file = await _clean_file(engine, path)
     if file.pinned:
         await engine.pin(path, False)
 
 
-async def free(engine: Engine, path: str) -> None:
+async def free(engine: CacheEngine, path: str) -> None:
     """Drop the cached copy of a verified file. Raises EngineError, also if it is dirty."""
     await unpin(engine, path)
     if (await _clean_file(engine, path)).persisted:
         await engine.free(path)
 
 
-async def delete_durable(engine: Engine, path: str, mount: str) -> bool:
+async def delete_durable(engine: CacheEngine, path: str, mount: str) -> bool:
     """Delete the durable copy of a verified file; False if a writer has replaced it meanwhile. Raises EngineError."""
     file = await _clean_file(engine, path)
     trash = _trash_path(mount)
@@ -115,7 +115,7 @@ async def delete_durable(engine: Engine, path: str, mount: str) -> bool:
     return False
 
 
-async def resume_deletes(engine: Engine, mount: str, evict: bool, refresh: bool) -> None:
+async def resume_deletes(engine: CacheEngine, mount: str, evict: bool, refresh: bool) -> None:
     """Finish deletes that a daemon began and did not end; what is not verified goes back. Raises EngineError.
 
     Without `evict`, all go back. With `refresh`, the engine looks into the under-store, and finds what a master that
@@ -136,7 +136,7 @@ async def resume_deletes(engine: Engine, mount: str, evict: bool, refresh: bool)
                 await _put_back(engine, file, path, trash)
 
 
-async def _put_back(engine: Engine, file: CachedFile, path: str, trash: str) -> None:
+async def _put_back(engine: CacheEngine, file: CachedFile, path: str, trash: str) -> None:
     with suppress(NotFoundError):
         await engine.status(path, refresh=True)  # a rename that put it back, in which the master was killed
     await engine.status(file.path, refresh=True)
@@ -149,7 +149,7 @@ async def _put_back(engine: Engine, file: CachedFile, path: str, trash: str) -> 
         await _rename(engine, file.path, f"{trash}/{REPLACED}/{file.id}")
 
 
-async def _rename(engine: Engine, path: str, to: str) -> None:
+async def _rename(engine: CacheEngine, path: str, to: str) -> None:
     await engine.make_directory(to.rpartition("/")[0])
     await engine.rename(path, to)
 
@@ -158,7 +158,7 @@ def _trash_path(mount: str) -> str:
     return f"{mount.rstrip('/')}/{TRASH}"
 
 
-async def _delete(engine: Engine, aside: str, trash: str) -> None:
+async def _delete(engine: CacheEngine, aside: str, trash: str) -> None:
     """Delete a file, and the directories that were made for it."""
     await engine.delete(aside)
     with suppress(EngineError):
@@ -166,7 +166,7 @@ async def _delete(engine: Engine, aside: str, trash: str) -> None:
             await engine.delete(aside)
 
 
-async def _clean_file(engine: Engine, path: str) -> CachedFile:
+async def _clean_file(engine: CacheEngine, path: str) -> CachedFile:
     file = await engine.status(path)
     if not is_clean(file):
         raise EngineError(f"{path} is not verified to be in the object store")

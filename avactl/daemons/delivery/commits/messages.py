@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from avactl.base.terminal import shorten_middle
 from avactl.contracts.delivery import PipelineState, RollbackPlan
 from avactl.daemons.delivery.commits.repository import ROLLBACK_TRAILER, TRAILER
-from avactl.daemons.delivery.plans import Pipeline
+from avactl.daemons.delivery.plans import DeliveredPipeline
 
 _MAX_SUBJECT_LENGTH = 72
 _MAX_REASON_LENGTH = 500
@@ -16,12 +16,12 @@ _MAX_SHOWN = 8
 """Maximum number of commits that a message names."""
 
 
-def proposal_branch(pipeline: Pipeline, run: int) -> str:
+def proposal_branch(pipeline: DeliveredPipeline, run: int) -> str:
     """Return the branch of the pull request of a run; unique also for teams with names like `vision-a`."""
     return f"avactl/{pipeline.team}/{pipeline.name}-{run}"
 
 
-def commit_message(pipeline: Pipeline, state: PipelineState, url: str, version: str) -> str:
+def commit_message(pipeline: DeliveredPipeline, state: PipelineState, url: str, version: str) -> str:
     """Return the message of the commit that deploys a version."""
     target = pipeline.target
     assert target is not None
@@ -38,7 +38,7 @@ def commit_message(pipeline: Pipeline, state: PipelineState, url: str, version: 
     return _format_message(subject, facts, f"{TRAILER}: {pipeline} run {state.run}")
 
 
-def revert_message(pipeline: Pipeline, state: PipelineState, url: str, back: str) -> str:
+def revert_message(pipeline: DeliveredPipeline, state: PipelineState, url: str, back: str) -> str:
     """Return the message of the commit that reverts a deployment."""
     target = pipeline.target
     assert target is not None
@@ -91,6 +91,6 @@ def _format_number(value: float) -> str:
     return f"{value:.6g}"
 
 
-def _previous_version(pipeline: Pipeline, state: PipelineState, name: str) -> str:
+def _previous_version(pipeline: DeliveredPipeline, state: PipelineState, name: str) -> str:
     known = state.known.get(state.before, {})
     return f" (live: {_format_number(known[name])})" if name in known else ""

@@ -15,15 +15,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from avactl.apply.publish.store import FILE, PASSWORD, Entry, PublishError, Store
+from avactl.apply.publish.store import FILE, PASSWORD, PublishError, PublishStore, StoreEntry
 from avactl.apply.publish.target import Remote
 from avactl.base.errors import HintedError
 from avactl.compiler.driver import compile_change
-from avactl.daemons.delivery.plans import Target
+from avactl.daemons.delivery.plans import PipelineTarget
 from avactl.policy.path_patterns import matches_pattern
 from avactl.spec.documents.document import Document
 from avactl.spec.documents.edit import EditError, document_content, set_values
-from avactl.spec.documents.value_path import Entry as ListEntry
+from avactl.spec.documents.value_path import PathEntry as ListEntry
 from avactl.spec.documents.value_path import PathError, parse_path
 from avactl.spec.documents.yaml import load_yaml
 from avactl.spec.repository.git import GitError, init_bare
@@ -44,14 +44,14 @@ class DeliveryError(HintedError):
     """The repository cannot be read or changed now; nothing is lost, and it is tried again."""
 
 
-class Author(NamedTuple):
+class CommitAuthor(NamedTuple):
     """Author of the commits."""
 
     name: str
     email: str
 
 
-class Declared(Protocol):
+class ServiceDeclaration(Protocol):
     """Where a service is declared; `file` is its path from the root of the specs, `document` its name there."""
 
     @property
@@ -62,7 +62,7 @@ class Declared(Protocol):
     def team(self) -> str: ...
 
 
-class Version(NamedTuple):
+class CommittedVersion(NamedTuple):
     """The text of a service's document at a commit."""
 
     commit: str
@@ -76,7 +76,7 @@ class Edited(NamedTuple):
     message: str
 
 
-class Served(NamedTuple):
+class ModelOfService(NamedTuple):
     """The model of a service in the specs."""
 
     url: str
@@ -86,28 +86,28 @@ class Served(NamedTuple):
 class Repository:
     """A clone of the repository of the specs. Not for several threads at once."""
 
-    def __init__(self, url: str, branch: str, path: str, cache: Path, author: Author) -> None:
+    def __init__(self, url: str, branch: str, path: str, cache: Path, author: CommitAuthor) -> None:
         """`path`: directory of the specs in the repository. `cache`: directory for the clone."""
         self.branch, self.url = branch, url
         self._url, self._author = url, author
         self._prefix = f"{path.strip('/')}/" if path.strip("/") else ""
         shown = re.sub(r"[^A-Za-z0-9]+", "-", PASSWORD.sub(r"\1", url)).strip("-")[-40:]
         self._place = cache / f"{shown}-{hashlib.sha256(url.encode()).hexdigest()[:12]}.git"
-        self._open: Store | None = None
-        self._known: dict[tuple[str, Target], Served] = {}
+        self._open: PublishStore | None = None
+        self._known: dict[tuple[str, PipelineTarget], ModelOfService] = {}
         self.shown = PASSWORD.sub(r"\1***@", url)
         """The URL without credentials."""
         self.head = ""
         """Newest commit that is known; "" before `fetch`."""
 
     @property
-    def store(self) -> Store:
+    def store(self) -> PublishStore:
         """Object store of the clone, which is made when it is first needed. Raises DeliveryError."""
         if self._open is None:
             try:
                 if not (self._place / ".git" / "HEAD").exists():
                     init_bare(self._place)
-                self._open = Store(self._place)
+                self._open = PublishStore(self._place)
             except (GitError, PublishError) as error:
                 raise DeliveryError(str(error), error.hint) from None
         return self._open
@@ -125,20 +125,20 @@ class Repository:
         self.head = tip
         return tip
 
-    def served(self, target: Target) -> Served:
+    def served(self, target: PipelineTarget) -> ModelOfService:
         """Return the model's URL and version at the head; empty where the spec does not have them.
 
         Raises DeliveryError if the service is not where the plan says.
         """
         return self._served_at(self.head, target)
 
-    def _served_at(self, commit: str, target: Target) -> Served:
+    def _served_at(self, commit: str, target: PipelineTarget) -> ModelOfService:
         known = self._known.get((commit, target))
         if known is not None:
             return known
         _, document = self.document(commit, target)
         found = [_value_at(document.value, path) for path in (target.url_path, target.version_path)]
-        served = Served(*("" if value is None else str(value)[:4000] for value in found))
+        served = ModelOfService(*("" if value is None else str(value)[:4000] for value in found))
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
         self._known[commit, target] = served
@@ -151,7 +151,7 @@ class Repository:
         """
         return _last_change(self.store, self.head, tuple(paths))
 
-    def before(self, target: Target) -> Served | None:
+    def before(self, target: PipelineTarget) -> ModelOfService | None:
         """Return the model that was served before the one at the head came; None if the history does not tell.
 
         A version that was rolled back does not count: what counts is what preceded the first commit with the present
@@ -169,7 +169,7 @@ class Repository:
         first = max(index for index, each in enumerate(history) if each.url == now)
         return next((each for each in history[first + 1 :] if each.url and each.url != now), None)
 
-    def versions(self, declared: Declared) -> Iterator[Version]:
+    def versions(self, declared: ServiceDeclaration) -> Iterator[CommittedVersion]:
         """Yield the different texts of a document, from the newest to the oldest, each with its newest commit.
 
         Stops at the first commit at which this file does not have the document.
@@ -183,7 +183,7 @@ class Repository:
             content = document_content(text, document.index)
             if content not in seen:
                 seen.add(content)
-                yield Version(commit, content)
+                yield CommittedVersion(commit, content)
 
     def _commits(self, file: str) -> list[str]:
         """Return the newest commits of the branch that change a file. Raises DeliveryError."""
@@ -203,7 +203,9 @@ class Repository:
 
     # -- changes -------------------------------------------------------------------------------------------------------
 
-    def deploy(self, target: Target, wanted: Served, message: str, *, unless: str = "", only: str = "") -> bool:
+    def deploy(
+        self, target: PipelineTarget, wanted: ModelOfService, message: str, *, unless: str = "", only: str = ""
+    ) -> bool:
         """Commit the URL and version of a service's model to the branch, and push it; False if nothing was to be done.
 
         Nothing is done where the URL is `wanted` or `unless`, or is not `only`. Raises DeliveryError.
@@ -217,7 +219,7 @@ class Repository:
 
         return self.change(target.file, edited)
 
-    def propose(self, target: Target, wanted: Served, message: str, branch: str) -> None:
+    def propose(self, target: PipelineTarget, wanted: ModelOfService, message: str, branch: str) -> None:
         """Push a branch with the change; a branch with the same change is left unchanged. Raises DeliveryError."""
         self.change_on(branch, target.file, lambda repository: Edited(repository._with_values(target, wanted), message))
 
@@ -275,7 +277,7 @@ class Repository:
         tree = store.run("rev-parse", f"{commit}^{{tree}}").strip()
         return new is not None and before._tree_with(file, new) == tree
 
-    def _with_values(self, target: Target, wanted: Served) -> str:
+    def _with_values(self, target: PipelineTarget, wanted: ModelOfService) -> str:
         """Return the text of the target's file at the head, with this URL and version."""
         text, document = self.document(self.head, target)
         edits: list[tuple[str, str | None]] = [
@@ -310,7 +312,7 @@ class Repository:
             files = store.files(self.head)
             mode = files[path].mode if path in files else FILE
             store.write_blobs([changed])
-            files[path] = Entry(mode, store.oid(changed))
+            files[path] = StoreEntry(mode, store.oid(changed))
             return store.write_tree(files)
         except PublishError as error:
             raise DeliveryError(str(error), error.hint) from None
@@ -326,7 +328,7 @@ class Repository:
             if each.severity == "error" and (each.code, each.message) not in known:
                 raise DeliveryError(f"the specs would not compile: {each.message}", each.hint or "")
 
-    def document(self, commit: str, declared: Declared) -> tuple[str, Document]:
+    def document(self, commit: str, declared: ServiceDeclaration) -> tuple[str, Document]:
         """Return the text of a service's file at a commit, and its document there. Raises DeliveryError."""
         store, path = self.store, self._prefix + declared.file
         try:
@@ -347,7 +349,7 @@ class Repository:
         return text, found[0]
 
 
-def _is_declared(document: Document, declared: Declared) -> bool:
+def _is_declared(document: Document, declared: ServiceDeclaration) -> bool:
     metadata = document.get("metadata")
     return (
         document.get("kind") == _SERVING_KIND
@@ -371,7 +373,7 @@ def _value_at(root: Any, path: str) -> Any:
 
 
 @lru_cache(maxsize=256)
-def _last_change(store: Store, head: str, paths: tuple[str, ...]) -> str:
+def _last_change(store: PublishStore, head: str, paths: tuple[str, ...]) -> str:
     # Contributors choose trailers and file names, so the separator must be unpredictable.
     mark, keys = secrets.token_hex(16), ",".join(f"key={each}" for each in (TRAILER, ROLLBACK_TRAILER))
     form = f"--format={mark}%H%n%(trailers:{keys},valueonly,separator=%x2C){mark}"

@@ -11,12 +11,12 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from avactl.apply.publish.store import FailedError, Store
+from avactl.apply.publish.store import FailedError, PublishStore
 from avactl.compiler.driver import compile_tree
 from avactl.contracts.delivery import RollbackPlan
 from avactl.contracts.names import TEMPLATE_DIGEST
 from avactl.daemons.delivery.commits.messages import rollback_message
-from avactl.daemons.delivery.commits.repository import DeliveryError, Edited, Repository, Version
+from avactl.daemons.delivery.commits.repository import CommittedVersion, DeliveryError, Edited, Repository
 from avactl.spec.documents.edit import EditError, document_content, replace_document
 
 _MAX_VERSIONS = 20
@@ -34,7 +34,7 @@ class NoTextError(DeliveryError):
         self.head = head
 
 
-class Finding(NamedTuple):
+class RollbackFinding(NamedTuple):
     """Digests of the pod templates of the rejected and the running version, and the reason for the roll-back."""
 
     rejected: str
@@ -42,7 +42,7 @@ class Finding(NamedTuple):
     why: str
 
 
-def rolled_back(repository: Repository, service: RollbackPlan, found: Finding) -> Edited | None:
+def rolled_back(repository: Repository, service: RollbackPlan, found: RollbackFinding) -> Edited | None:
     """Return a service's file with its spec reverted to that of the running version; None if there is nothing to do.
 
     There is nothing to do if the head does not compile to the version that was rolled back. Later changes of the spec
@@ -53,7 +53,7 @@ def rolled_back(repository: Repository, service: RollbackPlan, found: Finding) -
         return None
     text, document = repository.document(repository.head, service)
     head = document_content(text, document.index)
-    undone: list[Version] = []
+    undone: list[CommittedVersion] = []
     for version in islice(repository.versions(service), _MAX_VERSIONS):
         if version.content != head and _compiles_to(repository, service, found, version.content):
             content = _with_later_changes(repository, service, found, head, undone, version.content)
@@ -87,12 +87,17 @@ def compiled_digest(repository: Repository, service: RollbackPlan, content: str 
     return ""
 
 
-def _compiles_to(repository: Repository, service: RollbackPlan, found: Finding, content: str) -> bool:
+def _compiles_to(repository: Repository, service: RollbackPlan, found: RollbackFinding, content: str) -> bool:
     return compiled_digest(repository, service, content) == found.running
 
 
 def _with_later_changes(
-    repository: Repository, service: RollbackPlan, found: Finding, head: str, undone: list[Version], good: str
+    repository: Repository,
+    service: RollbackPlan,
+    found: RollbackFinding,
+    head: str,
+    undone: list[CommittedVersion],
+    good: str,
 ) -> str:
     """Return the good text with the changes that were made after the reverted one, if they can be merged.
 
@@ -105,7 +110,7 @@ def _with_later_changes(
     return merged if merged is not None and _compiles_to(repository, service, found, merged) else good
 
 
-def _merge_texts(store: Store, mine: str, base: str, theirs: str) -> str | None:
+def _merge_texts(store: PublishStore, mine: str, base: str, theirs: str) -> str | None:
     """Return the three-way merge of texts; None if they are in conflict."""
     with tempfile.TemporaryDirectory() as folder:
         names = []

@@ -11,7 +11,7 @@ import binascii
 from typing import Any
 
 from avactl.contracts import names
-from avactl.daemons.elastic.state.store import LostError
+from avactl.daemons.elastic.state.store import LostStateError
 from avactl.kube.client import MERGE, ApiError, Client
 
 KEY = "state"
@@ -66,7 +66,7 @@ class ConfigMapState:
                     raise
                 # Labels may have changed, or the answer to our last request was lost.
                 if _read_state(await self._get()) not in (None, self._written, text):
-                    raise LostError(
+                    raise LostStateError(
                         f"another master has written the ConfigMap {self._namespace}/{self._name}"
                     ) from None
                 continue

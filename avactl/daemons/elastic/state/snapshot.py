@@ -12,10 +12,10 @@ import orjson
 
 from avactl.daemons.elastic.clock import MOST_STEPS, Gradients
 from avactl.daemons.elastic.definition import MAX_DATASETS
-from avactl.daemons.elastic.events import Replaced, decode_definition, encode_definition
-from avactl.daemons.elastic.job import Job, SavedProgress
-from avactl.daemons.elastic.progress import Progress
-from avactl.daemons.elastic.workers import REMEMBERED, Worker
+from avactl.daemons.elastic.events import WorkerReplaced, decode_definition, encode_definition
+from avactl.daemons.elastic.job import JobLedger, SavedProgress
+from avactl.daemons.elastic.progress import EpochProgress
+from avactl.daemons.elastic.workers import REMEMBERED, ElasticWorker
 
 _FORMAT_VERSION = 1
 _CHECKSUM_BYTES = 4
@@ -24,11 +24,11 @@ _MAX_TIME_S = 1e11
 """Unix time."""
 
 
-class SnapshotError(ValueError):
+class StateSnapshotError(ValueError):
     """The bytes are not a state that this version of avactl can read."""
 
 
-def dump(job: Job, about: dict[str, Any], full: bool = True) -> bytes:
+def dump(job: JobLedger, about: dict[str, Any], full: bool = True) -> bytes:
     """Return the state; `about` is stored with it. Without `full`, no definitions, workers and holders."""
     datasets: list[dict[str, Any]] = []
     blobs: list[bytes] = []
@@ -61,35 +61,39 @@ def dump(job: Job, about: dict[str, Any], full: bool = True) -> bytes:
     return zlib.crc32(body).to_bytes(_CHECKSUM_BYTES, "little") + body
 
 
-def load(data: bytes, now: float) -> tuple[Job, dict[str, Any]]:
+def load(data: bytes, now: float) -> tuple[JobLedger, dict[str, Any]]:
     """Return the job and the `about` of a state. Raises SnapshotError."""
     body = memoryview(data)[_CHECKSUM_BYTES:]
     if zlib.crc32(body) != int.from_bytes(data[:_CHECKSUM_BYTES], "little"):
-        raise SnapshotError("the checksum is wrong: the state was not written whole, or was changed")
+        raise StateSnapshotError("the checksum is wrong: the state was not written whole, or was changed")
     end = data.find(b"\n", _CHECKSUM_BYTES)
     try:
         head = orjson.loads(data[_CHECKSUM_BYTES:end])
         if head["version"] != _FORMAT_VERSION:
-            raise SnapshotError(f"the state has version {head['version']}; this avactl reads version {_FORMAT_VERSION}")
+            raise StateSnapshotError(
+                f"the state has version {head['version']}; this avactl reads version {_FORMAT_VERSION}"
+            )
         return _restore_job(head, data[end + 1 :], now), head["about"]
     except (KeyError, TypeError, IndexError, ValueError) as error:
-        if isinstance(error, SnapshotError):
+        if isinstance(error, StateSnapshotError):
             raise
-        raise SnapshotError(f"the state cannot be read: {error}") from None
+        raise StateSnapshotError(f"the state cannot be read: {error}") from None
 
 
-def _restore_job(head: dict[str, Any], blobs: bytes, now: float) -> Job:
-    job, at = Job(), 0
+def _restore_job(head: dict[str, Any], blobs: bytes, now: float) -> JobLedger:
+    job, at = JobLedger(), 0
     for each in head["datasets"][:MAX_DATASETS]:
         size, more = each["sizes"]
         bitmap, encoded = blobs[at : at + size], blobs[at + size : at + size + more]
         at += size + more
         if encoded:
-            job.add(Progress.restored(decode_definition(encoded), each["progress"], bitmap))
+            job.add(EpochProgress.restored(decode_definition(encoded), each["progress"], bitmap))
         else:
             job.unregistered[each["name"]] = SavedProgress(bytes.fromhex(each["digest"]), each["progress"], bitmap)
     for index, name, incarnation, held in head.get("workers", []):
-        job.add_worker(Worker(index, name, incarnation, now), ((number, position) for number, position in held), now)
+        job.add_worker(
+            ElasticWorker(index, name, incarnation, now), ((number, position) for number, position in held), now
+        )
     job.next_worker = head.get("next_worker", 1)
     job.ended = head.get("ended")
     gradients = head.get("gradients", {})
@@ -103,7 +107,7 @@ def _restore_job(head: dict[str, Any], blobs: bytes, now: float) -> Job:
     return job
 
 
-def _restore_replaced(incarnation: int, at: float, share: float, name: str) -> Replaced:
+def _restore_replaced(incarnation: int, at: float, share: float, name: str) -> WorkerReplaced:
     if not (0 <= at < _MAX_TIME_S and 0 <= share <= 1):
         raise ValueError(f"a worker was replaced at {at}, and had {share} of the median speed")
-    return Replaced(int(incarnation), float(at), float(share), str(name))
+    return WorkerReplaced(int(incarnation), float(at), float(share), str(name))

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from avactl.daemons.elastic.events import Event, decode, encode
-from avactl.daemons.elastic.job import Job
-from avactl.daemons.elastic.state.snapshot import SnapshotError, dump, load
+from avactl.daemons.elastic.job import JobLedger
+from avactl.daemons.elastic.state.snapshot import StateSnapshotError, dump, load
 
 _RECORD_HEADER = struct.Struct("<II")
 _MAX_JOURNAL_BYTES = 64 * 1024 * 1024
@@ -31,15 +31,15 @@ ROTATE = 16 * 1024 * 1024
 """Bytes of a journal after which a new snapshot is written."""
 
 
-class StoreError(Exception):
+class StateStoreError(Exception):
     """The state cannot be read or written."""
 
 
-class LostError(Exception):
+class LostStateError(Exception):
     """Another master has written the state."""
 
 
-class Store:
+class StateStore:
     """The state of one job in a file. Only one process at a time may have it open."""
 
     def __init__(self, path: Path, now: float, rotate: int = ROTATE) -> None:
@@ -54,32 +54,32 @@ class Store:
             self._lock = os.open(path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise StoreError(f"{path}: another master uses this state") from None
+            raise StateStoreError(f"{path}: another master uses this state") from None
         except OSError as error:
-            raise StoreError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+            raise StateStoreError(f"{path}: {(error.strerror or str(error)).lower()}") from None
         self.new = not path.exists()
         """True if there was no state."""
         self._journal, self._size = -1, 0
         try:
             if self.new:
-                self._begin_journal(Job(), uuid.uuid4().hex)
+                self._begin_journal(JobLedger(), uuid.uuid4().hex)
             else:
                 self._read(now)
             self._remove_old_journals()
-        except (OSError, SnapshotError) as error:
+        except (OSError, StateSnapshotError) as error:
             os.close(self._lock)
             reason = error.strerror or str(error) if isinstance(error, OSError) else str(error)
-            raise StoreError(f"{path}: {reason[:1].lower()}{reason[1:]}") from None
+            raise StateStoreError(f"{path}: {reason[:1].lower()}{reason[1:]}") from None
         self.synced = self.sequence
         """Sequence number up to which the state survives a crash of the machine."""
         self.job.record = self._write_record
         self._pending: list[bytes] = []
 
-    def _begin_journal(self, job: Job, lineage: str, sequence: int = 0) -> None:
+    def _begin_journal(self, job: JobLedger, lineage: str, sequence: int = 0) -> None:
         self.job, self.lineage, self.sequence, self._generation = job, lineage, sequence, -1
         self.rotate()
 
-    def adopt(self, job: Job, lineage: str, sequence: int) -> None:
+    def adopt(self, job: JobLedger, lineage: str, sequence: int) -> None:
         """Replace the state of a new store by one from elsewhere."""
         self._begin_journal(job, lineage, sequence)
         self.synced = self.sequence
@@ -100,7 +100,7 @@ class Store:
                 try:
                     self.job.apply(event, now)
                 except ValueError as error:
-                    raise SnapshotError(f"the journal does not fit the snapshot: {error}") from None
+                    raise StateSnapshotError(f"the journal does not fit the snapshot: {error}") from None
                 self.sequence += 1
                 whole = end
             self.dropped = len(data) - whole
@@ -140,7 +140,7 @@ class Store:
                 self.rotate()
                 self._journal_path(old).unlink(missing_ok=True)
         except OSError as error:
-            raise StoreError(f"{self.path}: {(error.strerror or str(error)).lower()}") from None
+            raise StateStoreError(f"{self.path}: {(error.strerror or str(error)).lower()}") from None
 
     def rotate(self) -> None:
         """Write a snapshot, and begin its journal."""
@@ -195,7 +195,7 @@ def _journal_events(data: bytes) -> Iterator[tuple[int, Event]]:
         try:
             yield at, decode(body)
         except ValueError as error:
-            raise SnapshotError(f"the journal cannot be read: {error}") from None
+            raise StateSnapshotError(f"the journal cannot be read: {error}") from None
 
 
 def _escape_name(name: str) -> str:

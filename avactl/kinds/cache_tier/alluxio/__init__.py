@@ -5,9 +5,9 @@ from avactl.kinds.cache_tier.alluxio.checks.tier import check
 from avactl.kinds.cache_tier.alluxio.daemon_config import tier_document
 from avactl.kinds.cache_tier.alluxio.lower import lower
 from avactl.kinds.cache_tier.alluxio.reserved import reserved_bytes
-from avactl.program.cache_engines import Engine
+from avactl.program.cache_engines import EngineRecord
 
-ENGINE = Engine(
+ENGINE = EngineRecord(
     title="Alluxio",
     image="alluxio",
     check=check,

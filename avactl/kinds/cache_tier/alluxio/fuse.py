@@ -18,7 +18,7 @@ from avactl.kinds.cache_tier.alluxio.pods import (
 )
 from avactl.kinds.cache_tier.alluxio.properties import fuse_options
 from avactl.kinds.cache_tier.pods import build_pod, pool_tolerations
-from avactl.program.cache_engines import Needs
+from avactl.program.cache_engines import EngineNeeds
 from avactl.program.dataset_access import host_path
 from avactl.program.lowering.pods import build_resources
 from avactl.program.manifest import Body
@@ -29,10 +29,12 @@ _ANSWER_TIMEOUT_S = 20
 """Seconds in which FUSE answers a request, if it does not hang."""
 
 
-def fuse_needs(item: Item[CacheTierSpec]) -> Needs:
+def fuse_needs(item: Item[CacheTierSpec]) -> EngineNeeds:
     """Return the requests of the FUSE pod on each machine."""
     fuse = item.spec.fuse
-    return Needs(str(parse_quantity(fuse.cpu)), int(parse_quantity(fuse.memory))) if fuse.enabled else Needs()
+    return (
+        EngineNeeds(str(parse_quantity(fuse.cpu)), int(parse_quantity(fuse.memory))) if fuse.enabled else EngineNeeds()
+    )
 
 
 def start_spread(item: Item[CacheTierSpec], program: Program) -> int:

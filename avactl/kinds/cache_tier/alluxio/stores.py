@@ -48,7 +48,7 @@ FILES = Scheme(None, None, None)
 """A file system that the masters' and workers' pods mount."""
 
 
-class Store(Protocol):
+class AccessedStore(Protocol):
     """An object store with its access: an under-store, a durable store or a `MountedStore`."""
 
     @property
@@ -97,7 +97,7 @@ def store_scheme(url: str) -> Scheme:
     return FILES if url.startswith("/") else SCHEMES[url.partition("://")[0]]
 
 
-def is_foreign_s3(store: Store) -> bool:
+def is_foreign_s3(store: AccessedStore) -> bool:
     """Return True if an S3 store is not Amazon's (Ceph, MinIO, …); those need the bucket in the path."""
     return bool(store.url.startswith("s3://") and store.endpoint and ".amazonaws.com" not in store.endpoint)
 
@@ -106,7 +106,7 @@ def _credential_variables(index: int) -> tuple[str, str]:
     return f"STORE_{index}_ACCESS_KEY_ID", f"STORE_{index}_SECRET_ACCESS_KEY"
 
 
-def _mount_options(store: Store, index: int) -> list[str]:
+def _mount_options(store: AccessedStore, index: int) -> list[str]:
     """Return the `--option` arguments of one mount, shell-quoted; credentials only as variable names."""
     kind = store_scheme(store.url)
     plain = dict(kind.fixed)

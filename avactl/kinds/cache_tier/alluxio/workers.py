@@ -19,7 +19,7 @@ from avactl.kinds.cache_tier.alluxio.pods import (
 )
 from avactl.kinds.cache_tier.machines import machine_dir, tier_pools
 from avactl.kinds.cache_tier.pods import apart_affinity, build_pod, on_pools, pool_tolerations
-from avactl.program.cache_engines import Needs
+from avactl.program.cache_engines import EngineNeeds
 from avactl.program.lowering import k8s
 from avactl.program.lowering.pods import USER_ID, build_resources
 from avactl.program.manifest import Body
@@ -39,9 +39,9 @@ def worker_memory(item: Item[CacheTierSpec]) -> int:
     return int(parse_quantity(workers.memory) + in_memory)
 
 
-def worker_needs(item: Item[CacheTierSpec]) -> Needs:
+def worker_needs(item: Item[CacheTierSpec]) -> EngineNeeds:
     """Return the requests of a worker's pod."""
-    return Needs(str(parse_quantity(item.spec.workers.cpu) + parse_quantity(JOB_WORKER_CPU)), worker_memory(item))
+    return EngineNeeds(str(parse_quantity(item.spec.workers.cpu) + parse_quantity(JOB_WORKER_CPU)), worker_memory(item))
 
 
 def worker_pod(item: Item[CacheTierSpec], program: Program) -> Body:

@@ -6,9 +6,9 @@ from avactl.kinds.cache_tier.juicefs import dataset, volumes
 from avactl.kinds.cache_tier.juicefs.checks import check, check_dataset
 from avactl.kinds.cache_tier.juicefs.lower import lower
 from avactl.kinds.cache_tier.juicefs.options import FREE_SPACE
-from avactl.program.cache_engines import Engine
+from avactl.program.cache_engines import EngineRecord
 
-ENGINE = Engine(
+ENGINE = EngineRecord(
     title="JuiceFS",
     image="juicefs",
     check=check,

@@ -38,21 +38,21 @@ def dataset(
     return result
 
 
-class Source(NamedTuple):
+class JuiceFsSource(NamedTuple):
     """A directory of a store as `juicefs sync` takes it."""
 
     url: str
     options: tuple[str, ...]
 
 
-def source_arguments(store: UnderStore, url: str) -> Source:
+def source_arguments(store: UnderStore, url: str) -> JuiceFsSource:
     """Return the arguments for an S3 URL in an under-store."""
     if store.endpoint is None:
-        return Source(url.rstrip("/"), ())
+        return JuiceFsSource(url.rstrip("/"), ())
     bucket, _, prefix = url.removeprefix("s3://").partition("/")
     endpoint = urlsplit(store.endpoint)
     found = f"s3://{bucket}.{endpoint.netloc}/{prefix}".rstrip("/")
-    return Source(found, ("--no-https",) if endpoint.scheme == "http" else ())
+    return JuiceFsSource(found, ("--no-https",) if endpoint.scheme == "http" else ())
 
 
 def _build_import_job(

@@ -8,7 +8,7 @@ from avactl.base.quantity import format_quantity, parse_quantity
 from avactl.contracts.names import CACHE_NAMESPACE
 from avactl.kinds.cache_tier.juicefs import names
 from avactl.kinds.cache_tier.juicefs.options import import_options, read_options
-from avactl.program.cache_engines import Needs
+from avactl.program.cache_engines import EngineNeeds
 from avactl.program.lowering import k8s
 from avactl.program.lowering.volumes import claimed_volume
 from avactl.program.manifest import Body, Manifest
@@ -20,10 +20,10 @@ def _memory_level(item: Item[CacheTierSpec]) -> int:
     return int(sum(parse_quantity(level.quota) for level in item.spec.workers.tiers if level.medium == "MEM"))
 
 
-def mount_pod_needs(item: Item[CacheTierSpec]) -> Needs:
+def mount_pod_needs(item: Item[CacheTierSpec]) -> EngineNeeds:
     """Return the requests of a mount pod with the MEM level, whose files count as memory of the pod that wrote them."""
     fuse = item.spec.fuse
-    return Needs(str(parse_quantity(fuse.cpu)), int(parse_quantity(fuse.memory)) + _memory_level(item))
+    return EngineNeeds(str(parse_quantity(fuse.cpu)), int(parse_quantity(fuse.memory)) + _memory_level(item))
 
 
 def volume(tier: Item[CacheTierSpec], program: Program, name: str, path: str, read_only: bool) -> Body:

@@ -33,7 +33,7 @@ HARMLESS_PRIORITY = 1000
 """Priority of `avactl-normal`: a class of the cluster's own may have as much."""
 
 
-class Rule(NamedTuple):
+class AdmissionRule(NamedTuple):
     """One requirement: a CEL expression that must hold, why, and what to write instead."""
 
     name: str
@@ -117,7 +117,7 @@ def _build_rollouts(item: Item[ClusterSpec]) -> list[Manifest]:
     ]
     marks = (names.ROLLOUT, names.ROLLOUT_STATE, names.REJECTED_VERSION, names.TEMPLATE_DIGEST)
     before = "(request.operation == 'UPDATE' ? oldObject.metadata.?annotations[?k].orValue('') : '')"
-    rule = Rule(
+    rule = AdmissionRule(
         "rollout",
         f"{cel_strings(marks)}.all(k, object.metadata.?annotations[?k].orValue('') == {before}) || variables.platform",
         f"{', '.join(marks[:-1])} and {marks[-1]} are written by specs and the serving daemon; declare `rollout` in "
@@ -136,7 +136,7 @@ def _build_policy(
     name: str,
     resources: list[Body],
     changed: str,
-    rules: list[Rule],
+    rules: list[AdmissionRule],
     variables: dict[str, str] | None = None,
 ) -> list[Manifest]:
     """Return a policy and its binding. Updates that do not change what the rules are about pass: controllers and
@@ -221,34 +221,34 @@ def cel_strings(values: tuple[str, ...]) -> str:
     return "[" + ", ".join(f"'{value}'" for value in values) + "]"
 
 
-def _pod_rules(item: Item[ClusterSpec], program: Program) -> list[Rule]:
+def _pod_rules(item: Item[ClusterSpec], program: Program) -> list[AdmissionRule]:
     priorities = tuple(name for name, *_ in PRIORITIES if name != names.SYSTEM_PRIORITY)
     tolerated = (*program.taints(item.name), *NODE_TAINTS)
     spot = any(pool.spec.is_spot for pool in program.pools(item.name))
     rules = [
-        Rule(
+        AdmissionRule(
             "host-network",
             f"{_OWN_NETWORK} || variables.platform",
             "pods of this namespace may use the host's network, so only specs create them; use another namespace",
         ),
-        Rule(
+        AdmissionRule(
             "host-network-pods",
             f"{_OWN_NETWORK} || ({RESTRICTED})",
             "but for the network, pods of this namespace satisfy pod security `restricted`",
         ),
-        Rule(
+        AdmissionRule(
             "node-name",
             "variables.pod.?nodeName.orValue('') == "
             f"(request.operation == 'UPDATE' ? {POD.format('oldObject')}.?nodeName.orValue('') : '')",
             "`nodeName` bypasses the scheduler; remove it, and select nodes by `nodeSelector`",
         ),
-        Rule(
+        AdmissionRule(
             "priority",
             f"variables.class in {cel_strings(('', *priorities))} || "
             f"variables.pod.?priority.orValue({HARMLESS_PRIORITY + 1}) <= {HARMLESS_PRIORITY}",
             "this priority class is reserved for the platform; use `avactl-normal` or `avactl-low`",
         ),
-        Rule(
+        AdmissionRule(
             "member-priority",
             "variables.class == '' || "
             f"variables.class in {_annotation_list(names.MEMBER_PRIORITIES, DEFAULT_PRIORITIES)} || "
@@ -256,28 +256,28 @@ def _pod_rules(item: Item[ClusterSpec], program: Program) -> list[Rule]:
             "pods without a spec may have at most the Team's `memberPriority`; use a lower class such as `avactl-low`, "
             "or declare a spec",
         ),
-        Rule(
+        AdmissionRule(
             "service-account",
             f"variables.pod.?serviceAccountName.orValue('') in ['', 'default', '{RUN_ACCOUNT}'] || variables.platform",
             f"other service accounts are reserved for the platform; use `serviceAccountName: {RUN_ACCOUNT}`",
         ),
-        Rule(
+        AdmissionRule(
             "tolerations",
             f"variables.pod.?tolerations.orValue([]).all(t, t.?key.orValue('') in "
             f"{cel_strings((*tolerated, names.CAPACITY) if spot else tolerated)})",
             f"pods may tolerate only the taints of node pools; keep only tolerations of {', '.join(tolerated)}",
         ),
-        Rule(
+        AdmissionRule(
             "runtime-class",
             "variables.pod.?runtimeClassName.orValue('') == ''",
             "a runtime class changes the isolation and tolerations of a pod; remove `runtimeClassName`",
         ),
-        Rule(
+        AdmissionRule(
             "termination",
             f"variables.pod.?terminationGracePeriodSeconds.orValue(0) <= {LONGEST_GRACE}",
             f"reclaimed GPUs must be free soon; set `terminationGracePeriodSeconds` to at most {LONGEST_GRACE}",
         ),
-        Rule(
+        AdmissionRule(
             "gpu-variables",
             f"variables.containers.all(c, c.?env.orValue([]).all(e, !(e.name in {cel_strings(names.GPU_VARIABLES)}) || "
             f"e.?value.orValue('') == 'void' || (e.name == '{VISIBLE_DEVICES}' && "
@@ -288,7 +288,7 @@ def _pod_rules(item: Item[ClusterSpec], program: Program) -> list[Rule]:
     ]
     if copiers := _template_copiers(item):
         rules.append(
-            Rule(
+            AdmissionRule(
                 "copied-account",
                 f"!(request.userInfo.username in {cel_strings(tuple(copiers))}) || "
                 f"variables.pod.?serviceAccountName.orValue('') in ['', 'default', '{RUN_ACCOUNT}'] || "
@@ -301,7 +301,7 @@ def _pod_rules(item: Item[ClusterSpec], program: Program) -> list[Rule]:
         )
     if spot:
         rules.append(
-            Rule(
+            AdmissionRule(
                 "spot",
                 f"variables.pod.?tolerations.orValue([]).all(t, t.?key.orValue('') != '{names.CAPACITY}') || "
                 "variables.platform",
@@ -311,7 +311,7 @@ def _pod_rules(item: Item[ClusterSpec], program: Program) -> list[Rule]:
     if item.spec.daemons.scheduler:
         rules.insert(
             0,
-            Rule(
+            AdmissionRule(
                 "scheduler-name",
                 f"variables.pod.?schedulerName.orValue('') == '{names.SCHEDULER_NAME}'",
                 f"other schedulers ignore team quotas; set `schedulerName: {names.SCHEDULER_NAME}`",
@@ -320,14 +320,14 @@ def _pod_rules(item: Item[ClusterSpec], program: Program) -> list[Rule]:
     return [*rules, *_image_rules(item, program)]
 
 
-def _image_rules(item: Item[ClusterSpec], program: Program) -> list[Rule]:
+def _image_rules(item: Item[ClusterSpec], program: Program) -> list[AdmissionRule]:
     """Rules for clusters with NVIDIA GPUs, where CUDA images ask for all GPUs of the machine, unless the pod says
     otherwise. A container that gets its GPUs from the device plugin alone is not to say so: the plugin does."""
     pools = topology.nvidia_pools(item, program)
     if not pools:
         return []
     says = f"c.?env.orValue([]).exists(e, e.name == '{VISIBLE_DEVICES}')"
-    required = Rule(
+    required = AdmissionRule(
         "gpu-visibility",
         f"variables.containers.all(c, {says})",
         f"images can ask for all GPUs of a machine; set {VISIBLE_DEVICES} to `void` in each container, or by "
@@ -344,7 +344,7 @@ def _image_rules(item: Item[ClusterSpec], program: Program) -> list[Rule]:
             message=f"images can ask for all GPUs of a machine; set {VISIBLE_DEVICES} to `void` in each container that "
             "requests no GPUs",
         ),
-        Rule(
+        AdmissionRule(
             "gpu-env-from",
             f"variables.containers.all(c, {says} || c.?envFrom.orValue([]).all(f, {prefix} != '' && "
             f"!'{VISIBLE_DEVICES}'.startsWith({prefix})))",
@@ -362,7 +362,7 @@ def _keeps_entries(field: str) -> str:
     )
 
 
-def _annotation_rules() -> list[Rule]:
+def _annotation_rules() -> list[AdmissionRule]:
     # A pod is never created with them: controllers, of which some have all rights, copy annotations of templates.
     before = "(request.operation == 'UPDATE' ? oldObject.metadata.?annotations[?k].orValue('') : '')"
     pods = "authorizer.group('').resource('pods').subresource('binding')"
@@ -371,19 +371,19 @@ def _annotation_rules() -> list[Rule]:
     theirs = [f"k.startsWith('{prefix}')" for prefix in RUNTIME_PREFIXES]
     theirs += [f"k.contains('{part}')" for part in RUNTIME_PARTS]
     return [
-        Rule(
+        AdmissionRule(
             "scheduler-annotations",
             f"{cel_strings(own)}.all(k, object.metadata.?annotations[?k].orValue('') == {before}) || "
             f"((request.operation == 'UPDATE' || request.subResource == 'binding') && {binds})",
             f"{' and '.join(own)} may be written only by the scheduler; remove them",
         ),
-        Rule(
+        AdmissionRule(
             "scheduler-requests",
             "request.operation != 'UPDATE' || "
             f"({_keeps_entries('annotations')} && {_keeps_entries('labels')}) || {binds}",
             f"annotations and labels {names.GROUP}/… of a pod cannot change; delete the pod and create another",
         ),
-        Rule(
+        AdmissionRule(
             "runtime-annotations",
             f"object.metadata.?annotations.orValue({{}}).all(k, !({' || '.join(theirs)}))",
             "the annotation makes the container runtime inject devices; remove annotations that begin with "
@@ -393,20 +393,20 @@ def _annotation_rules() -> list[Rule]:
 
 
 _SERVICE_RULES = [
-    Rule(
+    AdmissionRule(
         "service-type",
         f"object.spec.?type.orValue('ClusterIP') in {_annotation_list(names.SERVICE_TYPES, DEFAULT_SERVICE_TYPES)}",
         "the Team does not allow this type of Service; use `type: ClusterIP`, or add it to `serviceTypes` of the Team. "
         "`ExternalName` is never allowed",
     ),
-    Rule(
+    AdmissionRule(
         "external-ips",
         "object.spec.?externalIPs.orValue([]).size() == 0",
         "external IPs can divert traffic of other tenants; remove `externalIPs`",
     ),
 ]
 _VOLUME_RULES = [
-    Rule(
+    AdmissionRule(
         "volume-name",
         "object.spec.?volumeName.orValue('') == '' || "
         "authorizer.group('').resource('persistentvolumes').check('create').allowed()",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from avactl.contracts.names import CACHE_NAMESPACE
 from avactl.kinds.cluster.daemons import dashboard, rbac
-from avactl.kinds.cluster.daemons.deployment import Daemon, metrics_only
+from avactl.kinds.cluster.daemons.deployment import DaemonDeployment, metrics_only
 from avactl.program.dataset_access import may_hold_unpersisted
 from avactl.program.lowering import k8s
 from avactl.program.lowering.pods import TMP, build_resources
@@ -26,7 +26,7 @@ def build_cache_daemon(item: Item[ClusterSpec], program: Program) -> list[Manife
     tiers = program.tiers(item.name)
     if not runs_cache_daemon(item, program):
         return []
-    daemon = Daemon(item, COMPONENT, NAME, CACHE_NAMESPACE)
+    daemon = DaemonDeployment(item, COMPONENT, NAME, CACHE_NAMESPACE)
     volumes: dict[str, tuple[str, Body]] = {"tmp": (TMP, {"emptyDir": {"sizeLimit": "1Gi"}})}
     return [
         *daemon.deployment(["run", "--namespace", CACHE_NAMESPACE], build_resources("1", "1Gi"), volumes),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from avactl.contracts.names import DELIVERY_DAEMON
 from avactl.kinds.cluster.daemons import rbac
-from avactl.kinds.cluster.daemons.deployment import Daemon
+from avactl.kinds.cluster.daemons.deployment import DaemonDeployment
 from avactl.kinds.cluster.delivery import commit_place
 from avactl.program.lowering.pods import TMP, build_resources
 from avactl.program.manifest import Body, Manifest
@@ -20,7 +20,7 @@ def build_delivery_daemon(item: Item[ClusterSpec], program: Program) -> list[Man
     found = commit_place(item)
     if not item.spec.daemons.delivery or found is None:
         return []
-    daemon = Daemon(item, COMPONENT, DELIVERY_DAEMON, item.spec.system_namespace)
+    daemon = DaemonDeployment(item, COMPONENT, DELIVERY_DAEMON, item.spec.system_namespace)
     author = item.spec.delivery.author if item.spec.delivery is not None else None
     args = ["run", "--repo", found.repository, "--branch", found.branch, "--cache", _CACHE]
     if found.path:

@@ -19,7 +19,7 @@ METRICS_ONLY = "avactl-metrics-only"
 _RBAC = "rbac.authorization.k8s.io"
 
 
-class Daemon(NamedTuple):
+class DaemonDeployment(NamedTuple):
     """One daemon: its names and place."""
 
     item: Item[ClusterSpec]

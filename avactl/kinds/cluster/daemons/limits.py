@@ -17,7 +17,7 @@ import orjson
 from avactl.contracts import names
 from avactl.contracts.pod_annotations import Writer, written_by, written_only_by_scheduler
 from avactl.kinds.cluster.daemons import admission, guard, topology
-from avactl.kinds.cluster.daemons.admission import Rule
+from avactl.kinds.cluster.daemons.admission import AdmissionRule
 from avactl.program.cache_engines import engine_of
 from avactl.program.lowering import k8s, namespaces
 from avactl.program.manifest import Body, Manifest
@@ -34,7 +34,7 @@ def limit_policy(
     name: str,
     namespace: str,
     resources: list[Body],
-    rules: Iterable[Rule],
+    rules: Iterable[AdmissionRule],
     component: str,
     variables: dict[str, str] | None = None,
     conditions: dict[str, str] | None = None,
@@ -106,12 +106,12 @@ def scheduler_policy(item: Item[ClusterSpec]) -> list[Manifest]:
         for key in ("namespace", "name")
     )
     rules = [
-        Rule(
+        AdmissionRule(
             "own-pods",
             f"({_requirement_for('pods', own)}) && ({_requirement_for('pods/status', own)})",
             f"the scheduler changes and deletes only pods with `schedulerName: {names.SCHEDULER_NAME}`",
         ),
-        Rule(
+        AdmissionRule(
             "pod-status",
             _requirement_for(
                 "pods/status",
@@ -122,7 +122,7 @@ def scheduler_policy(item: Item[ClusterSpec]) -> list[Manifest]:
             f"the scheduler writes only PodScheduled, DisruptionTarget, {names.TIMED_OUT}, the nominated node and "
             f"the annotation {' and '.join(own_annotations)}",
         ),
-        Rule(
+        AdmissionRule(
             "binding",
             _requirement_for(
                 "pods/binding",
@@ -132,7 +132,7 @@ def scheduler_policy(item: Item[ClusterSpec]) -> list[Manifest]:
             ),
             f"the scheduler binds no pods in `kube-*`, and adds only the annotation {' and '.join(bound)}",
         ),
-        Rule(
+        AdmissionRule(
             "claim-ref",
             _requirement_for(
                 "persistentvolumes",
@@ -143,7 +143,7 @@ def scheduler_policy(item: Item[ClusterSpec]) -> list[Manifest]:
             ),
             "the scheduler writes only `claimRef`, of volumes that are not bound",
         ),
-        Rule(
+        AdmissionRule(
             "selected-node",
             _requirement_for(
                 "persistentvolumeclaims",
@@ -152,7 +152,7 @@ def scheduler_policy(item: Item[ClusterSpec]) -> list[Manifest]:
             ),
             "the scheduler writes only the annotation volume.kubernetes.io/selected-node",
         ),
-        Rule(
+        AdmissionRule(
             "finalizers",
             _requirement_for(
                 "resourceclaims",
@@ -178,7 +178,7 @@ def scheduler_policy(item: Item[ClusterSpec]) -> list[Manifest]:
 def cache_policy(item: Item[ClusterSpec], name: str, component: str) -> list[Manifest]:
     """Return the policy of the cache daemon: one label of pods, and its own ConfigMap."""
     rules = [
-        Rule(
+        AdmissionRule(
             "label",
             _requirement_for(
                 "pods",
@@ -188,7 +188,7 @@ def cache_policy(item: Item[ClusterSpec], name: str, component: str) -> list[Man
             ),
             f"the cache daemon writes only the label {names.SAFE_TO_DRAIN} of pods",
         ),
-        Rule(
+        AdmissionRule(
             "status",
             _requirement_for("configmaps", f"object.metadata.name == '{names.CACHE_STATUS}'"),
             f"the cache daemon writes only the ConfigMap {names.CACHE_STATUS}",
@@ -209,8 +209,8 @@ def serving_policy(item: Item[ClusterSpec], component: str) -> list[Manifest]:
     team = f"namespaceObject.metadata.?labels[?'{names.TEAM_LABEL}'].hasValue()"
     update = "request.operation != 'UPDATE'"
     rules = [
-        Rule("team-namespaces", team, "the serving daemon writes only in namespaces of teams"),
-        Rule(
+        AdmissionRule("team-namespaces", team, "the serving daemon writes only in namespaces of teams"),
+        AdmissionRule(
             "rollout-fields",
             " && ".join(
                 f"({rule})"
@@ -232,12 +232,12 @@ def serving_policy(item: Item[ClusterSpec], component: str) -> list[Manifest]:
             "the serving daemon writes the state and condition of rollouts, replicas of versions, selectors of "
             "Services and rules of routes",
         ),
-        Rule(
+        AdmissionRule(
             "deletions",
             "request.operation != 'DELETE' || request.resource.resource == 'replicasets'",
             "Services and Jobs of a version are deleted with its ReplicaSet",
         ),
-        Rule(
+        AdmissionRule(
             "cluster-ip",
             _requirement_for(
                 "services", "(request.operation == 'DELETE' || object.spec.?type.orValue('ClusterIP') == 'ClusterIP')"
@@ -311,52 +311,52 @@ def reconciler_policy(
     }
     known = f"request.operation == 'UPDATE' && {pod.format('oldObject')} == variables.pod"
     rules = [
-        Rule(
+        AdmissionRule(
             "namespace",
             f"!variables.namespaced || {place} == '{system}' || {guard.MANAGED.format('namespaceObject')}",
             f"{name} may only write in namespaces of avactl",
         ),
-        Rule(
+        AdmissionRule(
             "foreign-object",
             "variables.namespaced || request.resource.resource == 'nodes' || oldObject == null || "
             f"{guard.MANAGED.format('oldObject')}",
             f"{name} may not change an object that is not avactl's",
         ),
-        Rule(
+        AdmissionRule(
             "platform-objects",
             "!variables.platform || variables.workload || "
             f"request.resource.resource in {admission.cel_strings(_HARMLESS_RESOURCES)} "
             f"|| ({_state_roles(system, delivery)})",
             f"outside of teams' namespaces, {name} grants no rights; {_ADMINISTRATOR_HINT}",
         ),
-        Rule("subresource", "request.?subResource.orValue('') == ''", f"{name} writes no subresources"),
-        Rule(
+        AdmissionRule("subresource", "request.?subResource.orValue('') == ''", f"{name} writes no subresources"),
+        AdmissionRule(
             "platform-pods",
             f"!variables.platform || !variables.workload || ({known}) || ({_plain_pod(system)})",
             f"outside of teams' namespaces, {name} changes no pods with an account, Secrets or privileges; "
             f"{_ADMINISTRATOR_HINT}",
         ),
-        Rule(
+        AdmissionRule(
             "scripts",
             f"!variables.platform || ({_requirement_for('configmaps', _same_scripts())})",
             f"privileged pods run scripts of this ConfigMap; {_ADMINISTRATOR_HINT}",
         ),
-        Rule(
+        AdmissionRule(
             "namespaces",
             _requirement_for("namespaces", _namespace_rule()),
             f"{name} writes namespaces of teams; {_ADMINISTRATOR_HINT}",
         ),
-        Rule(
+        AdmissionRule(
             "volume",
             _requirement_for("persistentvolumes", f"request.operation == 'DELETE' || {_volume_rule(item, program)}"),
             f"{name} creates only volumes of cache tiers; {_ADMINISTRATOR_HINT}",
         ),
-        Rule(
+        AdmissionRule(
             "service",
             f"!variables.platform || ({_requirement_for('services', *_SERVICE_REQUIREMENTS)})",
             f"{name} diverts no traffic; {_ADMINISTRATOR_HINT}",
         ),
-        Rule(
+        AdmissionRule(
             "node",
             _requirement_for("nodes", _node_rule()),
             f"{name} writes only its own labels and taints of nodes; {_ADMINISTRATOR_HINT}",

@@ -8,7 +8,7 @@ from avactl.contracts.names import CACHE_NAMESPACE
 from avactl.contracts.pod_annotations import CONFIG
 from avactl.contracts.scheduling import PlacementPolicy
 from avactl.kinds.cluster.daemons import builtin, cache, delivery, limits, rbac, serving, topology
-from avactl.kinds.cluster.daemons.deployment import HTTP_PORT, Daemon, metrics_only
+from avactl.kinds.cluster.daemons.deployment import HTTP_PORT, DaemonDeployment, metrics_only
 from avactl.program.lowering import k8s
 from avactl.program.lowering.pods import build_resources
 from avactl.program.manifest import Manifest
@@ -55,7 +55,7 @@ def build_daemons(item: Item[ClusterSpec], program: Program, config: Manifest) -
 
 
 def _build_scheduler(item: Item[ClusterSpec], program: Program, config: Manifest) -> list[Manifest]:
-    daemon = Daemon(item, "scheduler", "avactl-scheduler", item.spec.system_namespace)
+    daemon = DaemonDeployment(item, "scheduler", "avactl-scheduler", item.spec.system_namespace)
     # It reads its policy at startup: a changed digest restarts it.
     digest = {CONFIG.name: k8s.short_digest(config.body["data"])}
     volumes = {"config": ("/etc/avactl", {"configMap": {"name": config.name}})}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from avactl.contracts.names import SERVING_DAEMON
 from avactl.kinds.cluster.daemons import rbac
-from avactl.kinds.cluster.daemons.deployment import Daemon
+from avactl.kinds.cluster.daemons.deployment import DaemonDeployment
 from avactl.program.lowering.pods import TMP, build_resources
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item
@@ -17,7 +17,7 @@ def build_serving_daemon(item: Item[ClusterSpec]) -> list[Manifest]:
     """Return the daemon's objects; none if it is disabled."""
     if not item.spec.daemons.serving:
         return []
-    daemon = Daemon(item, COMPONENT, SERVING_DAEMON, item.spec.system_namespace)
+    daemon = DaemonDeployment(item, COMPONENT, SERVING_DAEMON, item.spec.system_namespace)
     monitoring = item.spec.monitoring
     metrics = ["--prometheus", monitoring.prometheus] if monitoring is not None and monitoring.prometheus else []
     volumes: dict[str, tuple[str, Body]] = {"tmp": (TMP, {"emptyDir": {"sizeLimit": "64Mi"}})}

@@ -16,7 +16,7 @@ from avactl.contracts.pod_annotations import JOB_FAILURES, JOB_IGNORED_FAILURES,
 from avactl.diagnostics import Diagnostic, Note
 from avactl.kinds.training.addressing import field_variable, rendezvous_port
 from avactl.kinds.training.commands import python_interpreter
-from avactl.kinds.training.roles import Part, pod_host, workers_of
+from avactl.kinds.training.roles import RolePods, pod_host, workers_of
 from avactl.kinds.training.spec import HealthCheck, TrainingJobSpec
 from avactl.program.images import require_image
 from avactl.program.lowering import pods
@@ -39,7 +39,9 @@ _COUNT_VARIABLES = {"AVACTL_FAILURES": JOB_FAILURES, "AVACTL_IGNORED_FAILURES": 
 """Annotations of the Job controller by variable."""
 
 
-def with_health_check(item: Item[TrainingJobSpec], program: Program, part: Part, pod: Body, check: HealthCheck) -> Body:
+def with_health_check(
+    item: Item[TrainingJobSpec], program: Program, part: RolePods, pod: Body, check: HealthCheck
+) -> Body:
     """Add the check before all other init containers, so that no data is fetched to a bad node."""
     (main,) = pod["containers"]
     library = {
@@ -78,7 +80,7 @@ def with_health_check(item: Item[TrainingJobSpec], program: Program, part: Part,
     }
 
 
-def _check_arguments(item: Item[TrainingJobSpec], part: Part, check: HealthCheck) -> list[str]:
+def _check_arguments(item: Item[TrainingJobSpec], part: RolePods, check: HealthCheck) -> list[str]:
     # In the network of the machines, the pods declare the rendezvous port, and no other.
     own = _PORT if item.spec.host_network is None else rendezvous_port(item)
     found = {

@@ -97,7 +97,7 @@ def find_home(program: Program, item: Item, name: str) -> tuple[Item, Home] | No
     return None
 
 
-def mount_code(volumes: pods.Volumes, code: WorkspaceCode) -> None:
+def mount_code(volumes: pods.PodVolumes, code: WorkspaceCode) -> None:
     """Add the copy of the code, the init container that makes it, and the home if the job shall see it."""
     found = find_home(volumes.program, volumes.item, code.name)
     if found is None:

@@ -103,7 +103,7 @@ _FILTERED_CALLS = _parse_table(
 _ABSENT: _Numbers = {"clone3": (435, 435), "openat2": (437, 437)}
 
 
-class _Machine(NamedTuple):
+class _Architecture(NamedTuple):
     column: int
     arch: int
     """AUDIT_ARCH of linux/audit.h."""
@@ -111,7 +111,7 @@ class _Machine(NamedTuple):
     """The kernel's O_LARGEFILE: musl always sets it."""
 
 
-_MACHINES = {"x86_64": _Machine(0, 0xC000003E, 0o100000), "aarch64": _Machine(1, 0xC00000B7, 0o400000)}
+_MACHINES = {"x86_64": _Architecture(0, 0xC000003E, 0o100000), "aarch64": _Architecture(1, 0xC00000B7, 0o400000)}
 _X32_BIT = 0x40000000
 """Lowest number of the x32 calls, which share x86_64's AUDIT_ARCH but have their own numbers."""
 
@@ -175,7 +175,7 @@ def _one_of(argument: int, values: tuple[int, ...]) -> list[_Instruction]:
     return [_load_low_half(argument), *tests, _RETURN_REFUSE, _RETURN_ALLOW]
 
 
-def _argument_filters(machine: _Machine) -> dict[str, list[_Instruction]]:
+def _argument_filters(machine: _Architecture) -> dict[str, list[_Instruction]]:
     """Return the argument filter of each call that has one; each ends in a return."""
     directory = getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_PATH", 0)
     flags = _READ_ONLY | directory | machine.large_file

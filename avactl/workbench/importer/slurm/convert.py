@@ -10,8 +10,8 @@ from math import ceil
 from avactl.base.quantity import format_quantity
 from avactl.diagnostics.secrets import looks_secret
 from avactl.workbench.importer.gpus import gpu_model
-from avactl.workbench.importer.model import Body, Reader, Spec
-from avactl.workbench.importer.slurm.script import FLAGS, Line, Script, parse, split_words
+from avactl.workbench.importer.model import Body, ImportedSpec, ImportReader
+from avactl.workbench.importer.slurm.script import FLAGS, ScriptLine, SlurmScript, parse, split_words
 from avactl.workbench.importer.sources.context import Context
 from avactl.workbench.importer.sources.training import format_seconds
 
@@ -86,7 +86,7 @@ _RENDEZVOUS_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LO
 _SHELL_SYNTAX = re.compile(r"[$`*?;|<>&(){}~]")
 
 
-def convert_script(context: Context, reader: Reader) -> Spec | str:
+def convert_script(context: Context, reader: ImportReader) -> ImportedSpec | str:
     """Return the TrainingJob of a script, or the reason why there is none."""
     script = parse(reader.given.get("script"))
     image = _container_image(script) or context.options.images.get("job")
@@ -129,7 +129,7 @@ def convert_script(context: Context, reader: Reader) -> Spec | str:
     return spec
 
 
-def _container_image(script: Script) -> str | None:
+def _container_image(script: SlurmScript) -> str | None:
     """Return the image that the plugin pyxis is told: `registry#name` is its notation for `registry/name`."""
     found = script.get("container-image")
     if found is None or found.startswith(("/", ".")) or found.endswith(".sqsh"):
@@ -140,7 +140,7 @@ def _container_image(script: Script) -> str | None:
 class _Sizes:
     """Nodes, and what each of them gives to the job."""
 
-    def __init__(self, script: Script, reader: Reader) -> None:
+    def __init__(self, script: SlurmScript, reader: ImportReader) -> None:
         nodes = (script.get("nodes") or "1").partition("-")
         self.nodes = _parse_number(nodes[0], 1)
         if nodes[2]:
@@ -156,11 +156,11 @@ class _Sizes:
         self.per_task = per_task
         self.memory = self._read_memory(script, reader)
 
-    def _note_size(self, script: Script, reader: Reader, name: str, why: str, remedy: str = "") -> None:
+    def _note_size(self, script: SlurmScript, reader: ImportReader, name: str, why: str, remedy: str = "") -> None:
         line = next((each.line for each in script.directives if each.name == name), 1)
         reader.note(("line", line, f"--{name}"), why, remedy)
 
-    def _read_gpus(self, script: Script) -> tuple[int, str]:
+    def _read_gpus(self, script: SlurmScript) -> tuple[int, str]:
         model = gpu_model(script.get("constraint") or "")
         model = model if model and model in (script.get("constraint") or "").upper() and model[0].isalpha() else ""
         for name in ("gpus-per-node", "gres", "gpus", "gpus-per-task"):
@@ -179,7 +179,7 @@ class _Sizes:
             return min(16, count * (self.per_node if name == "gpus-per-task" else 1)), kind
         return 0, model
 
-    def _read_memory(self, script: Script, reader: Reader) -> str:
+    def _read_memory(self, script: SlurmScript, reader: ImportReader) -> str:
         for name, times in (("mem", 1), ("mem-per-cpu", int(self.cpu)), ("mem-per-gpu", max(1, self.gpus))):
             value = script.get(name)
             found = re.fullmatch(r"(\d+)([KMGTkmgt]?)B?", value or "")
@@ -216,7 +216,7 @@ def _parse_time(text: str | None) -> int:
 class _Program:
     """The commands of a script, without what Slurm is told."""
 
-    def __init__(self, script: Script, reader: Reader, sizes: _Sizes) -> None:
+    def __init__(self, script: SlurmScript, reader: ImportReader, sizes: _Sizes) -> None:
         self._reader, self._sizes, self._script = reader, sizes, script
         self.env: Body = {}
         self.before: list[str] = []
@@ -245,7 +245,7 @@ class _Program:
             return {"command": self.launch}
         return {"command": ["bash", "-ec"], "args": ["\n".join(lines) + "\n"]}
 
-    def _keep_line(self, line: Line) -> bool:
+    def _keep_line(self, line: ScriptLine) -> bool:
         """Return False for a line whose work the image or avactl does."""
         text = line.text.strip()
         if _SETUP_LINE.match(f"{text} "):
@@ -266,7 +266,7 @@ class _Program:
             return not text.startswith(("scontrol", "nvidia-smi", "hostname", "printenv"))
         return True
 
-    def _find_launcher(self, lines: list[Line]) -> int | None:
+    def _find_launcher(self, lines: list[ScriptLine]) -> int | None:
         """Return the index of the line that starts the program: the last launcher, or the last command."""
         found = None
         for index, line in enumerate(lines):
@@ -279,7 +279,7 @@ class _Program:
             found = plain[-1] if plain else None
         return found
 
-    def _take_variable(self, line: Line) -> bool:
+    def _take_variable(self, line: ScriptLine) -> bool:
         """Add a variable with a literal value to the environment; return True for such a line."""
         parts = split_words(line.text)
         if parts[:1] != ["export"] or not all("=" in part for part in parts[1:]) or len(parts) < 2:
@@ -322,17 +322,17 @@ class _Program:
         }
         return re.sub(r"\$\{?(SLURM_[A-Z_]+)\}?", lambda found: str(known.get(found[1], found[0])), text)
 
-    def _with_notes(self, line: Line) -> str:
+    def _with_notes(self, line: ScriptLine) -> str:
         text = self._replace_slurm_variables(line.text)
         for name in dict.fromkeys(re.findall(r"SLURM_[A-Z_]+", text)):
             self._reader.note(("line", line.number), f"{name} is not set", "torchrun sets RANK and LOCAL_RANK")
         return text
 
-    def _translate_line(self, line: Line) -> str:
+    def _translate_line(self, line: ScriptLine) -> str:
         text = self._with_notes(line)
         return re.sub(r"^\s*srun\s+(-\S+\s+)*(?=\S)", "", text) if text.lstrip().startswith("srun ") else text
 
-    def _read_launch(self, line: Line) -> None:
+    def _read_launch(self, line: ScriptLine) -> None:
         rest = _strip_prefixes(split_words(self._with_notes(line)))
         by_srun = rest[:1] == ["srun"]
         if by_srun:
@@ -369,7 +369,7 @@ class _Program:
         self.launch = rest
         self._text = " ".join(part if "$" in part else shlex.quote(part) for part in rest)
 
-    def _without_container(self, rest: list[str], line: Line) -> list[str]:
+    def _without_container(self, rest: list[str], line: ScriptLine) -> list[str]:
         if rest[:1] and rest[0] in ("singularity", "apptainer") and "exec" in rest:
             inner = _after_options(rest[rest.index("exec") + 1 :], ("-B", "--bind", "--env", "--pwd", "-H", "--home"))
             own = inner[0][:200] if inner else ""
@@ -377,7 +377,7 @@ class _Program:
             return inner[1:]
         return rest
 
-    def _strip_rendezvous(self, rest: list[str], line: Line) -> list[str]:
+    def _strip_rendezvous(self, rest: list[str], line: ScriptLine) -> list[str]:
         """Take out where torchrun finds its peers: it reads that from variables on several nodes."""
         start = 3 if rest[0].rpartition("/")[2] != "torchrun" else 1
         kept, index = rest[:start], start

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from avactl.diagnostics import Span
 from avactl.spec.documents.document import Document, Path
-from avactl.workbench.importer.model import Given, ImportProblem, spec_name
+from avactl.workbench.importer.model import GivenValue, ImportProblem, spec_name
 
 GROUP, KIND = "slurm", "SlurmScript"
 _MOST_BYTES = 256 * 1024
@@ -55,7 +55,7 @@ class Directive(NamedTuple):
     line: int
 
 
-class Line(NamedTuple):
+class ScriptLine(NamedTuple):
     """A command of the program; continued lines are joined."""
 
     text: str
@@ -63,11 +63,11 @@ class Line(NamedTuple):
 
 
 @dataclass
-class Script:
+class SlurmScript:
     """A batch script."""
 
     directives: list[Directive] = field(default_factory=list)
-    lines: list[Line] = field(default_factory=list)
+    lines: list[ScriptLine] = field(default_factory=list)
 
     def get(self, *names: str) -> str | None:
         """Return the last value of an option, or None."""
@@ -85,7 +85,7 @@ class _Lines:
         return Span(self.file, number if isinstance(number, int) else 1)
 
 
-def read_script(file: str, data: bytes) -> Given:
+def read_script(file: str, data: bytes) -> GivenValue:
     """Return a script as an object of the source. Raises ImportProblem."""
     if len(data) > _MOST_BYTES:
         raise ImportProblem(f"{file}: the script has more than {_MOST_BYTES >> 10} KiB")
@@ -100,12 +100,12 @@ def read_script(file: str, data: bytes) -> Given:
         "metadata": {"name": spec_name(name)},
         "script": text,
     }
-    return Given(value, Document(file, 0, value, _Lines(file)))
+    return GivenValue(value, Document(file, 0, value, _Lines(file)))
 
 
-def parse(text: str) -> Script:
+def parse(text: str) -> SlurmScript:
     """Return the directives and commands of a script. Directives end at the first command, as in sbatch."""
-    script = Script()
+    script = SlurmScript()
     pending, first = "", 0
     for number, line in enumerate(text.splitlines(), 1):
         stripped = line.strip()
@@ -118,10 +118,10 @@ def parse(text: str) -> Script:
         if stripped.endswith("\\"):
             pending += f"{stripped[:-1].strip()} "
             continue
-        script.lines.append(Line(pending + (stripped if pending else line.rstrip()), first))
+        script.lines.append(ScriptLine(pending + (stripped if pending else line.rstrip()), first))
         pending, first = "", 0
     if pending:
-        script.lines.append(Line(pending.strip(), first))
+        script.lines.append(ScriptLine(pending.strip(), first))
     return script
 
 

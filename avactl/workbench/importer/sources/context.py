@@ -6,11 +6,11 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from avactl.workbench.importer.model import Body, Given, Reader, Spec, spec_name
+from avactl.workbench.importer.model import Body, GivenValue, ImportedSpec, ImportReader, spec_name
 
 
 @dataclass
-class Options:
+class ImportOptions:
     """Options of an import."""
 
     cluster: str = ""
@@ -28,8 +28,8 @@ class Options:
 class Context:
     """State of one import."""
 
-    options: Options
-    objects: list[Given]
+    options: ImportOptions
+    objects: list[GivenValue]
     known: dict[str, str] = field(default_factory=dict)
     """Namespace → team, of the repository that is imported into."""
     queues: dict[str, str] = field(default_factory=dict)
@@ -38,9 +38,9 @@ class Context:
     """Service accounts that workloads of a team use."""
     namespaces: dict[str, list[str]] = field(default_factory=dict)
     """Team → its namespaces, in the order in which they were met."""
-    used: set[Given] = field(default_factory=set)
+    used: set[GivenValue] = field(default_factory=set)
     """Objects that became part of the spec of another one."""
-    _places: dict[tuple[str, str], list[Given]] = field(default_factory=lambda: defaultdict(list))
+    _places: dict[tuple[str, str], list[GivenValue]] = field(default_factory=lambda: defaultdict(list))
 
     def team(self, namespace: str) -> str:
         """Return the team of a namespace."""
@@ -52,16 +52,18 @@ class Context:
             own.append(namespace)
         return team
 
-    def spec(self, kind: str, reader: Reader, body: Body, name: str = "") -> Spec:
+    def spec(self, kind: str, reader: ImportReader, body: Body, name: str = "") -> ImportedSpec:
         """Return a spec of a team, for an object in one of its namespaces."""
         given = reader.given
         team = self.team(given.namespace)
-        made = Spec(kind, spec_name(name or given.name), team, body, [given])
+        made = ImportedSpec(kind, spec_name(name or given.name), team, body, [given])
         made.losses = reader.losses
         made.namespace = given.namespace or "default"
         return made
 
-    def find(self, kind: str, namespace: str, accept: Callable[[Given], bool] = lambda given: True) -> list[Given]:
+    def find(
+        self, kind: str, namespace: str, accept: Callable[[GivenValue], bool] = lambda given: True
+    ) -> list[GivenValue]:
         """Return objects of a kind in a namespace that are not yet part of a spec."""
         if not self._places:
             for each in self.objects:

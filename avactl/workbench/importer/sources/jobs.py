@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from avactl.contracts.names import GPU_RESOURCES
-from avactl.workbench.importer.model import Reader, Spec
+from avactl.workbench.importer.model import ImportedSpec, ImportReader
 from avactl.workbench.importer.sources.context import Context
 from avactl.workbench.importer.sources.pods import Pod
 from avactl.workbench.importer.sources.training import format_seconds, framework_of, make_training_job, read_role
@@ -11,7 +11,7 @@ from avactl.workbench.importer.sources.training import format_seconds, framework
 _TEMPLATE_PATH = ("spec", "template")
 
 
-def is_training(reader: Reader) -> bool:
+def is_training(reader: ImportReader) -> bool:
     """Return True for a Job with GPUs, or several workers that find each other by their index."""
     given = reader.given
     containers = given.get(*_TEMPLATE_PATH, "spec", "containers") or ()
@@ -21,7 +21,7 @@ def is_training(reader: Reader) -> bool:
     )
 
 
-def convert_job(context: Context, reader: Reader) -> Spec | str:
+def convert_job(context: Context, reader: ImportReader) -> ImportedSpec | str:
     """Return the TrainingJob of a Job, or the reason why it stays a manifest."""
     given = reader.given
     if not is_training(reader):
@@ -70,14 +70,14 @@ def convert_job(context: Context, reader: Reader) -> Spec | str:
     return spec
 
 
-def _absorb_service(context: Context, reader: Reader, spec: Spec, pod: Pod) -> None:
+def _absorb_service(context: Context, reader: ImportReader, spec: ImportedSpec, pod: Pod) -> None:
     """Make the headless Service of an indexed Job part of the spec, which has one of its own."""
     subdomain = reader.given.get(*_TEMPLATE_PATH, "spec", "subdomain")
     for service in context.find("Service", reader.given.namespace, lambda each: each.name == subdomain):
         if service.get("spec", "clusterIP") == "None":
             context.used.add(service)
             spec.given.append(service)
-            own = Reader(service)
+            own = ImportReader(service)
             why = f"the job's own headless Service is `{spec.name}-rendezvous`; MASTER_ADDR and others name its pods"
             own.lose(("metadata", "name"), why, "use these variables in place of host names")
             reader.losses += own.losses
@@ -93,7 +93,7 @@ def _absorb_service(context: Context, reader: Reader, spec: Spec, pod: Pod) -> N
         del spec.spec["env"]
 
 
-def take_common(reader: Reader) -> None:
+def take_common(reader: ImportReader) -> None:
     """Take what each object has, and specs have in another form."""
     for key in ("apiVersion", "kind", "status"):
         reader.take(key)

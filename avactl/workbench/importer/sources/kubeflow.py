@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from avactl.spec.documents.document import Path
-from avactl.workbench.importer.model import Body, Given, Reader, Spec
+from avactl.workbench.importer.model import Body, GivenValue, ImportedSpec, ImportReader
 from avactl.workbench.importer.sources.context import Context
 from avactl.workbench.importer.sources.jobs import take_common
-from avactl.workbench.importer.sources.training import Role, format_seconds, make_training_job, read_role
+from avactl.workbench.importer.sources.training import ImportedRole, format_seconds, make_training_job, read_role
 
 _DEFAULT_RETRIES = 3
 _POLICY_NOTES = {
@@ -18,7 +18,7 @@ _POLICY_NOTES = {
 }
 
 
-def _replica_paths(reader: Reader, key: str) -> dict[str, Path]:
+def _replica_paths(reader: ImportReader, key: str) -> dict[str, Path]:
     """Return the paths of the replica specs, by role."""
     found = reader.given.get("spec", key)
     return (
@@ -28,7 +28,7 @@ def _replica_paths(reader: Reader, key: str) -> dict[str, Path]:
     )
 
 
-def _read_role(reader: Reader, key: str, path: Path, main: tuple[str, ...]) -> Role:
+def _read_role(reader: ImportReader, key: str, path: Path, main: tuple[str, ...]) -> ImportedRole:
     role = read_role(reader, key, reader.take(*path, "replicas"), (*path, "template"), main)
     policy = reader.take(*path, "restartPolicy")
     if policy == "Never":
@@ -36,7 +36,7 @@ def _read_role(reader: Reader, key: str, path: Path, main: tuple[str, ...]) -> R
     return role
 
 
-def _run(reader: Reader, at: Path = ("spec", "runPolicy")) -> Body:
+def _run(reader: ImportReader, at: Path = ("spec", "runPolicy")) -> Body:
     """Return the keys of a spec for a run policy."""
     backoff = reader.take(*at, "backoffLimit")
     made: Body = {
@@ -51,7 +51,7 @@ def _run(reader: Reader, at: Path = ("spec", "runPolicy")) -> Body:
     return made
 
 
-def _same_machines(reader: Reader, one: Role, other: Role, what: str) -> None:
+def _same_machines(reader: ImportReader, one: ImportedRole, other: ImportedRole, what: str) -> None:
     """Record that two roles of the source become one group of equal pods."""
     for key in ("cpu", "memory", "gpus", "gpu", "sharedMemory"):
         first, second = one.pod.compute.get(key), other.pod.compute.get(key)
@@ -66,7 +66,7 @@ def _same_machines(reader: Reader, one: Role, other: Role, what: str) -> None:
         reader.lose((*other.path, "spec"), f"{what}: they have the same pod settings", "check `pod`")
 
 
-def _merge(reader: Reader, roles: dict[str, Role], what: str) -> Role | None:
+def _merge(reader: ImportReader, roles: dict[str, ImportedRole], what: str) -> ImportedRole | None:
     """Return one group of workers for a leader and its workers. The larger group is the model of all."""
     present = [role for role in roles.values() if role.replicas]
     if not present:
@@ -78,7 +78,7 @@ def _merge(reader: Reader, roles: dict[str, Role], what: str) -> Role | None:
     return most._replace(replicas=sum(each.replicas for each in present))
 
 
-def convert_pytorch_job(context: Context, reader: Reader) -> Spec | str:
+def convert_pytorch_job(context: Context, reader: ImportReader) -> ImportedSpec | str:
     """Return the TrainingJob of a PyTorchJob."""
     take_common(reader)
     paths = _replica_paths(reader, "pytorchReplicaSpecs")
@@ -101,7 +101,7 @@ def convert_pytorch_job(context: Context, reader: Reader) -> Spec | str:
     return spec
 
 
-def convert_tf_job(context: Context, reader: Reader) -> Spec | str:
+def convert_tf_job(context: Context, reader: ImportReader) -> ImportedSpec | str:
     """Return the TrainingJob of a TFJob."""
     take_common(reader)
     paths = _replica_paths(reader, "tfReplicaSpecs")
@@ -134,7 +134,7 @@ def convert_tf_job(context: Context, reader: Reader) -> Spec | str:
     return spec
 
 
-def convert_mpi_job(context: Context, reader: Reader) -> Spec | str:
+def convert_mpi_job(context: Context, reader: ImportReader) -> ImportedSpec | str:
     """Return the TrainingJob of an MPIJob."""
     take_common(reader)
     paths = _replica_paths(reader, "mpiReplicaSpecs")
@@ -166,7 +166,7 @@ def convert_mpi_job(context: Context, reader: Reader) -> Spec | str:
     return spec
 
 
-def _take_hostfile(reader: Reader, launcher: Role) -> None:
+def _take_hostfile(reader: ImportReader, launcher: ImportedRole) -> None:
     for words, key in ((launcher.pod.command, "command"), (launcher.pod.args, "args")):
         for index, word in enumerate(words):
             if word in ("--hostfile", "-hostfile", "-f", "--machinefile") and index + 1 < len(words):
@@ -176,7 +176,7 @@ def _take_hostfile(reader: Reader, launcher: Role) -> None:
                 break
 
 
-def _no_ssh(reader: Reader, settings: Body, paths: dict[Path, Path]) -> None:
+def _no_ssh(reader: ImportReader, settings: Body, paths: dict[Path, Path]) -> None:
     kept = []
     for index, volume in enumerate(settings.get("volumes") or ()):
         if str(volume.get("mountPath")).endswith("/.ssh"):
@@ -199,7 +199,7 @@ _TRAINER_RUNTIMES = {
 }
 
 
-def train_job(context: Context, reader: Reader) -> Spec | str:
+def train_job(context: Context, reader: ImportReader) -> ImportedSpec | str:
     """Return the TrainingJob of a TrainJob; its runtime is known by its name only."""
     given = reader.given
     runtime = str(reader.take("spec", "runtimeRef", "name") or "")
@@ -221,7 +221,7 @@ def train_job(context: Context, reader: Reader) -> Spec | str:
     # The pod stands in the trainer's keys, so it is read from a template made of them.
     made = dict(given.value)
     made["spec"] = {**given.value["spec"], "trainer": {**trainer, "pod": {"spec": {"containers": [container]}}}}
-    reader.given = Given(made, given.doc, given.path)
+    reader.given = GivenValue(made, given.doc, given.path)
     at: Path = ("spec", "trainer")
     place: Path = (*at, "pod", "spec", "containers", 0)
     reader.aliases = {(*place, "resources"): (*at, "resourcesPerNode"), place: at, (*at, "pod"): at}
@@ -246,7 +246,7 @@ def train_job(context: Context, reader: Reader) -> Spec | str:
     reader.take("spec", "managedBy")
     suspended = True if reader.take("spec", "suspend") else None
     if strategy == "mpi":
-        launcher = Role("launcher", 1, role.pod, role.path)
+        launcher = ImportedRole("launcher", 1, role.pod, role.path)
         spec = make_training_job(
             context, reader, [launcher, role], framework=framework, strategy="mpi", suspended=suspended
         )

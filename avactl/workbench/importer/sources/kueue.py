@@ -7,7 +7,7 @@ from typing import Any
 from avactl.base.quantity import format_quantity, parse_quantity
 from avactl.contracts.names import GPU_RESOURCES
 from avactl.workbench.importer.gpus import gpu_model
-from avactl.workbench.importer.model import Body, Given, Reader, Spec, spec_name
+from avactl.workbench.importer.model import Body, GivenValue, ImportedSpec, ImportReader, spec_name
 from avactl.workbench.importer.sources.context import Context
 from avactl.workbench.importer.sources.jobs import take_common
 from avactl.workbench.importer.sources.pods import GPU_LABELS
@@ -26,12 +26,12 @@ _POLICY_NOTES = {
 }
 
 
-def is_queue(given: Given) -> bool:
+def is_queue(given: GivenValue) -> bool:
     """Return True for an object of Kueue that quotas take the place of."""
     return given.group == GROUP and given.kind in KINDS
 
 
-def join_namespaces(context: Context, objects: list[Given]) -> None:
+def join_namespaces(context: Context, objects: list[GivenValue]) -> None:
     """Make the namespaces that share a queue those of one team."""
     for name, spaces in _namespaces_by_queue(objects).items():
         if len(spaces) > 1:
@@ -39,7 +39,7 @@ def join_namespaces(context: Context, objects: list[Given]) -> None:
                 context.queues.setdefault(space, spec_name(name))
 
 
-def _namespaces_by_queue(objects: list[Given]) -> dict[str, list[str]]:
+def _namespaces_by_queue(objects: list[GivenValue]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for each in objects:
         if each.kind == "LocalQueue":
@@ -50,13 +50,13 @@ def _namespaces_by_queue(objects: list[Given]) -> dict[str, list[str]]:
 
 
 def convert_queues(
-    context: Context, objects: list[Given], models: list[str], made: dict[str, Spec]
-) -> dict[Given, str]:
+    context: Context, objects: list[GivenValue], models: list[str], made: dict[str, ImportedSpec]
+) -> dict[GivenValue, str]:
     """Add the Quotas of all queues to `made`, by team; return the objects that stay manifests, with the reason."""
     flavors = {each.name: each for each in objects if each.kind == "ResourceFlavor"}
     spaces = _namespaces_by_queue(objects)
-    raw: dict[Given, str] = {}
-    used: dict[str, Spec] = {}
+    raw: dict[GivenValue, str] = {}
+    used: dict[str, ImportedSpec] = {}
     queues = [each for each in objects if each.kind == "ClusterQueue"]
     for queue in queues:
         own = spaces.get(queue.name)
@@ -66,8 +66,8 @@ def convert_queues(
         team = context.team(own[0])
         for space in own[1:]:
             context.team(space)
-        spec = made.setdefault(team, Spec("Quota", "quota", team, {}))
-        reader = Reader(queue)
+        spec = made.setdefault(team, ImportedSpec("Quota", "quota", team, {}))
+        reader = ImportReader(queue)
         reader.losses = spec.losses
         spec.given.append(queue)
         take_common(reader)
@@ -90,7 +90,12 @@ def convert_queues(
 
 
 def _convert_queue(
-    reader: Reader, queue: Given, queues: list[Given], flavors: dict[str, Given], models: list[str], body: Body
+    reader: ImportReader,
+    queue: GivenValue,
+    queues: list[GivenValue],
+    flavors: dict[str, GivenValue],
+    models: list[str],
+    body: Body,
 ) -> list[str]:
     """Add a ClusterQueue to a Quota; return the names of its flavors."""
     cohort = queue.get("spec", "cohort") or queue.get("spec", "cohortName")
@@ -147,7 +152,7 @@ def _convert_queue(
     return names
 
 
-def _flavor_model(flavor: Given | None, name: str, models: list[str]) -> str | None:
+def _flavor_model(flavor: GivenValue | None, name: str, models: list[str]) -> str | None:
     labels = (flavor.get("spec", "nodeLabels") if flavor else None) or {}
     found = next((str(labels[key]) for key in GPU_LABELS if key in labels), None)
     if found is not None:
@@ -156,7 +161,7 @@ def _flavor_model(flavor: Given | None, name: str, models: list[str]) -> str | N
     return words if words in models else models[0] if len(models) == 1 else words if len(words) <= 6 else None
 
 
-def _cohort_rest(queue: Given, queues: list[Given], cohort: Any, kind: str) -> int:
+def _cohort_rest(queue: GivenValue, queues: list[GivenValue], cohort: Any, kind: str) -> int:
     """Return what other queues of the cohort are guaranteed."""
     total = 0
     for other in queues:

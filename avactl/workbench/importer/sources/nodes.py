@@ -12,17 +12,25 @@ from avactl.contracts.names import GPU_RESOURCES
 from avactl.hardware import library
 from avactl.spec.documents.yaml import load_yaml
 from avactl.workbench.importer.gpus import gpu_memory, gpu_model
-from avactl.workbench.importer.model import Body, Given, Outcome, Reader, Result, Spec, spec_name
+from avactl.workbench.importer.model import (
+    Body,
+    GivenValue,
+    ImportedSpec,
+    ImportOutcome,
+    ImportReader,
+    ImportResult,
+    spec_name,
+)
 from avactl.workbench.importer.sources.pods import GPU_LABELS
 
 _SYSTEM_TAINTS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/", "node-role.kubernetes.io/")
 _INSTANCE_LABEL = "node.kubernetes.io/instance-type"
 
 
-def convert_nodes(nodes: list[Given], cluster: str) -> tuple[list[Spec], list[Outcome]]:
+def convert_nodes(nodes: list[GivenValue], cluster: str) -> tuple[list[ImportedSpec], list[ImportOutcome]]:
     """Return pools and machine types of the nodes, and the nodes that belong to no pool."""
-    groups: dict[tuple[Any, ...], list[Given]] = {}
-    left: list[Outcome] = []
+    groups: dict[tuple[Any, ...], list[GivenValue]] = {}
+    left: list[ImportOutcome] = []
     for node in nodes:
         labels: Body = node.get("metadata", "labels") or {}
         try:
@@ -30,19 +38,21 @@ def convert_nodes(nodes: list[Given], cluster: str) -> tuple[list[Spec], list[Ou
             for name in ("cpu", "memory"):
                 parse_quantity((node.get("status", "allocatable") or {}).get(name, 1))
         except (AttributeError, TypeError, ValueError):
-            left.append(Outcome(node, Result.left_out, note="its amounts are not quantities"))
+            left.append(ImportOutcome(node, ImportResult.left_out, note="its amounts are not quantities"))
             continue
         if any(key.startswith("node-role.kubernetes.io/control-plane") for key in labels):
-            left.append(Outcome(node, Result.left_out, note="it runs the control plane"))
+            left.append(ImportOutcome(node, ImportResult.left_out, note="it runs the control plane"))
         elif not gpus:
-            left.append(Outcome(node, Result.left_out, note="it has no GPUs, and pools are machines with GPUs"))
+            left.append(
+                ImportOutcome(node, ImportResult.left_out, note="it has no GPUs, and pools are machines with GPUs")
+            )
         else:
             product = next((str(labels[key]) for key in GPU_LABELS if key in labels), "")
             model = gpu_model(product) if product else "GPU"
             kept = tuple(sorted(tuple(sorted(each.items())) for each in _node_taints(node)))
             key = model, gpus, resource, str(labels.get(_INSTANCE_LABEL, "")), kept, _gpu_memory(model, labels)
             groups.setdefault(key, []).append(node)
-    made: list[Spec] = []
+    made: list[ImportedSpec] = []
     names: set[str] = set()
     for (model, gpus, resource, instance, *_), own in sorted(groups.items(), key=lambda each: str(each[0])):
         name = base = spec_name(instance.replace("_", "-") or f"{model}-{gpus}", 40)
@@ -61,13 +71,13 @@ def convert_nodes(nodes: list[Given], cluster: str) -> tuple[list[Spec], list[Ou
         rdma = next((key for key in own[0].get("status", "allocatable") or {} if key.startswith("rdma/")), None)
         if rdma:
             pool["rdmaResource"] = rdma
-        spec = Spec("NodePool", name, None, pool, list(own))
+        spec = ImportedSpec("NodePool", name, None, pool, list(own))
         _note_unschedulable(spec, own)
         made += [machine, spec]
     return made, left
 
 
-def _node_gpus(node: Given) -> tuple[int, str]:
+def _node_gpus(node: GivenValue) -> tuple[int, str]:
     amounts = node.get("status", "capacity") or node.get("status", "allocatable") or {}
     for name in GPU_RESOURCES:
         if name in amounts:
@@ -75,7 +85,7 @@ def _node_gpus(node: Given) -> tuple[int, str]:
     return 0, ""
 
 
-def _node_taints(node: Given) -> list[Body]:
+def _node_taints(node: GivenValue) -> list[Body]:
     return [
         {key: each[key] for key in ("key", "value", "effect") if each.get(key)}
         for each in node.get("spec", "taints") or ()
@@ -83,15 +93,15 @@ def _node_taints(node: Given) -> list[Body]:
     ]
 
 
-def _note_unschedulable(spec: Spec, nodes: list[Given]) -> None:
+def _note_unschedulable(spec: ImportedSpec, nodes: list[GivenValue]) -> None:
     for node in nodes:
         if node.get("spec", "unschedulable"):
-            reader = Reader(node)
+            reader = ImportReader(node)
             reader.losses = spec.losses
             reader.lose(("spec", "unschedulable"), "a pool counts its cordoned machines, too", "uncordon or remove it")
 
 
-def _make_machine_type(name: str, model: str, gpus: int, nodes: list[Given]) -> Spec:
+def _make_machine_type(name: str, model: str, gpus: int, nodes: list[GivenValue]) -> ImportedSpec:
     """Return the machine type of equal nodes: what they say, and the topology of a shipped type that fits."""
     first = nodes[0]
     labels: Body = first.get("metadata", "labels") or {}
@@ -114,7 +124,9 @@ def _make_machine_type(name: str, model: str, gpus: int, nodes: list[Given]) -> 
     least = min(parse_quantity(each.get("memory", "1Gi")) for each in amounts)
     body["memory"] = format_quantity(int(least) // 2**30 * 2**30 or int(least))
     order = ("gpus", "cpu", "memory")
-    spec = Spec("MachineType", name, None, {key: body[key] for key in (*order, *(k for k in body if k not in order))})
+    spec = ImportedSpec(
+        "MachineType", name, None, {key: body[key] for key in (*order, *(k for k in body if k not in order))}
+    )
     spec.given, spec.comments = [], comments
     return spec
 

@@ -13,7 +13,7 @@ from avactl.spec.documents.document import Path
 from avactl.spec.schema.base import foreign_key
 from avactl.workbench.importer.cleaning import clean_pod, default_pull
 from avactl.workbench.importer.gpus import gpu_model
-from avactl.workbench.importer.model import Body, Reader, spec_name
+from avactl.workbench.importer.model import Body, ImportReader, spec_name
 from avactl.workbench.importer.sources import volumes
 
 GPU_LABELS = (
@@ -109,7 +109,7 @@ class Pod:
         return [({"target": target, "merge": {"spec": {"template": {"spec": merge}}}}, path) for merge, path in found]
 
 
-def read_pod(reader: Reader, path: Path, main: tuple[str, ...] = ()) -> Pod:
+def read_pod(reader: ImportReader, path: Path, main: tuple[str, ...] = ()) -> Pod:
     """Read the pod template at `path`. `main`: names by which the main container is known; otherwise the first."""
     pod = Pod()
     template = reader.given.get(*path)
@@ -171,7 +171,7 @@ def read_pod(reader: Reader, path: Path, main: tuple[str, ...] = ()) -> Pod:
     return pod
 
 
-def _read_metadata(reader: Reader, path: Path, metadata: Body, pod: Pod) -> None:
+def _read_metadata(reader: ImportReader, path: Path, metadata: Body, pod: Pod) -> None:
     reader.take(*path, "creationTimestamp")
     reader.take(*path, "name")
     for group in ("labels", "annotations"):
@@ -189,7 +189,7 @@ def _read_metadata(reader: Reader, path: Path, metadata: Body, pod: Pod) -> None
             pod.settings[group] = kept
 
 
-def _main(reader: Reader, path: Path, container: Body, pod: Pod) -> None:
+def _main(reader: ImportReader, path: Path, container: Body, pod: Pod) -> None:
     reader.take(*path, "name")
     pod.image = str(reader.take(*path, "image") or "")
     pod.command = [str(each) for each in reader.take(*path, "command") or ()]
@@ -209,7 +209,7 @@ def _main(reader: Reader, path: Path, container: Body, pod: Pod) -> None:
         pod.container_patch[key] = value
 
 
-def _read_env(reader: Reader, path: Path, container: Body, paths: dict[Path, Path], to: Path) -> Body:
+def _read_env(reader: ImportReader, path: Path, container: Body, paths: dict[Path, Path], to: Path) -> Body:
     made: Body = {}
     for index, entry in enumerate(container.get("env") or ()):
         if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
@@ -239,7 +239,7 @@ def _read_env(reader: Reader, path: Path, container: Body, paths: dict[Path, Pat
     return made
 
 
-def _env_source(reader: Reader, place: Path, name: str, source: Body) -> Body:
+def _env_source(reader: ImportReader, place: Path, name: str, source: Body) -> Body:
     for key, to in (("secretKeyRef", "secret"), ("configMapKeyRef", "configMap")):
         found = source.get(key)
         if isinstance(found, dict):
@@ -255,7 +255,7 @@ def _env_source(reader: Reader, place: Path, name: str, source: Body) -> Body:
     return {}
 
 
-def _read_resources(reader: Reader, path: Path, container: Body, pod: Pod) -> None:
+def _read_resources(reader: ImportReader, path: Path, container: Body, pod: Pod) -> None:
     resources = container.get("resources") if isinstance(container.get("resources"), dict) else {}
     requests: Body = (resources or {}).get("requests") or {}
     limits: Body = (resources or {}).get("limits") or {}
@@ -317,7 +317,7 @@ def _is_same(one: Any, other: Any) -> bool:
         return bool(one == other)
 
 
-def _read_security(reader: Reader, path: Path, settings: Body, user: Body) -> None:
+def _read_security(reader: ImportReader, path: Path, settings: Body, user: Body) -> None:
     given = reader.given.get(*path)
     if not isinstance(given, dict):
         reader.take(*path)
@@ -346,7 +346,7 @@ def _read_security(reader: Reader, path: Path, settings: Body, user: Body) -> No
     reader.lose_rest("pods of teams have the rights of their pod-security level", "", path)
 
 
-def _add(reader: Reader, path: Path, container: Body, pod: Pod, group: str) -> None:
+def _add(reader: ImportReader, path: Path, container: Body, pod: Pod, group: str) -> None:
     """Add an init container or sidecar."""
     made: Body = {"name": reader.take(*path, "name"), "image": reader.take(*path, "image")}
     at = (group, len(pod.settings.get(group) or ()))
@@ -377,7 +377,7 @@ def _add(reader: Reader, path: Path, container: Body, pod: Pod, group: str) -> N
     pod.paths["pod", *at] = path
 
 
-def _read_selector(reader: Reader, path: Path, spec: Body, pod: Pod) -> None:
+def _read_selector(reader: ImportReader, path: Path, spec: Body, pod: Pod) -> None:
     kept: Body = {}
     for key, value in (spec.get("nodeSelector") or {}).items():
         reader.take(*path, "nodeSelector", key)
@@ -393,7 +393,7 @@ def _read_selector(reader: Reader, path: Path, spec: Body, pod: Pod) -> None:
         pod.settings["nodeSelector"] = kept
 
 
-def _read_tolerations(reader: Reader, path: Path, spec: Body, pod: Pod) -> None:
+def _read_tolerations(reader: ImportReader, path: Path, spec: Body, pod: Pod) -> None:
     kept: list[Body] = []
     for index, each in enumerate(spec.get("tolerations") or ()):
         place = (*path, "tolerations", index)

@@ -8,7 +8,7 @@ from typing import Any
 from avactl.contracts.names import GPU_RESOURCES
 from avactl.kinds.serving.runtime import runtimes
 from avactl.kinds.serving.runtime_facts import RETIRED, facts_of
-from avactl.workbench.importer.model import Body, Given, Reader, Spec
+from avactl.workbench.importer.model import Body, GivenValue, ImportedSpec, ImportReader
 from avactl.workbench.importer.sources.context import Context
 from avactl.workbench.importer.sources.jobs import take_common
 from avactl.workbench.importer.sources.pods import Pod, read_pod
@@ -18,7 +18,7 @@ _TEMPLATE_PATH = ("spec", "template")
 _MODEL_URL = re.compile(r"(s3|gs|oss|cos|obs|az|abfs|hdfs)://\S+")
 
 
-def convert_deployment(context: Context, reader: Reader) -> Spec | str:
+def convert_deployment(context: Context, reader: ImportReader) -> ImportedSpec | str:
     """Return the ServingDeployment of a Deployment, or the reason why it stays a manifest."""
     given = reader.given
     container = given.get(*_TEMPLATE_PATH, "spec", "containers", 0) or {}
@@ -102,7 +102,7 @@ def _directory(runtime: str, words: list[Any]) -> str:
     return found[1] if found is not None else ""
 
 
-def _read_model(reader: Reader, pod: Pod, runtime: str) -> Body:
+def _read_model(reader: ImportReader, pod: Pod, runtime: str) -> Body:
     words = [*pod.command, *pod.args]
     url = next((found[0] for word in words if (found := _MODEL_URL.search(word))), None)
     options = dict(re.findall(r"--?([a-z_-]+)[= ](\S+)", " ".join(words)))
@@ -132,7 +132,7 @@ def _keep_command(body: Body, pod: Pod) -> None:
             body["runtime"][key] = getattr(pod, key)
 
 
-def _drop_command(reader: Reader, body: Body, pod: Pod, runtime: str, container: Body) -> None:
+def _drop_command(reader: ImportReader, body: Body, pod: Pod, runtime: str, container: Body) -> None:
     """Leave the command to the runtime: its options follow from the spec."""
     for key in ("command", "args"):
         if getattr(pod, key):
@@ -163,7 +163,7 @@ def _find_port(container: Body, probe: Any) -> int | None:
     return found if isinstance(found, int) else next((each.get("containerPort") for each in ports), None)
 
 
-def _read_probe(reader: Reader, pod: Pod, http: Body, port: int) -> Body:
+def _read_probe(reader: ImportReader, pod: Pod, http: Body, port: int) -> Body:
     ready = pod.container_patch.get("readinessProbe") or {}
     made: Body = {"path": http["path"]}
     for key, to in (("periodSeconds", "period"), ("timeoutSeconds", "timeout")):
@@ -178,7 +178,7 @@ def _read_probe(reader: Reader, pod: Pod, http: Body, port: int) -> Body:
     return made
 
 
-def _read_strategy(reader: Reader, body: Body) -> None:
+def _read_strategy(reader: ImportReader, body: Body) -> None:
     given = reader.given
     surge = given.get("spec", "strategy", "rollingUpdate", "maxSurge")
     if given.get("spec", "strategy", "type") == "Recreate":
@@ -192,17 +192,17 @@ def _read_strategy(reader: Reader, body: Body) -> None:
             reader.lose(("spec", key), "a ServingDeployment has no key for it", "add it by `patches`")
 
 
-def _absorb_objects(context: Context, reader: Reader, spec: Spec, body: Body) -> None:
+def _absorb_objects(context: Context, reader: ImportReader, spec: ImportedSpec, body: Body) -> None:
     """Make the Service, autoscaler and budget of a Deployment part of its spec."""
     given = reader.given
     labels = given.get(*_TEMPLATE_PATH, "metadata", "labels") or {}
 
-    def selects(each: Given) -> bool:
+    def selects(each: GivenValue) -> bool:
         found = each.get("spec", "selector")
         found = found.get("matchLabels") if isinstance(found, dict) and "matchLabels" in found else found
         return bool(found) and isinstance(found, dict) and found.items() <= labels.items()
 
-    def scales(each: Given) -> bool:
+    def scales(each: GivenValue) -> bool:
         return (each.get("spec", "scaleTargetRef", "kind"), each.get("spec", "scaleTargetRef", "name")) == (
             "Deployment",
             given.name,
@@ -234,16 +234,16 @@ def _absorb_objects(context: Context, reader: Reader, spec: Spec, body: Body) ->
         own.lose_rest("a ServingDeployment has no key for it", "")
 
 
-def _absorb_part(context: Context, reader: Reader, spec: Spec, given: Given) -> Reader:
+def _absorb_part(context: Context, reader: ImportReader, spec: ImportedSpec, given: GivenValue) -> ImportReader:
     context.used.add(given)
     spec.given.append(given)
-    own = Reader(given)
+    own = ImportReader(given)
     own.losses = reader.losses
     take_common(own)
     return own
 
 
-def _absorb_service(context: Context, reader: Reader, spec: Spec, service: Given) -> None:
+def _absorb_service(context: Context, reader: ImportReader, spec: ImportedSpec, service: GivenValue) -> None:
     own = _absorb_part(context, reader, spec, service)
     if service.name not in (spec.name, f"{spec.name}-headless"):
         own.lose(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from avactl.spec.schema.base import foreign_key
-from avactl.workbench.importer.model import Body, Given, Reader, Spec
+from avactl.workbench.importer.model import Body, GivenValue, ImportedSpec, ImportReader
 from avactl.workbench.importer.sources.context import Context
 from avactl.workbench.importer.sources.jobs import take_common
 
@@ -39,7 +39,7 @@ def is_system(namespace: str) -> bool:
     return namespace in SYSTEM or namespace.startswith(_SYSTEM_PREFIXES)
 
 
-def make_teams(context: Context, namespaces: list[Given]) -> list[Spec]:
+def make_teams(context: Context, namespaces: list[GivenValue]) -> list[ImportedSpec]:
     """Return the Teams: of the given namespaces, and of those in which other specs are."""
     for given in namespaces:
         context.team(given.name)
@@ -47,7 +47,7 @@ def make_teams(context: Context, namespaces: list[Given]) -> list[Spec]:
     for team, own in context.namespaces.items():
         if set(own) <= set(context.known):
             continue  # the repository has the team
-        spec = Spec("Team", team, None, {})
+        spec = ImportedSpec("Team", team, None, {})
         listed = []
         for name in own:
             found = next((each for each in namespaces if each.name == name), None)
@@ -60,11 +60,11 @@ def make_teams(context: Context, namespaces: list[Given]) -> list[Spec]:
     return made
 
 
-def _namespace_entry(spec: Spec, name: str, given: Given | None) -> Body:
+def _namespace_entry(spec: ImportedSpec, name: str, given: GivenValue | None) -> Body:
     """Return an entry of `namespaces`. Without a level of pod security, `baseline` is the next one to no level."""
     if given is None:
         return {"name": name, "podSecurity": "baseline"}
-    reader = Reader(given)
+    reader = ImportReader(given)
     reader.losses = spec.losses
     spec.given.append(given)
     take_common(reader)
@@ -98,7 +98,7 @@ def _namespace_entry(spec: Spec, name: str, given: Given | None) -> Body:
     return made
 
 
-def _read_members(context: Context, spec: Spec, namespace: str) -> None:
+def _read_members(context: Context, spec: ImportedSpec, namespace: str) -> None:
     """Make bindings of Kubernetes' user roles part of the Team; other bindings stay manifests."""
     for binding in context.find("RoleBinding", namespace):
         role = binding.get("roleRef", "name")
@@ -109,7 +109,7 @@ def _read_members(context: Context, spec: Spec, namespace: str) -> None:
             continue  # accounts of programs need their own rights
         context.used.add(binding)
         spec.given.append(binding)
-        reader = Reader(binding)
+        reader = ImportReader(binding)
         reader.losses = spec.losses
         take_common(reader)
         members = spec.spec.setdefault("members", {})
@@ -138,7 +138,7 @@ def _is_plain_subject(subject: Body) -> bool:
     return subject.get("kind") in ("User", "Group") and isinstance(name, str) and not name.startswith("system:")
 
 
-def _read_accounts(context: Context, spec: Spec, team: str, namespaces: list[str]) -> None:
+def _read_accounts(context: Context, spec: ImportedSpec, team: str, namespaces: list[str]) -> None:
     """Make the service accounts that workloads use part of the Team, with their cloud roles."""
     listed: list[Body] = []
     for name in sorted(context.accounts.get(team, ())):
@@ -147,7 +147,7 @@ def _read_accounts(context: Context, spec: Spec, team: str, namespaces: list[str
             for account in context.find("ServiceAccount", namespace, lambda each, name=name: each.name == name):  # type: ignore[misc]
                 context.used.add(account)
                 spec.given.append(account)
-                reader = Reader(account)
+                reader = ImportReader(account)
                 reader.losses = spec.losses
                 take_common(reader)
                 notes = account.get("metadata", "annotations") or {}
@@ -178,12 +178,12 @@ _HARD_LIMITS = {
 }
 
 
-def add_quotas(context: Context, given: list[Given], models: list[str], made: dict[str, Spec]) -> None:
+def add_quotas(context: Context, given: list[GivenValue], models: list[str], made: dict[str, ImportedSpec]) -> None:
     """Add the Quotas of ResourceQuotas and LimitRanges to `made`, by team. `models`: GPU models of the cluster."""
     for each in given:
         team = context.team(each.namespace)
-        spec = made.setdefault(team, Spec("Quota", "quota", team, {}))
-        reader = Reader(each)
+        spec = made.setdefault(team, ImportedSpec("Quota", "quota", team, {}))
+        reader = ImportReader(each)
         reader.losses = spec.losses
         spec.given.append(each)
         take_common(reader)
@@ -194,7 +194,7 @@ def add_quotas(context: Context, given: list[Given], models: list[str], made: di
         reader.lose_rest("a Quota has no key for it", "keep it as a manifest, if it is needed")
 
 
-def _resource_quota(reader: Reader, body: Body, models: list[str]) -> None:
+def _resource_quota(reader: ImportReader, body: Body, models: list[str]) -> None:
     hard: Body = reader.given.get("spec", "hard") or {}
     if reader.given.get("spec", "scopes") or reader.given.get("spec", "scopeSelector"):
         for key in ("scopes", "scopeSelector"):
@@ -219,7 +219,7 @@ def _resource_quota(reader: Reader, body: Body, models: list[str]) -> None:
                 reader.lose(place, f"Quotas count each model; the spec says {models[0]} of {shown}", "divide it")
 
 
-def _keep_least(body: Body, key: str, value: Any, place: tuple[str, ...], reader: Reader) -> None:
+def _keep_least(body: Body, key: str, value: Any, place: tuple[str, ...], reader: ImportReader) -> None:
     reader.take(*place)
     if key in body and body[key] != value:
         reader.lose(place, f"a Quota is for all namespaces of a team, and has `{key}: {body[key]}`", "write their sum")
@@ -227,7 +227,7 @@ def _keep_least(body: Body, key: str, value: Any, place: tuple[str, ...], reader
         body[key] = value
 
 
-def _limit_range(reader: Reader, body: Body) -> None:
+def _limit_range(reader: ImportReader, body: Body) -> None:
     for index, limit in enumerate(reader.given.get("spec", "limits") or ()):
         if not isinstance(limit, dict):
             continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from avactl.spec.documents.document import Path
-from avactl.workbench.importer.model import Body, Reader, Spec
+from avactl.workbench.importer.model import Body, ImportedSpec, ImportReader
 from avactl.workbench.importer.sources.context import Context
 from avactl.workbench.importer.sources.pods import Pod, read_pod
 
@@ -15,7 +15,7 @@ _ROLE_LABELS = {"workers": "worker", "servers": "server"}
 _LAUNCHER_WORDS = ("torchrun", "torch.distributed", "accelerate", "deepspeed", "horovodrun", "mpirun", "mpiexec")
 
 
-class Role(NamedTuple):
+class ImportedRole(NamedTuple):
     """Pods of one role."""
 
     key: str
@@ -25,15 +25,22 @@ class Role(NamedTuple):
     """Path of the pod template."""
 
 
-def read_role(reader: Reader, key: str, replicas: Any, path: Path, main: tuple[str, ...] = ()) -> Role:
+def read_role(reader: ImportReader, key: str, replicas: Any, path: Path, main: tuple[str, ...] = ()) -> ImportedRole:
     """Read the pods of a role at a path of the source."""
     count = replicas if isinstance(replicas, int) and not isinstance(replicas, bool) else 1
-    return Role(key, count, read_pod(reader, path, main), path)
+    return ImportedRole(key, count, read_pod(reader, path, main), path)
 
 
 def make_training_job(
-    context: Context, reader: Reader, roles: list[Role], *, framework: str, strategy: str, name: str = "", **more: Any
-) -> Spec:
+    context: Context,
+    reader: ImportReader,
+    roles: list[ImportedRole],
+    *,
+    framework: str,
+    strategy: str,
+    name: str = "",
+    **more: Any,
+) -> ImportedSpec:
     """Return the TrainingJob of the given roles; the first one's image, command and settings are the job's."""
     lead = next((role for role in roles if role.key in ("launcher", "workers")), roles[0])
     first = lead.pod
@@ -81,7 +88,7 @@ def make_training_job(
     return spec
 
 
-def _patch_targets(role: Role, strategy: str, framework: str) -> list[tuple[str, str]]:
+def _patch_targets(role: ImportedRole, strategy: str, framework: str) -> list[tuple[str, str]]:
     """Return the components of a role's Jobs, and the list of containers that has the program.
 
     Pods that end with those of another role have it as a sidecar, beside the container that watches them.
@@ -93,7 +100,9 @@ def _patch_targets(role: Role, strategy: str, framework: str) -> list[tuple[str,
     return [(label, "containers" if leads else "initContainers")]
 
 
-def _write_role_differences(reader: Reader, role: Role, lead: Role, part: Body, body: Body) -> None:
+def _write_role_differences(
+    reader: ImportReader, role: ImportedRole, lead: ImportedRole, part: Body, body: Body
+) -> None:
     """Write what a role has for itself, and record what only the job can have."""
     pod = role.pod
     index = next((path for key, path in pod.paths.items() if key == ("image",)), role.path)
@@ -122,7 +131,7 @@ def _write_role_differences(reader: Reader, role: Role, lead: Role, part: Body, 
             reader.lose((*role.path, "spec"), f"all roles of a job have the same `{key}`: {body[key]}", "")
 
 
-def _note_differences(reader: Reader, lead: Role, framework: str, strategy: str, body: Body) -> None:
+def _note_differences(reader: ImportReader, lead: ImportedRole, framework: str, strategy: str, body: Body) -> None:
     """Record what the spec does in another way, although it has a key for it."""
     image = lead.pod.paths.get(("image",), lead.path)
     if "runAsUser" not in body:

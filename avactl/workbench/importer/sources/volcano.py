@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from avactl.workbench.importer.model import Reader, Spec
+from avactl.workbench.importer.model import ImportedSpec, ImportReader
 from avactl.workbench.importer.sources.context import Context
 from avactl.workbench.importer.sources.jobs import take_common
-from avactl.workbench.importer.sources.training import Role, format_seconds, framework_of, make_training_job, read_role
+from avactl.workbench.importer.sources.training import (
+    ImportedRole,
+    format_seconds,
+    framework_of,
+    make_training_job,
+    read_role,
+)
 
 _TASK_ROLES = {
     "ps": "servers",
@@ -28,7 +34,7 @@ _PLUGIN_NOTES = {
 }
 
 
-def convert_volcano_job(context: Context, reader: Reader) -> Spec | str:
+def convert_volcano_job(context: Context, reader: ImportReader) -> ImportedSpec | str:
     """Return the TrainingJob of a Volcano Job, or the reason why it stays a manifest."""
     given = reader.given
     tasks = given.get("spec", "tasks")
@@ -39,7 +45,7 @@ def convert_volcano_job(context: Context, reader: Reader) -> Spec | str:
         return f"the roles of its tasks are not known: {', '.join(names)[:80]}"
     take_common(reader)
     plugins = given.get("spec", "plugins") or {}
-    roles: list[Role] = []
+    roles: list[ImportedRole] = []
     for index, name in enumerate(names):
         path = ("spec", "tasks", index)
         key = "workers" if len(tasks) == 1 else _TASK_ROLES[name]
@@ -92,12 +98,12 @@ def convert_volcano_job(context: Context, reader: Reader) -> Spec | str:
     return spec
 
 
-def _read_policies(reader: Reader, path: tuple[str | int, ...]) -> None:
+def _read_policies(reader: ImportReader, path: tuple[str | int, ...]) -> None:
     if reader.given.get(*path):
         reader.lose(path, "failed pods are restarted one by one, and the job ends with its leader", "set `retries`")
 
 
-def _read_scheduling(reader: Reader) -> None:
+def _read_scheduling(reader: ImportReader) -> None:
     given = reader.given
     reader.take("spec", "schedulerName")
     total = sum(each.get("replicas") or 1 for each in given.get("spec", "tasks"))

@@ -6,7 +6,7 @@ from typing import Any
 
 from avactl.base.quantity import format_quantity, parse_quantity
 from avactl.spec.documents.document import Path
-from avactl.workbench.importer.model import Body, Reader
+from avactl.workbench.importer.model import Body, ImportReader
 
 _VOLUME_SOURCES = ("persistentVolumeClaim", "emptyDir", "secret", "configMap", "projected", "csi", "nfs")
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - a mount path in pods
@@ -17,7 +17,7 @@ _DROPPED_SOURCES = {
 
 
 def convert_volumes(
-    reader: Reader,
+    reader: ImportReader,
     path: Path,
     spec: Body,
     main: Body,
@@ -64,7 +64,7 @@ def _is_shared_memory(volume: Body, own: list[tuple[int, Body]]) -> bool:
     return memory and any(mount.get("mountPath") == _SHARED_MEMORY for _, mount in own)
 
 
-def _shared_memory(reader: Reader, place: Path, volume: Body, compute: Body) -> str:
+def _shared_memory(reader: ImportReader, place: Path, volume: Body, compute: Body) -> str:
     limit = volume["emptyDir"].get("sizeLimit")
     if limit is not None:
         return str(limit)
@@ -74,7 +74,7 @@ def _shared_memory(reader: Reader, place: Path, volume: Body, compute: Body) -> 
     return half
 
 
-def _read_mount(reader: Reader, place: Path, mount: Body) -> Body:
+def _read_mount(reader: ImportReader, place: Path, mount: Body) -> Body:
     made = {"mountPath": mount.get("mountPath")}
     for key in ("subPath", "readOnly"):
         if mount.get(key):
@@ -85,7 +85,7 @@ def _read_mount(reader: Reader, place: Path, mount: Body) -> Body:
     return made
 
 
-def _read_source(reader: Reader, place: Path, volume: Body) -> Body | None:
+def _read_source(reader: ImportReader, place: Path, volume: Body) -> Body | None:
     """Return the source of a volume with its key, or None if the spec has no such source."""
     for key in _VOLUME_SOURCES:
         value: Any = volume.get(key)

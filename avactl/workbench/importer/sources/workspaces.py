@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from avactl.workbench.importer.model import Body, Given, Reader, Spec
+from avactl.workbench.importer.model import Body, GivenValue, ImportedSpec, ImportReader
 from avactl.workbench.importer.sources.context import Context
 from avactl.workbench.importer.sources.jobs import take_common
 from avactl.workbench.importer.sources.pods import Pod, read_pod
@@ -29,14 +29,14 @@ _DROPPED_KEYS = (
 """Keys of the object that say how pods are replaced: a workspace has one."""
 
 
-def is_editor(given: Given) -> bool:
+def is_editor(given: GivenValue) -> bool:
     """Return True for the image of an editor that a Workspace can run."""
     containers = given.get(*_TEMPLATE_PATH, "spec", "containers")
     images = [each.get("image") for each in containers or () if isinstance(each, dict)]
     return any(_EDITOR_NAME(str(image)) for image in images[:1])
 
 
-def convert_workspace(context: Context, reader: Reader) -> Spec | str:
+def convert_workspace(context: Context, reader: ImportReader) -> ImportedSpec | str:
     """Return the Workspace of a StatefulSet or Deployment, or the reason why it stays a manifest."""
     given = reader.given
     if not is_editor(given):
@@ -92,7 +92,7 @@ def convert_workspace(context: Context, reader: Reader) -> Spec | str:
     return spec
 
 
-def _find_home(given: Given) -> tuple[str, Body, int | None] | None:
+def _find_home(given: GivenValue) -> tuple[str, Body, int | None] | None:
     """Return the claim of the home directory, its mount, and its index among the templates of claims."""
     claims: dict[str, tuple[str, int | None]] = {}
     for volume in given.get(*_TEMPLATE_PATH, "spec", "volumes") or ():
@@ -111,7 +111,7 @@ def _find_home(given: Given) -> tuple[str, Body, int | None] | None:
     return claim, found[0], template
 
 
-def _take_templates(reader: Reader, home: int | None) -> list[Body]:
+def _take_templates(reader: ImportReader, home: int | None) -> list[Body]:
     """Return volumes for the templates of claims, without that of the home directory: the claims exist, and stay."""
     given = reader.given
     templates = given.get("spec", "volumeClaimTemplates") or ()
@@ -151,7 +151,7 @@ def _drop_home(pod: Pod, claim: str) -> None:
         del pod.settings["volumes"]
 
 
-def _find_user(reader: Reader, pod: Pod) -> str:
+def _find_user(reader: ImportReader, pod: Pod) -> str:
     given = reader.given
     for path in (("metadata",), (*_TEMPLATE_PATH, "metadata")):
         for group in ("annotations", "labels"):
@@ -170,7 +170,7 @@ def _find_port(pod: Pod) -> int:
     return given if isinstance(given, int) else next(port for part, port in _EDITOR_PORTS if part in pod.image)
 
 
-def _keep_home(context: Context, reader: Reader, spec: Spec, claim: str, template: int | None) -> None:
+def _keep_home(context: Context, reader: ImportReader, spec: ImportedSpec, claim: str, template: int | None) -> None:
     """Keep the home directory: its claim becomes the spec's own, or a patch names it."""
     given, own = reader.given, f"{spec.name}-home"
     size = given.get("spec", "volumeClaimTemplates", template or 0, "spec", "resources", "requests", "storage")
@@ -180,7 +180,7 @@ def _keep_home(context: Context, reader: Reader, spec: Spec, claim: str, templat
         if claim == own:
             context.used.add(each)
             spec.given.append(each)
-            part = Reader(each)
+            part = ImportReader(each)
             part.losses = reader.losses
             take_common(part)
             for key in ("accessModes", "volumeMode", "volumeName"):
@@ -206,18 +206,18 @@ def _keep_home(context: Context, reader: Reader, spec: Spec, claim: str, templat
     reader.lose((*_TEMPLATE_PATH, "spec", "volumes"), why, "copy the files to it, then remove the patch")
 
 
-def _absorb_services(context: Context, reader: Reader, spec: Spec) -> None:
+def _absorb_services(context: Context, reader: ImportReader, spec: ImportedSpec) -> None:
     """Make the Services of the editor part of the spec, which has one of its own."""
     labels = reader.given.get(*_TEMPLATE_PATH, "metadata", "labels") or {}
 
-    def selects(each: Given) -> bool:
+    def selects(each: GivenValue) -> bool:
         found = each.get("spec", "selector")
         return isinstance(found, dict) and bool(found) and found.items() <= labels.items()
 
     for service in context.find("Service", reader.given.namespace, selects):
         context.used.add(service)
         spec.given.append(service)
-        own = Reader(service)
+        own = ImportReader(service)
         own.losses = reader.losses
         take_common(own)
         port = spec.spec["port"]

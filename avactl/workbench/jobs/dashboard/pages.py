@@ -9,13 +9,13 @@ from urllib.parse import quote
 
 from avactl.base.terminal import duration_text
 from avactl.kube.timestamps import seconds_since
-from avactl.scheduler.inspection.usage import Team
+from avactl.scheduler.inspection.usage import TeamLine
 from avactl.workbench.jobs.dashboard.markup import Markup, join_elements, make_element
 from avactl.workbench.jobs.dashboard.plots import draw_plot, draw_sparkline
-from avactl.workbench.jobs.dashboard.source import Cluster
-from avactl.workbench.jobs.members import Member
-from avactl.workbench.jobs.progress import Data, Progress
-from avactl.workbench.jobs.state import TrainingJob, unusual_conditions
+from avactl.workbench.jobs.dashboard.source import ClusterSource
+from avactl.workbench.jobs.members import JobMember
+from avactl.workbench.jobs.progress import Data, JobProgress
+from avactl.workbench.jobs.state import TrainingJobState, unusual_conditions
 
 _JOBS, _QUEUE, _PODS, _DOTS = 300, 20, 1000, 64
 """Most jobs of the table, entries of the queue, pods of a page, and dots of a row."""
@@ -37,7 +37,9 @@ def page_document(title: str, main: Markup) -> str:
     return f"<!doctype html>{make_element('html', head, make_element('body', header, main), lang='en')}"
 
 
-def overview_page(jobs: list[TrainingJob], cluster: Cluster | None, notes: Iterable[str], now: datetime) -> Markup:
+def overview_page(
+    jobs: list[TrainingJobState], cluster: ClusterSource | None, notes: Iterable[str], now: datetime
+) -> Markup:
     """Return the page of all jobs."""
     return make_element(
         "main",
@@ -54,7 +56,7 @@ def _make_section(title: str, *children: object) -> Markup:
     return make_element("section", make_element("h2", title), *children)
 
 
-def _counts_table(jobs: list[TrainingJob], cluster: Cluster | None) -> Markup:
+def _counts_table(jobs: list[TrainingJobState], cluster: ClusterSource | None) -> Markup:
     states = Counter(job.state for job in jobs)
     cards = [(states[state], state) for state in ("running", "starting", "queued", "failed", "succeeded")]
     made = [
@@ -71,7 +73,7 @@ def _counts_table(jobs: list[TrainingJob], cluster: Cluster | None) -> Markup:
     return make_element("div", *made, cls="cards")
 
 
-def _queue_table(jobs: list[TrainingJob], now: datetime) -> Markup:
+def _queue_table(jobs: list[TrainingJobState], now: datetime) -> Markup:
     queued = sorted((job for job in jobs if job.state == "queued"), key=lambda job: job.created)
     if not queued:
         return Markup("")
@@ -90,7 +92,7 @@ def _queue_table(jobs: list[TrainingJob], now: datetime) -> Markup:
     return _make_section("Queue", make_element("ul", *rows, cls="queue"))
 
 
-def _jobs_table(jobs: list[TrainingJob], now: datetime) -> Markup:
+def _jobs_table(jobs: list[TrainingJobState], now: datetime) -> Markup:
     if not jobs:
         return make_element("p", "There are no training jobs that you may see.", cls="note")
     names = ("job", "state", "workers", "progress", "loss", "records/s", "time left", "age")
@@ -103,7 +105,7 @@ def _jobs_table(jobs: list[TrainingJob], now: datetime) -> Markup:
     )
 
 
-def _job_row(job: TrainingJob, now: datetime) -> Markup:
+def _job_row(job: TrainingJobState, now: datetime) -> Markup:
     progress = job.progress
     live = progress if job.state == "running" else None
     told = "; ".join(filter(None, ("" if job.state == "queued" else job.why, *unusual_conditions(job, now))))
@@ -120,7 +122,7 @@ def _job_row(job: TrainingJob, now: datetime) -> Markup:
     )
 
 
-def _job_link(job: TrainingJob) -> Markup:
+def _job_link(job: TrainingJobState) -> Markup:
     return make_element("a", f"{job.namespace}/{job.name}", href=f"/job/{quote(job.namespace)}/{quote(job.name)}")
 
 
@@ -128,7 +130,7 @@ def _state_badge(state: str) -> Markup:
     return make_element("span", state, cls=f"badge {state}")
 
 
-def _worker_dots(job: TrainingJob) -> Markup:
+def _worker_dots(job: TrainingJobState) -> Markup:
     most = f"{job.least}–{job.most}" if job.least < job.most else str(job.most)
     if job.over:
         return make_element("span", most, cls="soft")
@@ -136,13 +138,13 @@ def _worker_dots(job: TrainingJob) -> Markup:
     return join_elements(make_element("span", f"{job.workers} of {most}"), make_element("span", *dots, cls="dots"))
 
 
-def _pod_dot(pod: Member, straggles: bool) -> Markup:
+def _pod_dot(pod: JobMember, straggles: bool) -> Markup:
     about = f"{pod.label}: {pod.state.value}" + (f" on {pod.node}" if pod.node else "")
     about += (", straggles" if straggles else "") + (f" ({pod.why})" if pod.why else "")
     return make_element("i", cls=f"{pod.state.value}{' slow' if straggles else ''}", title=about)
 
 
-def _progress_bar(progress: Progress) -> Markup:
+def _progress_bar(progress: JobProgress) -> Markup:
     part, (epoch, epochs) = progress.fraction, progress.epoch
     words = [] if part is None else [f"{100 * part:.0f}%"]
     if progress.steps is not None:
@@ -153,18 +155,18 @@ def _progress_bar(progress: Progress) -> Markup:
     return join_elements(bar, make_element("span", " · ".join(words), cls="soft")) if words else Markup("")
 
 
-def _loss_text(progress: Progress) -> Markup:
+def _loss_text(progress: JobProgress) -> Markup:
     if progress.loss is None:
         return Markup("")
     title = f"{progress.metric}: {progress.loss:.4g}"
     return join_elements(draw_sparkline(progress.curve, title), make_element("span", f"{progress.loss:.4g}"))
 
 
-def _time_left(progress: Progress | None) -> str:
+def _time_left(progress: JobProgress | None) -> str:
     return "" if progress is None or progress.remaining is None else duration_text(progress.remaining)
 
 
-def _teams_table(teams: list[Team]) -> Markup:
+def _teams_table(teams: list[TeamLine]) -> Markup:
     shown = [team for team in teams if team.guaranteed is not None]
     if not shown:
         return Markup("")
@@ -188,7 +190,7 @@ def _teams_table(teams: list[Team]) -> Markup:
     return _make_section("Quotas", make_element("div", make_element("table", head, *rows), cls="wide"))
 
 
-def job_page(job: TrainingJob, now: datetime) -> Markup:
+def job_page(job: TrainingJobState, now: datetime) -> Markup:
     """Return the page of one job."""
     progress = job.progress
     facts = [
@@ -249,7 +251,7 @@ def _datasets_table(datasets: list[Data]) -> Markup:
     return make_element("div", make_element("table", head, *rows), cls="wide")
 
 
-def _pods_table(job: TrainingJob, now: datetime) -> Markup:
+def _pods_table(job: TrainingJobState, now: datetime) -> Markup:
     if not job.members:
         return make_element("p", "no pods", cls="soft")
     head = make_element(

@@ -22,7 +22,7 @@ from avactl.kube import http_server
 from avactl.kube.listen import split_address
 from avactl.workbench.jobs.dashboard import pages
 from avactl.workbench.jobs.dashboard.markup import Markup
-from avactl.workbench.jobs.dashboard.source import Source
+from avactl.workbench.jobs.dashboard.source import DashboardSource
 
 _SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -50,7 +50,7 @@ def is_loopback(listen: str) -> bool:
 class Dashboard:
     """The pages, and who may see them."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: DashboardSource) -> None:
         self._source = source
         self._token = secrets.token_urlsafe(24)
         self._hosts: frozenset[str] = frozenset()
@@ -164,7 +164,7 @@ def _utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-async def serve(source: Source, listen: str, told: Callable[[str], None]) -> None:
+async def serve(source: DashboardSource, listen: str, told: Callable[[str], None]) -> None:
     """Serve until cancelled; `told` gets the address. Raises ListenError."""
     runner, address = await Dashboard(source).start(listen)
     told(address)

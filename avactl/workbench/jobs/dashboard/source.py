@@ -10,7 +10,7 @@ from avactl.scheduler.inspection import usage
 from avactl.scheduler.inspection.cluster_view import ClusterView
 from avactl.scheduler.inspection.pool_svg import draw
 from avactl.workbench.jobs.dashboard.markup import Markup
-from avactl.workbench.jobs.state import TrainingJob
+from avactl.workbench.jobs.state import TrainingJobState
 from avactl.workbench.jobs.view import JobsView
 
 _EXPLAIN_INTERVAL_S = 5.0
@@ -20,24 +20,24 @@ _DRAW_INTERVAL_S = 2.0
 _STYLE_ELEMENT = re.compile(r"<style>.*?</style>", re.DOTALL)
 
 
-class Cluster(NamedTuple):
+class ClusterSource(NamedTuple):
     """State that only those see who may read nodes and all pods."""
 
     name: str
-    teams: list[usage.Team]
-    pools: list[usage.Pool]
+    teams: list[usage.TeamLine]
+    pools: list[usage.PoolUsage]
     gpus: Markup
     """The GPUs of all nodes with their jobs, as SVG."""
 
 
-class Source:
+class DashboardSource:
     """Views that follow the cluster."""
 
     def __init__(self, jobs: JobsView, cluster: ClusterView | None) -> None:
         """`cluster`: None if the caller may not read nodes and all pods."""
         self.view, self._cluster = jobs, cluster
         self._drawn = float("-inf")
-        self._drawing: Cluster | None = None
+        self._drawing: ClusterSource | None = None
 
     async def follow(self) -> None:
         """Keep the views up to date until cancelled."""
@@ -52,11 +52,11 @@ class Source:
             await asyncio.sleep(_EXPLAIN_INTERVAL_S)
             await self.view.explain_quietly()
 
-    def jobs(self) -> list[TrainingJob]:
+    def jobs(self) -> list[TrainingJobState]:
         """Return all jobs that the caller may see."""
         return self.view.jobs()
 
-    def cluster(self) -> Cluster | None:
+    def cluster(self) -> ClusterSource | None:
         """Return quotas, pools and GPUs; None if the caller may not see them."""
         view = self._cluster
         if view is None:
@@ -67,5 +67,5 @@ class Source:
             # The style is in the page's own style sheet: the content security policy forbids inline ones.
             svg = Markup(_STYLE_ELEMENT.sub("", draw(view.cache)))
             found = usage.teams(view.cache, view.pods()), usage.pools(view.cache)
-            self._drawing, self._drawn = Cluster(view.cluster, *found, svg), now
+            self._drawing, self._drawn = ClusterSource(view.cluster, *found, svg), now
         return self._drawing
