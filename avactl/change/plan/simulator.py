@@ -90,25 +90,25 @@ class SimulatedCluster:
     def put_objects(self, objects: Mapping[str, Sequence[Body]]) -> None:
         """Add or update objects other than pods, by the name of their resource."""
         cache = self.cache
-        puts = {
-            "configmaps": self._configs.put,
-            "namespaces": resources.namespaces(cache).put,
-            "nodes": self.put_node,
-            "resourceslices": resources.slices(cache).put,
-            "deviceclasses": resources.device_classes(cache).put,
-            "resourceclaims": self._put_claim,
-            "poddisruptionbudgets": self.budgets.put,
-            **{watch.resource: watch.store.put for watch in self.constraints.watches()},
-            "persistentvolumeclaims": self._put_volume_claim,
-        }
-        for resource, put in puts.items():
+        # A constraint may watch what others read, too.
+        puts = [
+            ("configmaps", self._configs.put),
+            ("namespaces", resources.namespaces(cache).put),
+            ("nodes", self.put_node),
+            ("resourceslices", resources.slices(cache).put),
+            ("deviceclasses", resources.device_classes(cache).put),
+            ("resourceclaims", self._put_claim),
+            ("poddisruptionbudgets", self.budgets.put),
+            *((watch.resource, watch.store.put) for watch in self.constraints.watches()),
+            ("persistentvolumeclaims", self._note_volume_claim),
+        ]
+        for resource, put in puts:
             for item in objects.get(resource, ()):
                 with _object_of(resource, item):
                     put(item)
 
-    def _put_volume_claim(self, item: Body) -> None:
+    def _note_volume_claim(self, item: Body) -> None:
         self._volume_claims.add(f"{item['metadata']['namespace']}/{item['metadata']['name']}")
-        self.cache.volumes.put_claim(item)
 
     def _put_leaf(self, team: str, leaf: TeamQuota | None) -> None:
         if leaf is None:

@@ -56,7 +56,7 @@ def _scalar_values(value: Any, types: Collection[type]) -> Iterator[tuple[Path, 
     for key, inner in entries:
         if type(inner) in types:
             yield (key,), inner
-        else:
+        elif isinstance(inner, dict | list):
             # Paths grow on the way out, because few values are of these types.
             for path, scalar in _scalar_values(inner, types):
                 yield (key, *path), scalar

@@ -87,6 +87,8 @@ class CachedDatasets(Constraint):
 
     def check_ready(self, pod: PodInfo) -> None:
         """Return if the pod may start. Raises ReportedWaitError, and RuleError for an invalid annotation."""
+        if not pod.annotations:
+            return
         self._check_locality(pod)
         annotation = pod.annotations.get(START_WHEN_WARM.name)
         if not annotation:

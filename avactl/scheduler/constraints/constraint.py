@@ -116,5 +116,9 @@ class Constraint:
 
     def only_nodes(self, mask: Mask, others: str) -> NodeFilter:
         """Return the filter of a mask; `others` says what is wrong with the other nodes, for the reason."""
-        count = int((~mask & (self.tables.state.capacity[:, 0] >= 0)).sum())
+        count = self.count_excluded(~mask)
         return NodeFilter(mask, f"{count} {others}" if count else "")
+
+    def count_excluded(self, excluded: Mask) -> int:
+        """Return the number of nodes in a mask. A slot without a node has a negative capacity."""
+        return int((excluded & (self.tables.state.capacity[:, 0] >= 0)).sum())

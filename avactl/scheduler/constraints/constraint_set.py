@@ -34,6 +34,9 @@ class ConstraintSet:
         self._ready = [each for each in self._all if type(each).check_ready is not Constraint.check_ready]
         self._filters = [each for each in self._all if type(each).filter_nodes is not Constraint.filter_nodes]
         self._scorers = [each for each in self._all if type(each).score_nodes is not Constraint.score_nodes]
+        self._outweighing = [
+            each for each in self._all if type(each).outweighs_closeness is not Constraint.outweighs_closeness
+        ]
 
     def get(self, kind: type[_Kind]) -> _Kind:
         """Return the constraint of a class."""
@@ -88,7 +91,7 @@ class ConstraintSet:
 
     def outweigh_closeness(self, pods: Iterable[PodInfo]) -> bool:
         """Return True if members of a gang are placed by their weights first, and close together only as a fallback."""
-        return any(constraint.outweighs_closeness(pod) for constraint in self._scorers for pod in pods)
+        return any(constraint.outweighs_closeness(pod) for constraint in self._outweighing for pod in pods)
 
     def score_nodes(self, pod: PodInfo) -> Floats | None:
         """Return the weight of each slot; None: all are equal. Raises RuleError."""

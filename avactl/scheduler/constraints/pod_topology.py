@@ -261,7 +261,6 @@ class PodTopology(Constraint, ChangeListener):
         if not self.restricts(pod):
             return ALL_NODES
         mask: Mask = np.ones(len(self.tables.state.free), np.bool_)
-        alive = self.tables.state.capacity[:, 0] >= 0
         reasons = []
         for words, part in (
             ("host ports in use", self._free(pod.shape.ports, self._ports)),
@@ -272,9 +271,9 @@ class PodTopology(Constraint, ChangeListener):
             ("topology spread over maxSkew", self._even(pod)),
         ):
             if part is not None:
-                lost = int((mask & ~part & alive).sum())
-                if lost:
-                    reasons.append(f"{lost} {words}")
+                excluded = self.count_excluded(mask & ~part)
+                if excluded:
+                    reasons.append(f"{excluded} {words}")
                 mask &= part
         return NodeFilter(mask, ", ".join(reasons))
 

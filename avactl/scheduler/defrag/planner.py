@@ -100,8 +100,8 @@ def for_unit(view: ClusterView, unit: QueuedPodGroup) -> DefragPlan:
     pods = waiting[:need]
     requests = {}
     for pod in pods:
-        if _pinned_reason(view, pod):
-            raise NoPlanError(f"{_pinned_reason(view, pod)}: not supported by defrag")
+        if pinned := _pinned_reason(view, pod):
+            raise NoPlanError(f"{pinned}: not supported by defrag")
         if pod.shape.refused:
             raise NoPlanError(pod.shape.refused)
         try:

@@ -26,8 +26,7 @@ MAX_NODES = 200_000
 MAX_DEPTH = 64
 """Deepest nesting of mappings and lists. The kinds need eight levels."""
 
-_PLAIN, _QUOTED, _MERGE = "p", "s", "m"
-_STR_TAG = "tag:yaml.org,2002:str"
+_PLAIN, _QUOTED = "p", "s"
 _KNOWN_TAGS = {
     f"tag:yaml.org,2002:{name}": name for name in ("str", "int", "float", "bool", "null", "map", "seq", "merge")
 }

@@ -100,7 +100,8 @@ def scheduler_policy(item: Item[ClusterSpec]) -> list[Manifest]:
     claim, before = "object.spec.?claimRef", "oldObject.spec.?claimRef"
     bound, status = written_by(Writer.SCHEDULER_BINDING), written_by(Writer.SCHEDULER_STATUS)
     allowed = " || ".join(f"k == '{name}'" for name in bound)
-    own_annotations = [name for name in status if name in written_only_by_scheduler()]
+    exclusive = written_only_by_scheduler()
+    own_annotations = [name for name in status if name in exclusive]
     same = " && ".join(
         f"({before}.?{key}.orValue('') == '' || {claim}.?{key}.orValue('') == {before}.?{key}.orValue(''))"
         for key in ("namespace", "name")
