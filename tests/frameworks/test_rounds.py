@@ -14,6 +14,54 @@ from tools.waiting import wait_until
 
 pytestmark = pytest.mark.frameworks
 
+TRAIN = """
+import gc, sys, torch, avactl_worker
+import torch.distributed as dist
+from avactl_worker import torch_group
+
+def fail(*_, **__):
+    raise RuntimeError("two workers on one GPU")
+
+if "fail" in sys.argv:
+    dist.all_reduce = fail
+with avactl_worker.connect() as master:
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    group = torch_group.group(master, [model, optimizer])
+    data = master.dataset("train", 64, records_per_task=16)
+    for step in group.batches(data, 16, lambda _, start, end: range(start, end)):
+        gc.collect()
+        dist.new_group()
+        with step:
+            model(torch.ones(4)).sum().backward()
+            torch_group.average(step, model.parameters())
+            optimizer.step()
+    print("steps", group.step)
+"""
+
+
+def train(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run TRAIN with one worker to its end."""
+    command = [str(build_environment() / "python"), "-c", TRAIN, *words]
+    with ElasticJob(folder, workers=0, records=1, records_per_task=1) as job:
+        env = {**environment(), "AVACTL_MASTER": job.address, "AVACTL_WORKER": "worker-0"}
+        return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=LIMIT)
+
+
+def test_the_store_of_a_round_answers_after_its_set_up(tmp_path: Path) -> None:
+    """Each new group asks it, as nccl does when it connects."""
+    done = train(tmp_path)
+    assert done.stdout == "steps 4\n", done.stderr
+
+
+def test_a_failure_that_comes_in_every_round_ends_training(tmp_path: Path) -> None:
+    done = train(tmp_path, "fail")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].endswith(
+        "RuntimeError: torch.distributed failed 5 times in a row: two workers on one GPU"
+    )
+    assert "[rank0]: [rank0]" not in done.stderr
+
 
 def test_a_peer_that_stops_inside_a_sum_of_gradients(tmp_path: Path) -> None:
     """Its connections stay open: the survivor gives the sum up, goes on alone, and ends."""

@@ -8,9 +8,11 @@ from __future__ import annotations
 import ctypes
 import logging
 import select
+import sys
 import time
+from collections import deque
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Callable, Iterable
+from typing import TYPE_CHECKING, Any, Callable, Iterable, NoReturn
 
 import torch  # type: ignore[import-not-found,unused-ignore]
 import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]
@@ -28,10 +30,19 @@ log = logging.getLogger("avactl_worker")
 
 _SETUP = timedelta(seconds=30)
 """For the set-up, in which a peer that stops cannot be noticed otherwise."""
-_ATTEMPTS = 5
-"""Failures of torch.distributed in a row, after which it is not because of peers that are lost."""
+_MAX_FAILURES = 5
+"""Failures of torch.distributed without a step between them and without a lost peer, after which training fails."""
+_KEPT_STORES = 64
+"""The latest ones stay alive, because C++ holds only its own half of a store: nccl, which connects late and looks into
+the store from threads of its own, would find no methods in it."""
+_NEWS_S = 5.0
+"""Seconds after a failure in which the master tells of a peer that is lost."""
 _SHORTEST, _LONGEST = 0.0002, 0.002
 """Seconds between two looks at a collective."""
+_failures: list[str] = []
+"""Failures since the last step. torch.distributed has one process group for the whole process."""
+_excepthook = sys.excepthook
+"""The hook before torch.distributed's. It wraps the one that it finds, anew in each round."""
 _abandoned: list[tuple[Any, Any]] = []
 """Process groups, each with a collective that is not completed."""
 
@@ -46,7 +57,7 @@ def group(
     """
     found = master.group(state, least)
     chosen = backend or ("nccl" if torch.cuda.is_available() else "gloo")
-    found.each_round(_Connector(master.session, chosen, timedelta(seconds=timeout)).connect)
+    found.each_round(_Connector(found, master.session, chosen, timedelta(seconds=timeout)).connect)
     return found
 
 
@@ -88,37 +99,49 @@ def average(step: Step, parameters: Iterable[Any], *metrics: Any) -> list[float]
 class _Connector:
     """Sets torch.distributed up."""
 
-    def __init__(self, session: Session, backend: str, timeout: timedelta) -> None:
-        self._session, self._backend, self._timeout = session, backend, timeout
-        self._failures = 0
+    def __init__(self, group: Group, session: Session, backend: str, timeout: timedelta) -> None:
+        self._group, self._session, self._backend, self._timeout = group, session, backend, timeout
+        self._step = -1
+        self._stores: deque[_Store] = deque(maxlen=_KEPT_STORES)
 
     def connect(self, current: Round) -> Callable[[], None]:
-        """Join the process group of a round. Raises RoundEnded."""
+        """Join the process group of a round. Raises RoundEnded, and RuntimeError if torch.distributed never works."""
+        if self._group.step != self._step:
+            self._step = self._group.step
+            _failures.clear()
         place = current.place
+        global _excepthook
+        _excepthook = sys.excepthook
+        store = _Store(self._session, place.revision)
+        self._stores.append(store)
         try:
-            dist.init_process_group(
-                self._backend,
-                store=_Store(self._session, place.revision),
-                rank=place.rank,
-                world_size=place.size,
-                timeout=_SETUP,
-            )
-            # With gloo, this connects what is connected when it is needed; with nccl, too.
-            _finish(lambda: dist.all_reduce(_probe(self._backend), async_op=True), current)
-            change = getattr(dist, "set_timeout", None) or dist.distributed_c10d._set_pg_timeout  # of older versions
-            change(self._timeout)
+            dist.init_process_group(self._backend, store=store, rank=place.rank, world_size=place.size, timeout=_SETUP)
         except Exception as error:
             _destroy()
-            current.check()
-            self._failures += 1
-            if self._failures >= _ATTEMPTS:
-                raise
-            raise RoundEnded(f"torch.distributed: {error}") from None
-        except RoundEnded:
+            _explain(error, current)
+        try:
+            # With gloo, this connects what is connected when it is needed; with nccl, too.
+            _finish(lambda: dist.all_reduce(_probe(self._backend), async_op=True), current)
+        except BaseException:
             _destroy()
             raise
-        self._failures = 0
+        change = getattr(dist, "set_timeout", None) or dist.distributed_c10d._set_pg_timeout  # of older versions
+        change(self._timeout)
         return _destroy
+
+
+def _explain(error: Exception, current: Round) -> NoReturn:
+    """Raise RoundEnded for a failure of torch.distributed; the failure itself if it is not the first of its kind.
+
+    torch.distributed notices a lost peer before the master tells of it. Other failures, such as two workers on one GPU,
+    come again in each round.
+    """
+    select.select([current], [], [], _NEWS_S)
+    current.check()
+    _failures.append(str(error))
+    if len(_failures) >= _MAX_FAILURES:
+        raise RuntimeError(f"torch.distributed failed {len(_failures)} times in a row: {error}") from error
+    raise RoundEnded(f"torch.distributed: {error}") from None
 
 
 def _probe(backend: str) -> Any:
@@ -137,8 +160,7 @@ def _finish(begin: Callable[[], Any], current: Round) -> None:
             pause = min(2 * pause, _LONGEST)
         work.wait()
     except RuntimeError as error:
-        current.check()
-        raise RoundEnded(f"torch.distributed: {error}") from None
+        _explain(error, current)
     finally:
         if work is not None and not work.is_completed():
             _abandon(dist.group.WORLD, work)
@@ -159,6 +181,8 @@ def _destroy() -> None:
         if work.is_completed():
             _abandoned.remove((world, work))
             ctypes.pythonapi.Py_DecRef(ctypes.py_object(world))
+    if sys.excepthook.__module__ == dist.distributed_c10d.__name__:
+        sys.excepthook = _excepthook
     if not dist.is_initialized():
         return
     try:
