@@ -163,7 +163,7 @@ class World:
 
     # -- waiting ---------------------------------------------------------------------------------------------------
 
-    def wait(self, what: Callable[[], T], patience: float = PATIENCE) -> T:
+    def wait(self, what: Callable[[], T | None], patience: float = PATIENCE) -> T:
         """Return the first true value."""
         return wait_until(what, timeout=patience, details=lambda: f"{self.status()}\n{self.log.read_text()[-3000:]}")
 

@@ -175,7 +175,9 @@ spec:
             true,
             timeout=patience,
             details=self._situation,
-            failed=lambda: [process.args for process in self._processes if process.poll() is not None],
+            failed=lambda: [
+                f"the daemon ended with {code}" for each in self._processes if (code := each.poll()) is not None
+            ],
         )
 
     def _situation(self) -> str:
