@@ -29,15 +29,37 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update", action="store_true", help="write golden files instead of comparing with them")
 
 
+LONG_GROUPS = ("scheduler", "serving", "cache", "delivery", "reconcile", "alluxio", "jobs", "tests.kinds.test_tenancy")
+"""Groups that take minutes, the longest first."""
+
+
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Group the tests that share a fixture of their module: another worker would set it up once more."""
+    """Group the tests that share a fixture of their module or package: another worker would set it up once more.
+
+    Long groups begin first and single tests last (with `--no-loadscope-reorder`), so that no worker ends alone.
+    """
     for item in items:
-        if not isinstance(item, pytest.Function) or item.get_closest_marker("xdist_group") is not None:
-            continue
-        found = item._fixtureinfo.name2fixturedefs.values()
-        if any(each.scope == "module" for definitions in found for each in definitions):
-            item.add_marker(pytest.mark.xdist_group(item.module.__name__))
+        if not item.get_closest_marker("xdist_group") and (name := _shared_fixture(item)):
+            item.add_marker(pytest.mark.xdist_group(name))
+    items.sort(key=_turn)
+
+
+def _shared_fixture(item: pytest.Item) -> str:
+    """Return the name of a test's package or module, if it uses a fixture of that scope; "" for none."""
+    if not isinstance(item, pytest.Function):
+        return ""
+    definitions = [each for several in item._fixtureinfo.name2fixturedefs.values() for each in several]
+    packages = [Path(each.baseid).name for each in definitions if each.scope == "package"]
+    modules = [item.module.__name__ for each in definitions if each.scope == "module"]
+    return next(iter([*packages, *modules]), "")
+
+
+def _turn(item: pytest.Item) -> int:
+    """Return when a test runs: groups by their length, then other groups, then single tests."""
+    if not (mark := item.get_closest_marker("xdist_group")):
+        return len(LONG_GROUPS) + 1
+    return LONG_GROUPS.index(mark.args[0]) if mark.args[0] in LONG_GROUPS else len(LONG_GROUPS)
 
 
 def pytest_collection() -> None:

@@ -1,12 +1,13 @@
 """Fork processes of the command line from one that has imported what most commands need.
 
-`tests/forked.py` starts this file and sends requests over the inherited socket `sys.argv[1]`. What a command imports
-by itself (`avactl.cli.*` and the packages behind it) is still imported in each process.
+`tests/forked.py` starts this file and sends requests over the inherited socket `sys.argv[1]`. What other commands than
+those of daemons import by themselves (`avactl.cli.*` and the packages behind it) is still imported in each process.
 """
 
 from __future__ import annotations
 
 import gc
+import importlib
 import json
 import os
 import runpy
@@ -16,6 +17,7 @@ import socket
 import sys
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import aiohttp  # noqa: F401 - for the imports, here and below
 import orjson  # noqa: F401
@@ -27,6 +29,14 @@ import avactl.compiler.driver  # noqa: F401
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # a process with threads must not be forked
 import numpy  # noqa: F401
 
+_DAEMONS = {
+    "cache": "avactl.daemons.cache.daemon",
+    "delivery": "avactl.daemons.delivery.daemon",
+    "reconcile": "avactl.apply.reconcile.daemon",
+    "scheduler": "avactl.scheduler.daemon",
+    "serving": "avactl.daemons.serving.daemon",
+}
+"""Modules by command, imported here before its first process is forked: they take most of the time of a start."""
 LENGTH = 8
 """Bytes of a request's length, before it."""
 DESCRIPTORS = 4
@@ -67,6 +77,11 @@ def _serve(requests: socket.socket) -> Request | None:
             if received is None:
                 return None
             request, (*streams, reply) = received
+            if daemon := _DAEMONS.pop(next(iter(request[0]), ""), None):
+                importlib.import_module(daemon)
+                gc.freeze()
+            if len(list(Path("/proc/self/task").iterdir())) > 1:
+                raise RuntimeError("an import has started a thread, and the process would be forked without it")
             process = os.fork()
             if process == 0:
                 signal.set_wakeup_fd(-1)

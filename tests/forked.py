@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryFile
+from typing import IO, Any
 
 from tests.fork_server import LENGTH
 
@@ -55,12 +57,52 @@ class _Server:
 _server = cache(_Server)
 
 
+class Process:
+    """A forked process, with what tests use of `subprocess.Popen`."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+        with channel.makefile("rb", buffering=0) as lines:
+            self.pid = int(lines.readline())
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Return the exit code, None while the process runs."""
+        with suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end and return the exit code. Raises subprocess.TimeoutExpired."""
+        if self.returncode is None:
+            ready = select.poll()
+            ready.register(self._channel, select.POLLIN)
+            if not ready.poll(None if timeout is None else 1000 * timeout):
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0)
+            with self._channel, self._channel.makefile("rb", buffering=0) as lines:
+                self.returncode = int(lines.readline())
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless the process has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+
 def run(
     words: Sequence[str], *, cwd: Path | None = None, env: Mapping[str, str] | None = None, timeout: float | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run `avactl WORDS` to its end, without input; like `subprocess.run` with captured text."""
     env = os.environ if env is None else env
-    if any(env.get(name) != os.environ.get(name) for name in {*env, *os.environ} if name.startswith(_AT_START)):
+    if _needs_start(env):
         return subprocess.run(
             [*COMMAND, *words],
             cwd=cwd,
@@ -72,17 +114,31 @@ def run(
             timeout=timeout,
         )
     with ExitStack() as stack:
-        nothing = stack.enter_context(Path(os.devnull).open("rb"))
         output, errors = (stack.enter_context(TemporaryFile("w+", encoding="utf-8", newline="")) for _ in range(2))
-        streams = [nothing.fileno(), output.fileno(), errors.fileno()]
-        with _server().start(words, cwd, env, streams) as told, told.makefile() as lines:
-            process = int(lines.readline())
-            told.settimeout(timeout)
-            try:
-                code = int(lines.readline())
-            except BaseException:
-                os.kill(process, signal.SIGKILL)
-                raise
+        process = _fork(words, cwd, env, output, errors)
+        try:
+            code = process.wait(timeout)
+        except BaseException:
+            process.kill()
+            raise
         for stream in (output, errors):
             stream.seek(0)
         return subprocess.CompletedProcess([*COMMAND, *words], code, output.read(), errors.read())
+
+
+def start(
+    words: Sequence[str], *, log: IO[bytes], cwd: Path | None = None, env: Mapping[str, str] | None = None
+) -> Process:
+    """Start `avactl WORDS` without input; both streams go to a log."""
+    env = os.environ if env is None else env
+    assert not _needs_start(env)
+    return _fork(words, cwd, env, log, log)
+
+
+def _fork(words: Sequence[str], cwd: Path | None, env: Mapping[str, str], output: IO[Any], errors: IO[Any]) -> Process:
+    with Path(os.devnull).open("rb") as nothing:
+        return Process(_server().start(words, cwd, env, [nothing.fileno(), output.fileno(), errors.fileno()]))
+
+
+def _needs_start(env: Mapping[str, str]) -> bool:
+    return any(env.get(name) != os.environ.get(name) for name in {*env, *os.environ} if name.startswith(_AT_START))

@@ -45,3 +45,27 @@ def test_groups_hold(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch)
     pytester.runpytest_subprocess("-n", "2", "--dist", "loadgroup").assert_outcomes(passed=12)
     assert len(set((pytester.path / "marked").read_text().split())) == 1
     assert len((pytester.path / "clusters").read_text().split()) == 1
+
+
+def test_long_groups_begin_and_single_tests_end(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    pytester.makeconftest("from tests.conftest import pytest_collection_modifyitems")
+    package = pytester.mkpydir("serving")
+    (package / "conftest.py").write_text("import pytest\n@pytest.fixture(scope='package')\ndef plane(): pass\n")
+    (package / "test_b.py").write_text("def test_single(): pass\ndef test_of_package(plane): pass\n")
+    pytester.makepyfile(
+        test_a="""
+    import pytest
+
+    def test_single(): pass
+
+    @pytest.mark.xdist_group("small")
+    def test_small(): pass
+
+    @pytest.mark.xdist_group("scheduler")
+    def test_long(): pass
+        """
+    )
+    lines = pytester.runpytest_subprocess("--collect-only", "-q", "-n", "0").outlines
+    names = [line.partition("::")[2].partition("@")[0] for line in lines if "::" in line]
+    assert names == ["test_long", "test_of_package", "test_small", "test_single", "test_single"]

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import os
 import signal
 import subprocess
-import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -79,7 +77,7 @@ class World:
     def __init__(self, plane: ControlPlane, kube: KubeClient, namespace: str, cluster: Alluxio, folder: Path) -> None:
         self.kube, self.namespace, self.cluster = kube, namespace, cluster
         self._plane, self._folder = plane, folder
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[forked.Process] = []
         self.log = folder / "daemon.log"
 
     # -- objects ---------------------------------------------------------------------------------------------------
@@ -143,24 +141,11 @@ class World:
 
     # -- processes -------------------------------------------------------------------------------------------------
 
-    def start(self, *options: str) -> subprocess.Popen[bytes]:
+    def start(self, *options: str) -> forked.Process:
         """Start a daemon."""
-        command = [
-            sys.executable,
-            "-m",
-            "avactl.cli.main",
-            "cache",
-            "run",
-            "--namespace",
-            self.namespace,
-            "--kubeconfig",
-            str(self._plane.kubeconfig),
-            "--interval",
-            "0.3",
-            *options,
-        ]
+        where = ("--namespace", self.namespace, "--kubeconfig", str(self._plane.kubeconfig))
         with self.log.open("ab") as log:
-            process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=log)
+            process = forked.start(["cache", "run", *where, "--interval", "0.3", *options], log=log, cwd=ROOT)
         self._processes.append(process)
         return process
 
@@ -178,7 +163,7 @@ class World:
 
     # -- waiting ---------------------------------------------------------------------------------------------------
 
-    def wait(self, what: Callable[[], T], patience: float = PATIENCE) -> T:
+    def wait(self, what: Callable[[], T | None], patience: float = PATIENCE) -> T:
         """Return the first true value."""
         return wait_until(what, timeout=patience, details=lambda: f"{self.status()}\n{self.log.read_text()[-3000:]}")
 

@@ -84,7 +84,7 @@ class Clicks:
     def __init__(self, world: World, s3: str) -> None:
         self.world, self.store, self._s3 = world, open_store("s3://data", s3), s3
         (world.folder / "often.py").write_text(OFTEN)
-        world.program = [str(world.folder / "often.py")]
+        world.program = world.folder / "often.py"
         (world.folder / "pods" / "stream.py").write_text(STREAM)
 
     def batch(self, number: int, noise: float = 0.2, how: str = "whole") -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from avactl.contracts.delivery import PipelineState
 from avactl.daemons.delivery.plans import read_state
+from tests import forked
 from tests.delivery.kubelet import Kubelet
 from tests.kinds.compiling import DIGEST
 from tools.controlplane import ControlPlane, KubeClient
@@ -123,11 +124,12 @@ class World:
     def __init__(self, plane: ControlPlane, kube: KubeClient, team: str, folder: Path, s3: str) -> None:
         self.plane, self.kube, self.team, self.folder = plane, kube, team, folder
         self.remote, self.work = folder / "specs.git", folder / "work"
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._processes: dict[str, forked.Process | subprocess.Popen[bytes]] = {}
         self._environment = {**KEYS, "AWS_ENDPOINT_URL": s3, "AWS_ALLOW_HTTP": "true"}
         self.delivery_options: list[str] = []
         self.serving_options: list[str] = []
-        self.program = ["-m", "avactl.cli.main"]
+        self.program: Path | None = None
+        """A program that runs the command line with changes, in place of it."""
         (folder / "pods").mkdir()
         (folder / "pods" / "train.py").write_text(TRAIN)
         (folder / "pods" / "evaluate.py").write_text(EVALUATE)
@@ -249,9 +251,11 @@ class World:
         }[name]
         environment = {**os.environ, "XDG_CACHE_HOME": str(self.folder / f"{name}-cache")}
         with (self.folder / f"{name}.log").open("ab") as log:
-            self._processes[name] = subprocess.Popen(
-                [sys.executable, *self.program, *words], stdout=log, stderr=log, env=environment
-            )
+            if self.program is None:
+                self._processes[name] = forked.start(words, log=log, env=environment)
+            else:
+                command = [sys.executable, str(self.program), *words]
+                self._processes[name] = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
 
     def kill(self, name: str) -> None:
         """Kill a daemon with SIGKILL."""

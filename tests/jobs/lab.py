@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -67,11 +66,9 @@ class Lab:
         self.kubelet = Kubelet(plane.layout.certificate("kube-apiserver"))
         for number in range(2):
             self._node(f"node-{number}")
-        command = [sys.executable, "-m", "avactl.cli.main", "scheduler", "--config", str(policy)]
+        words = ["scheduler", "--config", str(policy), "--kubeconfig", str(self._scheduler_config)]
         with (folder / "scheduler.log").open("wb") as log:
-            self._scheduler = subprocess.Popen(
-                [*command, "--kubeconfig", str(self._scheduler_config)], stdout=log, stderr=log
-            )
+            self._scheduler = forked.start(words, log=log)
 
     def close(self) -> None:
         self._scheduler.kill()

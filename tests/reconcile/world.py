@@ -68,7 +68,7 @@ class World:
         """Part of the names of the test's namespaces: those of the test before may still be going."""
         self.repository = folder / "repository"
         self.kubeconfig = plane.kubeconfig
-        self.running: list[subprocess.Popen[bytes]] = []
+        self.running: list[forked.Process] = []
 
     def end(self) -> None:
         """Nothing that has a mark is left; namespaces go by themselves."""
@@ -135,11 +135,10 @@ class World:
         """Run the command to its end."""
         return forked.run(self.command(*arguments), env=self.environment(), timeout=patience(300))
 
-    def start(self, *arguments: str, log: str = "log", path: str = "") -> subprocess.Popen[bytes]:
+    def start(self, *arguments: str, log: str = "log", path: str = "") -> forked.Process:
         """Start the command; it is killed after the test."""
-        words, environment = [*forked.COMMAND, *self.command(*arguments, path=path)], self.environment()
         with (self.folder / log).open("ab") as output:
-            process = subprocess.Popen(words, env=environment, stdout=output, stderr=output)
+            process = forked.start(self.command(*arguments, path=path), log=output, env=self.environment())
         self.running.append(process)
         return process
 

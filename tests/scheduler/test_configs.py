@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import orjson
@@ -56,21 +56,26 @@ def edited(data: dict[str, Any], path: tuple[Any, ...], junk: Any) -> dict[str, 
     return data
 
 
-@pytest.mark.parametrize("given", [QUOTA, pool()], ids=["quota", "pool"])
-def test_whatever_is_read_can_be_scheduled_with(given: dict[str, Any]) -> None:
-    refused = 0
-    for path in places(given):
+def quota() -> dict[str, Any]:
+    return QUOTA
+
+
+@pytest.mark.parametrize("given", [quota, pool])
+def test_whatever_is_read_can_be_scheduled_with(given: Callable[[], dict[str, Any]]) -> None:
+    refused, original = 0, given()
+    for path in places(original):
         for junk in JUNK:
-            data = edited(given, path, junk)
-            made = offline.cache([offline.node("a")], [offline.pod("runs", 2, "a", "0,1")])
+            text = orjson.dumps(edited(original, path, junk))
             try:
-                if given is QUOTA:
-                    made.quotas.put_quota("vision", TeamQuota.from_leaf(load(TeamLeaf, orjson.dumps(data))))
-                else:
-                    made.put_pool(ConfiguredPool.from_facts(load(PoolFacts, orjson.dumps(data))))
+                read = load(TeamLeaf, text) if given is quota else load(PoolFacts, text)
             except DocumentError:
                 refused += 1
                 continue
+            made = offline.cache([offline.node("a")], [offline.pod("runs", 2, "a", "0,1")])
+            if isinstance(read, TeamLeaf):
+                made.quotas.put_quota("vision", TeamQuota.from_leaf(read))
+            else:
+                made.put_pool(ConfiguredPool.from_facts(read))
             made.rebuild()
             waits = made.put_pod(offline.pod("waits", 1, link="socket"))
             assert waits is not None

@@ -61,7 +61,7 @@ def test_the_reproduced_attacks_end_nothing(world: World) -> None:
 
 
 def test_honest_pods_are_scheduled_beside_hostile_ones(world: World) -> None:
-    _attack(world, 20, 8, seed=1)
+    _attack(world, 10, 8, seed=1)
 
 
 @pytest.mark.slow

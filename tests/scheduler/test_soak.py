@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import signal
-import subprocess
 import threading
 import time
 from collections import Counter
@@ -12,6 +11,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
+from tests import forked
 from tests.proxy import Ask, Proxy
 from tests.scheduler.auditor import Auditor, patient, unsettled, waiting
 from tests.scheduler.workload import Workload
@@ -45,9 +45,9 @@ class Chaos:
 
     def __init__(self, world: World, proxy: Proxy, seed: int) -> None:
         self._world, self._proxy, self._chance = world, proxy, random.Random(seed)
-        self._replicas: dict[str, tuple[str, subprocess.Popen[bytes]]] = {}
+        self._replicas: dict[str, tuple[str, forked.Process]] = {}
         """By token: the name in the Lease, and the process."""
-        self._dead: list[subprocess.Popen[bytes]] = []
+        self._dead: list[forked.Process] = []
         self._killed = threading.Event()
         self.kills: Counter[str] = Counter()
         self.others: Counter[str] = Counter()
@@ -94,7 +94,7 @@ class Chaos:
         self.kills[what if hit else "time"] += 1
         self._bury()
 
-    def _end(self, process: subprocess.Popen[bytes]) -> None:
+    def _end(self, process: forked.Process) -> None:
         self._dead.append(process)
         process.kill()
 

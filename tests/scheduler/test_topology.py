@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import forked
 from tests.hardware.topo_matrices import library_machine, render, rows
 from tests.kinds.compiling import DIGEST, apply, body, compiled
 from tests.scheduler import offline
@@ -29,7 +28,7 @@ metadata: {{name: dgx}}
 spec: {{cluster: main, machineType: dgx1-v100, count: 2, taints: [{{key: gpus, effect: NoSchedule}}]}}
 """
 CONDITION = "avactl.dev/TopologyMatches"
-COMMAND = [sys.executable, "-m", "avactl.cli.main", "topo", "watch"]
+WATCH = ["topo", "watch"]
 
 
 def pool_file(folder: Path) -> Path:
@@ -57,7 +56,7 @@ def matrix(*changes: tuple[int, int, str]) -> str:
 def test_what_a_machine_says(tmp_path: Path, output: str, code: int, said: str) -> None:
     (tmp_path / "matrix").write_text(output)
     more = ["--once", "--node", "n", "--pool", str(pool_file(tmp_path)), "--command", f"cat {tmp_path}/matrix"]
-    done = subprocess.run([*COMMAND, *more], capture_output=True, text=True, check=False)
+    done = forked.run([*WATCH, *more])
     assert (done.returncode, done.stderr) == (code, "")
     assert done.stdout.startswith(said)
 
@@ -71,7 +70,7 @@ def test_what_a_machine_says(tmp_path: Path, output: str, code: int, said: str) 
 )
 def test_a_command_that_fails_is_not_a_difference(tmp_path: Path, command: str, said: str) -> None:
     more = ["--once", "--node", "n", "--pool", str(pool_file(tmp_path)), "--command", command]
-    done = subprocess.run([*COMMAND, *more], capture_output=True, text=True, check=False)
+    done = forked.run([*WATCH, *more])
     assert done.stdout.startswith("Unknown: ")
     assert said in done.stdout
 
@@ -154,7 +153,8 @@ def test_the_condition_follows_the_machine(machine: World, tmp_path: Path) -> No
     machine.plane.write_kubeconfig(kubeconfig, token)
     output.write_text(matrix())
     more = ["--node", "a", "--pool", str(pool_file(tmp_path)), "--command", f"cat {output}", "--interval", "1"]
-    process = subprocess.Popen([*COMMAND, *more, "--kubeconfig", str(kubeconfig)], stderr=subprocess.DEVNULL)
+    with (tmp_path / "log").open("wb") as log:
+        process = forked.start([*WATCH, *more, "--kubeconfig", str(kubeconfig)], log=log)
     machine.running.append(process)
     machine.wait(lambda: condition(machine, "a").get("status") == "True")
     output.write_text(matrix((0, 1, "SYS")))

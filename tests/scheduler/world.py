@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
-import sys
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from tests import forked
 from tests.kinds.compiling import DIGEST, apply, body, compiled
 from tools.controlplane import ApiError, ControlPlane, KubeClient
 from tools.waiting import PATIENCE_S, wait_until
@@ -54,7 +53,7 @@ class World:
         self.kubeconfig = folder / "kubeconfig"
         plane.write_kubeconfig(self.kubeconfig, plane.service_account_token(SYSTEM, LEASE, 36_000))
         self.namespace = ""
-        self.running: list[subprocess.Popen[bytes]] = []
+        self.running: list[forked.Process] = []
         self._logs: list[Path] = []
         """Of the daemons that the test has started."""
 
@@ -111,14 +110,13 @@ class World:
 
     def start(
         self, *arguments: str, lease: str = LEASE, kubeconfig: Path | None = None, name: str = ""
-    ) -> subprocess.Popen[bytes]:
+    ) -> forked.Process:
         """Start a replica; in the Lease it goes by its name."""
-        command = [sys.executable, "-m", "avactl.cli.main", "scheduler", "--config", str(self.policy)]
-        command += ["--kubeconfig", str(kubeconfig or self.kubeconfig), "--lease", lease, *arguments]
+        words = ["scheduler", "--config", str(self.policy), "--kubeconfig", str(kubeconfig or self.kubeconfig)]
         log = self.folder / f"scheduler-{len(list(self.folder.iterdir()))}.log"
         environment = {**os.environ, "POD_NAME": name} if name else None
         with log.open("wb") as output:
-            process = subprocess.Popen(command, stderr=output, env=environment)
+            process = forked.start([*words, "--lease", lease, *arguments], log=output, env=environment)
         self.running.append(process)
         self._logs.append(log)
         return process
@@ -129,7 +127,7 @@ class World:
         lines = [line for log in self._logs for line in log.read_text().splitlines()]
         return [line for line in lines if any(words in line for words in own)]
 
-    def kill(self, process: subprocess.Popen[bytes]) -> None:
+    def kill(self, process: forked.Process) -> None:
         """kill -9."""
         process.send_signal(signal.SIGKILL)
         process.wait()

@@ -13,7 +13,7 @@ from tests.serving.world import World, node
 from tools.controlplane import ControlPlane
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def serving_plane(control_plane_binaries: None) -> Iterator[ControlPlane]:
     """A plane with the controller manager, Kubernetes' scheduler, two machines, HTTPRoutes and ScaledObjects."""
     users = {"member": ("tenants",)}  # of every team

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests import forked
 from tests.kinds.compiling import DIGEST, apply, compiled
 from tools.controlplane import ControlPlane, KubeClient
 from tools.waiting import PATIENCE_S, wait_until
@@ -42,7 +41,7 @@ class World:
         self.plane, self.kube, self.team, self.folder = plane, kube, team, folder
         self.log = folder / "daemon.log"
         self._config = folder / "daemon"
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[forked.Process] = []
         self.options: list[str] = []
         self.deploy("")
         plane.write_kubeconfig(self._config, plane.service_account_token("avactl-system", "avactl-serving", 36_000))
@@ -104,13 +103,11 @@ spec:
 
     # -- the daemon
 
-    def start(self) -> subprocess.Popen[bytes]:
+    def start(self) -> forked.Process:
         """Start the daemon."""
-        command = [sys.executable, "-m", "avactl.cli.main", "serving", "run", "--kubeconfig", str(self._config)]
+        words = ["serving", "run", "--kubeconfig", str(self._config), "--interval", "0.2", "--settle", "0.3"]
         with self.log.open("ab") as log:
-            process = subprocess.Popen(
-                [*command, "--interval", "0.2", "--settle", "0.3", *self.options], stdout=log, stderr=log
-            )
+            process = forked.start([*words, *self.options], log=log)
         self._processes.append(process)
         return process
 
@@ -178,7 +175,9 @@ spec:
             true,
             timeout=patience,
             details=self._situation,
-            failed=lambda: [process.args for process in self._processes if process.poll() is not None],
+            failed=lambda: [
+                f"the daemon ended with {code}" for each in self._processes if (code := each.poll()) is not None
+            ],
         )
 
     def _situation(self) -> str:
