@@ -28,6 +28,17 @@ def _text(path: Path) -> str:
     return path.read_bytes().decode("utf-8", "replace")
 
 
+def test_prose_is_wrapped() -> None:
+    """Lines of prose have at most 120 characters; tables, code, and targets of links may be longer."""
+    too_long = []
+    for path in tracked(":(glob)*.md", "docs/*.md", "avactl/*.md", "worker/*.md", "client/*.md"):
+        text = re.sub(r"^( *)```.*?^ *```$", lambda block: "\n" * block[0].count("\n"), _text(path), flags=re.M | re.S)
+        for number, line in enumerate(text.splitlines(), start=1):
+            if len(re.sub(r"\]\([^)]*\)", "]", line)) > 120 and not re.match(r"\s*(\||`[^`]*`\.?$)", line):
+                too_long.append(f"{path.relative_to(ROOT)}:{number}")
+    assert too_long == []
+
+
 def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
     found, seen = [], 0
     for path in tracked("avactl/*.py", "avactl/**/*.py"):
