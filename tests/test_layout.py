@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,15 @@ def test_all_distributions_have_one_version() -> None:
     import avactl
 
     assert {avactl_worker.__version__, avactl_client.__version__} == {avactl.__version__}
+
+
+def test_the_repository_has_one_url() -> None:
+    from avactl.program.explain.explain import REPOSITORY_URL
+
+    project = tomllib.loads(_text(ROOT / "pyproject.toml"))["project"]
+    contact = _text(ROOT / ".github/ISSUE_TEMPLATE/config.yml")
+    assert project["urls"] == {"Repository": REPOSITORY_URL}
+    assert f"url: {REPOSITORY_URL}/security/policy" in contact
 
 
 @pytest.mark.parametrize("file", [path.relative_to(ROOT) for path in tracked(".github/workflows/*.yml")], ids=str)
