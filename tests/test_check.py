@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.test_layout import ROOT
+from tools.check import _import_pattern, typed_files
 from tools.check import tests_named as named
 from tools.check import tests_of as chosen
 
@@ -25,7 +29,38 @@ def test_tests_that_import_what_changed_come_first() -> None:
     assert set(named("metrics")) <= set(files)
     assert chosen([ROOT / "tests/test_codes.py"]) == [ROOT / "tests/test_codes.py"]
     assert chosen([ROOT / "tools/demo.py"]) == []
+    assert chosen([ROOT / "tools/prometheus/__init__.py"]) != []
+    assert ROOT / "tests/test_waiting.py" in chosen([ROOT / "tools/waiting.py"])
+    assert set(named("layout")) <= set(chosen([ROOT / "worker/avactl_worker/__init__.py"]))
+    (sandbox,) = named("sandbox")
+    assert sandbox in chosen([ROOT / "tests/source/layers.py"])
     assert named("quota")[0] in chosen([ROOT / "avactl/kinds/quota/demand.py"])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import a.b",
+        "import os, a.b as c",
+        "from a import b",
+        "from a import x as y, b",
+        "from a import (\n    x,\n    b,\n)",
+        "from a.b import x",
+    ],
+)
+def test_all_forms_of_an_import_are_recognized(line: str) -> None:
+    assert re.search(rf"\b(?:{_import_pattern('a.b')})\b", line)
+
+
+@pytest.mark.parametrize("line", ["import a.bc", "from a import bc", "from a import x\nb = 1", "from aa import b"])
+def test_imports_of_other_modules_are_not(line: str) -> None:
+    assert not re.search(rf"\b(?:{_import_pattern('a.b')})\b", line)
+
+
+def test_types_are_checked_as_in_the_settings_of_mypy() -> None:
+    typed = ["avactl/__init__.py", "worker/avactl_worker/session.py", "tests/test_check.py"]
+    others = ["examples/elastic/train.py", "tests/golden/x.py", "worker/examples/x.py"]
+    assert typed_files([ROOT / name for name in typed + others]) == [ROOT / name for name in typed]
 
 
 NEW = """

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from avactl.diagnostics.codes import CODES
-from avactl.program.explain.explain import explain_text
+from avactl.program.explain.explain import REPOSITORY_URL, explain_text
 
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = ROOT / "tests" / "golden"
@@ -161,8 +161,17 @@ def test_a_text_has_its_code_as_its_only_heading() -> None:
 def test_explain_prints_the_text_of_a_code() -> None:
     printed = explain_text("not-owner")
     assert printed.startswith(f"not-owner\n  {CODES['not-owner']}\n\n  ")
-    assert "[security.md](docs/security.md#teams-in-git)" in printed
+    assert f"[security.md]({REPOSITORY_URL}/blob/main/docs/security.md#teams-in-git)" in printed
     assert "# not-owner" not in printed
+
+
+def test_links_of_texts_are_urls_of_files_of_the_repository() -> None:
+    links = [link for code in CODES for link in re.findall(r"\]\(([^)]*)\)", explain_text(code))]
+    assert links
+    for link in links:
+        file = link.removeprefix(f"{REPOSITORY_URL}/blob/main/").partition("#")[0]
+        assert file != link, link
+        assert (ROOT / file).is_file(), link
 
 
 def test_codes_and_meanings_have_their_form() -> None:

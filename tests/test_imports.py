@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import grimp
-
-
-def import_graph() -> dict[str, set[str]]:
-    """Return the modules that each module of `avactl` imports: also in functions, also under TYPE_CHECKING."""
-    graph = grimp.build_graph("avactl", exclude_type_checking_imports=False, cache_dir=None)
-    return {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+from tools.architecture import import_graph
 
 
 def cyclic_imports(graph: Mapping[str, set[str]]) -> dict[str, list[str]]:

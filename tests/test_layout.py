@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,17 @@ def _text(path: Path) -> str:
     return path.read_bytes().decode("utf-8", "replace")
 
 
+def test_prose_is_wrapped() -> None:
+    """Lines of prose have at most 120 characters; tables, code, and targets of links may be longer."""
+    too_long = []
+    for path in tracked(":(glob)*.md", "docs/*.md", "avactl/*.md", "worker/*.md", "client/*.md"):
+        text = re.sub(r"^( *)```.*?^ *```$", lambda block: "\n" * block[0].count("\n"), _text(path), flags=re.M | re.S)
+        for number, line in enumerate(text.splitlines(), start=1):
+            if len(re.sub(r"\]\([^)]*\)", "]", line)) > 120 and not re.match(r"\s*(\||`[^`]*`\.?$)", line):
+                too_long.append(f"{path.relative_to(ROOT)}:{number}")
+    assert too_long == []
+
+
 def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
     found, seen = [], 0
     for path in tracked("avactl/*.py", "avactl/**/*.py"):
@@ -48,6 +60,15 @@ def test_all_distributions_have_one_version() -> None:
     import avactl
 
     assert {avactl_worker.__version__, avactl_client.__version__} == {avactl.__version__}
+
+
+def test_the_repository_has_one_url() -> None:
+    from avactl.program.explain.explain import REPOSITORY_URL
+
+    project = tomllib.loads(_text(ROOT / "pyproject.toml"))["project"]
+    contact = _text(ROOT / ".github/ISSUE_TEMPLATE/config.yml")
+    assert project["urls"] == {"Repository": REPOSITORY_URL}
+    assert f"url: {REPOSITORY_URL}/security/policy" in contact
 
 
 @pytest.mark.parametrize("file", [path.relative_to(ROOT) for path in tracked(".github/workflows/*.yml")], ids=str)

@@ -16,6 +16,7 @@ from avactl.diagnostics.codes import CODES
 from avactl.program import registry
 from avactl.program.explain.introspect import fields_by_key, models_at
 from avactl.scheduler.metrics import REGISTRY
+from tools.site import reference
 from tools.site.links import relocate
 from tools.site.metrics import declared_metrics
 
@@ -69,6 +70,12 @@ def test_metrics_are_read_from_the_source_as_they_are_exported() -> None:
     assert declared["avactl_cache_warm_ratio"].labels == ("namespace", "dataset", "version")
     assert declared["avactl_master_tasks"].labels == ("dataset", "state")
     assert declared["avactl_master_workers_lost_total"].labels == ()
+
+
+def test_a_package_of_commands_without_a_title_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(reference._TITLES, "jobs")
+    with pytest.raises(LookupError, match="without a title: jobs"):
+        reference.reference_pages("https://git.example/a")
 
 
 @pytest.mark.parametrize(

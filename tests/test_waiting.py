@@ -44,7 +44,7 @@ def test_a_time_out_says_what_was_awaited_and_the_last_value() -> None:
 
 def test_what_cannot_come_true_is_not_waited_for() -> None:
     began = time.monotonic()
-    with pytest.raises(TimeoutError, match=r"waited in vain \(\['ended'\]\): the process is ready"):
+    with pytest.raises(TimeoutError, match=r"^gave up \(\['ended'\]\): the process is ready"):
         wait_until(lambda: False, "the process is ready", failed=lambda: ["ended"])
     assert time.monotonic() - began < patience()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import functools
 from pathlib import Path
 
 import grimp
@@ -25,14 +26,21 @@ def packages() -> list[str]:
     return [layer.removeprefix("avactl.") for layer in layers]
 
 
-def imports() -> set[tuple[str, str]]:
-    """Return pairs of packages of which one imports the other, also in a function or for types only."""
+@functools.cache
+def import_graph() -> dict[str, set[str]]:
+    """Return the modules that each module of `avactl` imports: also in functions, also under TYPE_CHECKING."""
     graph = grimp.build_graph("avactl", exclude_type_checking_imports=False, cache_dir=None)
+    return {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+
+
+def imports() -> set[tuple[str, str]]:
+    """Return pairs of packages of which one imports the other."""
     names = set(packages())
     pairs = {
         (importer.split(".")[1], imported.split(".")[1])
-        for importer in graph.modules - {"avactl"}
-        for imported in graph.find_modules_directly_imported_by(importer) - {"avactl"}
+        for importer, modules in import_graph().items()
+        for imported in modules
+        if "avactl" not in (importer, imported)
     }
     return {(one, other) for one, other in pairs if one != other and {one, other} <= names}
 

@@ -12,6 +12,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -26,8 +27,6 @@ ASSUMED_S = 0.01
 SLOW_S = 0.5
 """CPU seconds from which a test runs after the others, if there is time."""
 QUICK = "not controlplane and not engine and not slow and not e2e and not frameworks"
-TYPED = ("avactl", "components", "worker", "client", "tools", "benchmarks", "tests")
-"""Directories whose types are checked, as in pyproject.toml."""
 _RECORD = "check/seconds"
 
 
@@ -49,7 +48,7 @@ def tests_named(name: str) -> list[Path]:
 def tests_of(files: Sequence[Path]) -> list[Path]:
     """Return the test files for changed files: those that changed, import them, or have a name of their packages."""
     chosen = [path for path in files if path.name.startswith("test_")]
-    modules = [_module(path) for path in files if path.is_relative_to(ROOT / "avactl")]
+    modules = [_module(path) for path in files if path not in chosen]
     if modules:
         imported = re.compile("|".join(rf"\b(?:{_import_pattern(module)})\b" for module in modules))
         tests = sorted((ROOT / "tests").rglob("test_*.py"))
@@ -60,12 +59,33 @@ def tests_of(files: Sequence[Path]) -> list[Path]:
 
 
 def _module(path: Path) -> str:
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    if parts[0] in ("components", "worker", "client"):  # directories of further distributions
+        parts = parts[1:]
+    return ".".join(parts).removesuffix(".__init__")
 
 
 def _import_pattern(module: str) -> str:
     package, _, name = module.rpartition(".")
-    return rf"from {re.escape(module)} import|from {re.escape(package)} import (?:\w+, )*{name}"
+    return "|".join(
+        (
+            rf"from {re.escape(module)} import",
+            rf"import (?:[\w.]+(?: as \w+)?, )*{re.escape(module)}",
+            rf"from {re.escape(package)} import (?:\([^)]*|[^\n(]*)\b{name}",
+        )
+    )
+
+
+def typed_files(files: Sequence[Path]) -> list[Path]:
+    """Return the files whose types mypy checks."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["mypy"]
+    packages, excluded = set(settings["packages"]), re.compile("|".join(settings["exclude"]))
+    names = {path: path.relative_to(ROOT) for path in files}
+    return [
+        path
+        for path, name in names.items()
+        if not packages.isdisjoint(name.parts[:2]) and not excluded.search(name.as_posix())
+    ]
 
 
 def main() -> int:
@@ -81,7 +101,7 @@ def main() -> int:
         [tools / "ruff", "format", "--check", "--quiet", "."],
         [tools / "lint-imports"],
     ]
-    if typed := [path for path in changed if path.relative_to(ROOT).parts[0] in TYPED]:
+    if typed := typed_files(changed):
         commands.append([tools / "mypy", *typed])
     if tests:
         options = ["-n", "0", "-q", "-p", "tools.check", "--in-time", "-m", QUICK]

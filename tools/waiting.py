@@ -1,6 +1,6 @@
-"""Waiting in tests and benchmarks for what other processes, threads and tasks do.
+"""Waiting in tests and benchmarks for conditions that other processes, threads and tasks fulfil.
 
-A deadline is no measurement: it only ends a test that hangs, and says why. `AVACTL_PATIENCE=3` makes every deadline
+A deadline is not a measurement: it only stops a test that hangs, and says why. `AVACTL_PATIENCE=3` makes every deadline
 three times as long, for machines under load.
 """
 
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 PATIENCE_S = 120.0
-"""Default deadline: what takes a second on an idle machine can take a minute on one with eight test runs."""
+"""Default deadline: a second on an idle machine can become a minute on one with eight test runs."""
 _FIRST_POLL_S, _POLL_S = 0.002, 0.1
 _MAX_SHOWN_CHARS = 2000
 
@@ -83,8 +83,8 @@ def _message(
     reason: object,
     details: Callable[[], object] | None,
 ) -> str:
-    ended = f"in vain ({reason})" if reason else f"for {patience(timeout):g} s"
-    lines = [f"waited {ended}: {awaited or _source(condition)}", f"last value: {_shortened(repr(value))}"]
+    ended = f"gave up ({reason})" if reason else f"waited for {patience(timeout):g} s"
+    lines = [f"{ended}: {awaited or _source(condition)}", f"last value: {_shortened(repr(value))}"]
     return "\n".join([*lines, str(details())] if details is not None else lines)
 
 

@@ -90,7 +90,9 @@ def test_kinds_of_tensors(tmp_path: Path) -> None:
 
 OVERLAP = """
 import sys, threading, torch
+from unittest import mock
 from avactl_worker.checkpoint import Checkpoints, load, snapshot
+from tools.waiting import patience
 
 gate, fill = threading.Event(), snapshot.Block._fill
 late = []
@@ -101,7 +103,7 @@ def slow(self, sources):
         assert gate.wait(patience())
     fill(self, sources)
 
-snapshot.Block._fill = slow
+mock.patch.object(snapshot.Block, "_fill", slow).start()
 model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8))
 optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
 
@@ -178,6 +180,7 @@ def test_kills_while_saving(tmp_path: Path) -> None:
 
 URLS = """
 import fsspec, numpy
+from unittest import mock
 from avactl_worker.checkpoint import CheckpointError, Checkpoints, load
 
 with Checkpoints("memory://bucket/job", keep=2, state={"w": numpy.arange(3)}) as checkpoints:
@@ -193,13 +196,12 @@ def torn(step, snapshot):
     raise OSError("the connection was lost")
 
 from avactl_worker.checkpoint import files as format
-whole, format.chunks = format.chunks, torn
 try:
-    with Checkpoints("memory://bucket/job", state={"w": numpy.arange(3)}) as checkpoints:
-        checkpoints.save(4)
+    with mock.patch.object(format, "chunks", torn):
+        with Checkpoints("memory://bucket/job", state={"w": numpy.arange(3)}) as checkpoints:
+            checkpoints.save(4)
 except CheckpointError as error:
     print(error)
-format.chunks = whole
 print(len(files.ls("/bucket/job")))
 
 def lost(*_, **__):
@@ -207,12 +209,11 @@ def lost(*_, **__):
 
 # As after a restore that is terminated at once: the step is there already.
 with Checkpoints("memory://bucket/job", state={"w": numpy.arange(3)}) as checkpoints:
-    checkpoints._store._files.open = lost
-    try:
-        checkpoints.save(3, wait=True)
-    except CheckpointError as error:
-        print(error)
-    del checkpoints._store._files.open
+    with mock.patch.object(checkpoints._store._files, "open", lost):
+        try:
+            checkpoints.save(3, wait=True)
+        except CheckpointError as error:
+            print(error)
 print(len(files.ls("/bucket/job")))
 files.pipe_file("/bucket/job/step-000000000003.ckpt", b"torn")
 again = {}

@@ -15,13 +15,15 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are f
 _HEAD = """
 import os, sys
 from pathlib import Path
+from unittest import mock
 from avactl.base import parallel
 from avactl.compiler.incremental import compile as incremental, loading
 from avactl.apply.files import output
 from avactl.apply.files.render import write_objects
 from avactl.spec.repository.tree import DirTree
-parallel._workers = 3
-loading._SLICE = incremental._SLICE = output._FILES_PER_SLICE = 4
+mock.patch.object(parallel, "_workers", 3).start()
+for module, name in (loading, "_SLICE"), (incremental, "_SLICE"), (output, "_FILES_PER_SLICE"):
+    mock.patch.object(module, name, 4).start()
 """
 
 
@@ -82,7 +84,7 @@ compiled, written = write_objects(DirTree(specs), out)
 print(sorted(compiled.kinds.items()), len(compiled.files), written.written, compiled.diagnostics)
 """
     specs = str(ROOT / "examples" / "ava")
-    alone = "parallel._workers = 1\n" + code
+    alone = 'mock.patch.object(parallel, "_workers", 1).start()\n' + code
     said = run(alone, specs, str(tmp_path / "a"), AVACTL_CACHE_DIR=str(tmp_path / "cache-a"))
     assert run(code, specs, str(tmp_path / "b"), AVACTL_CACHE_DIR=str(tmp_path / "cache-b")) == said
     assert content(tmp_path / "a") == content(tmp_path / "b")

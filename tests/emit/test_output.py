@@ -276,10 +276,11 @@ VERSIONS.append({**VERSIONS[1], **{f"main/team-3/ns/job-{i}.yaml": "three\n" for
 _LOOP = """
 import sys
 from pathlib import Path
+from unittest import mock
 from avactl.apply.files import atomic_swap
 from tests.emit.test_output import VERSIONS, write
 if sys.argv[2] == "rename":
-    atomic_swap.exchange_names = lambda one, other: False
+    mock.patch.object(atomic_swap, "exchange_names", return_value=False).start()
 print(flush=True)
 for version in range(10**9):
     write(Path(sys.argv[1]), VERSIONS[version % 3])

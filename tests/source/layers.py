@@ -6,12 +6,14 @@ They are taken away in the parent, by another bootstrap of the child: no file of
 from __future__ import annotations
 
 import os
+import re
 import textwrap
 from pathlib import Path
 
 import pytest
 
-from avactl.spec.python_files import sandbox_runner
+from avactl.spec.python_files import sandbox, sandbox_runner
+from avactl.spec.python_files.sandbox import audit, landlock, limits, process, seccomp
 from avactl.spec.python_files.sandbox_runner import Answer
 
 NO_HOOK = "sandbox._forget_ctypes = lambda: None; audit.apply = lambda *_: None; import ctypes"
@@ -23,7 +25,14 @@ NO_DROP = "process.drop_privileges = lambda *_: True"
 OLD_LANDLOCK = "landlock.landlock_abi = lambda libc: 1"
 DARWIN = "import types; sandbox.sys = types.SimpleNamespace(platform='darwin')"
 NOTHING = (NO_HOOK, NO_NAMESPACES, NO_LANDLOCK, NO_SECCOMP, NO_LIMITS, NO_DROP)
-
+_MODULES = {
+    "sandbox": sandbox,
+    "audit": audit,
+    "landlock": landlock,
+    "limits": limits,
+    "process": process,
+    "seccomp": seccomp,
+}
 
 PIPE = """
 import json, os, stat
@@ -37,11 +46,17 @@ out = next(fd for fd in range(3, 4096) if is_pipe(fd))
 
 
 def change(monkeypatch: pytest.MonkeyPatch, *statements: str) -> None:
-    """Let children run these Python statements before their sandbox begins."""
-    modules = "from avactl.spec.python_files import sandbox; "
-    modules += "from avactl.spec.python_files.sandbox import audit, landlock, limits, process, seccomp"
+    """Let children run these Python statements before their sandbox begins.
+
+    Raises AttributeError if they replace an attribute of the sandbox that does not exist.
+    """
+    for module, name in re.findall(r"\b(\w+)\.(\w+) = ", "; ".join(statements)):
+        if module in _MODULES:
+            getattr(_MODULES[module], name)
+    imports = "from avactl.spec.python_files import sandbox; "
+    imports += "from avactl.spec.python_files.sandbox import audit, landlock, limits, process, seccomp"
     begin, end = sandbox_runner._BOOTSTRAP_CODE.split("; from importlib")
-    boot = "; ".join((begin, modules, *statements, f"from importlib{end}"))
+    boot = "; ".join((begin, imports, *statements, f"from importlib{end}"))
     monkeypatch.setattr(sandbox_runner, "_BOOTSTRAP_CODE", boot)
 
 

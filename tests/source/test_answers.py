@@ -14,6 +14,7 @@ from avactl.diagnostics.text import render_text
 from avactl.spec.python_files import answers, sandbox_runner
 from avactl.spec.python_files.sandbox_runner import Answer
 from avactl.spec.repository.tree import MemoryTree
+from tests.source.layers import change
 
 CONFIG = "python: {allow: true, timeout: 20s}\n"
 TEAM = "apiVersion: avactl.dev/v1\nkind: Team\nmetadata: {name: a}\n"
@@ -193,13 +194,7 @@ def test_numbers_and_texts_that_json_cannot_hold_are_told_at_their_line() -> Non
 @pytest.fixture
 def unconfined(monkeypatch: pytest.MonkeyPatch) -> None:
     """A system without seccomp and Landlock."""
-    boot = sandbox_runner._BOOTSTRAP_CODE.replace(
-        "; from importlib",
-        "; from avactl.spec.python_files.sandbox import landlock, seccomp"
-        "; seccomp.apply = landlock.apply = lambda *_: False"
-        "; from importlib",
-    )
-    monkeypatch.setattr(sandbox_runner, "_BOOTSTRAP_CODE", boot)
+    change(monkeypatch, "landlock.apply = lambda *_: False", "seccomp.apply = lambda *_: False")
     monkeypatch.delenv(sandbox_runner.TRUST, raising=False)
 
 

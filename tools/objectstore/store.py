@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from typing import Any, Self
 
 import httpx
@@ -12,7 +11,7 @@ import httpx
 from tools.controlplane import process
 from tools.controlplane.folder import OwnedFolder
 from tools.objectstore.proxy import Faults, Proxy, Traffic
-from tools.waiting import patience
+from tools.waiting import wait_until
 
 START_TIMEOUT = 60.0  # seconds
 BUFFER = str(1024 * 1024)  # bytes
@@ -36,11 +35,13 @@ class ObjectStore:
         environment = {"PATH": os.defpath, "TMPDIR": str(self._folder.path), "MOTO_S3_DEFAULT_KEY_BUFFER_SIZE": BUFFER}
         self._server = process.spawn(command, log, environment, cwd=self._folder.path)
         try:
-            deadline = time.monotonic() + patience(START_TIMEOUT)
-            while not self._answers():
-                if self._server.poll() is not None or time.monotonic() > deadline:
-                    raise RuntimeError(f"moto's server did not start:\n{process.tail(log, 20)}")
-                time.sleep(0.1)
+            wait_until(
+                self._answers,
+                "moto's server answers",
+                timeout=START_TIMEOUT,
+                details=lambda: process.tail(log, 20),
+                failed=lambda: self._server.poll() is not None and "it has ended",
+            )
             self._proxy = Proxy(self.origin, self._seed).__enter__()
         except BaseException:
             self._close()

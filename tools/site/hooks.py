@@ -6,6 +6,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from avactl.program.explain.explain import REPOSITORY_URL
 from tools.site.links import ROOT, ROOT_PAGES, relocate
 from tools.site.reference import KINDS, kind_pages, reference_pages
 
@@ -21,9 +22,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are not in `docs/`."""
-    repository = config.extra["repository"]
     pages = {page: (ROOT / source).read_text(encoding="utf-8") for source, page in ROOT_PAGES.items()}
-    for path, text in (pages | reference_pages(repository)).items():
+    for path, text in (pages | reference_pages(REPOSITORY_URL)).items():
         files.append(File.generated(config, path, content=text))
     return files
 
@@ -33,4 +33,4 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     path = page.file.src_uri
     if path.startswith("reference/"):
         return markdown
-    return relocate(markdown, _ON_SITE.get(path, f"docs/{path}"), path, config.extra["repository"])
+    return relocate(markdown, _ON_SITE.get(path, f"docs/{path}"), path, REPOSITORY_URL)

@@ -106,6 +106,8 @@ def _commands() -> str:
     group = typer.main.get_command(app)
     assert isinstance(group, TyperGroup)
     context = typer.Context(group, info_name="avactl")
+    if unknown := {command.package for command in COMMANDS.values()} - set(_TITLES):
+        raise LookupError(f"packages of commands without a title: {', '.join(sorted(unknown))}")
     parts = ["# Commands", f"`avactl COMMAND --help` prints the same.\n\n{EXIT_CODES}"]
     for package, title in _TITLES.items():
         parts.append(f"## {title}")

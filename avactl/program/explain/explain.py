@@ -23,6 +23,9 @@ from avactl.program.explain import introspect
 from avactl.program.ownership import KUBERNETES, Owned
 from avactl.spec.schema.values import Ref, Says
 
+REPOSITORY_URL = "https://github.com/avactl/avactl"
+"""As in pyproject.toml, whose URLs are not known where avactl runs without being installed."""
+
 
 class UnknownTopicError(HintedError):
     """Unknown kind, field or code."""
@@ -134,10 +137,10 @@ def explain_text(topic: str | None, colour: bool = False) -> str:
 
 
 def _diagnostic_text(code: str) -> str:
-    """Return the text of a code without its heading; links to pages are those of the repository."""
+    """Return the text of a code without its heading; links are URLs of the repository's files."""
     text = (files(diagnostics) / "texts" / f"{code}.md").read_text(encoding="utf-8")
     _, _, body = text.partition("\n\n")
-    return textwrap.indent(body.replace("](../../../", "]("), "  ")
+    return textwrap.indent(body.replace("](../../../", f"]({REPOSITORY_URL}/blob/main/"), "  ")
 
 
 def topic_of(topic: str) -> tuple[str, list[str], FieldInfo | None, list[type[BaseModel]]]:
