@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 # One worker more than the cores of CI: a quarter of the time of tests against daemons is waiting.
 JOBS ?= 3
+# Runs a command, and writes the row of a target in docs/measured.md.
+MEASURED := $(BIN)/python -m tools.measured
 
 .PHONY: check demo dist docs test test-frameworks lint unit e2e soak bench schemas controlplane alluxio clean
 
@@ -49,13 +51,13 @@ alluxio: $(STAMP)  ## fetch the Alluxio of the tests, once
 
 test-frameworks: $(STAMP)  ## train with PyTorch, TensorFlow, JAX and Open MPI
 	@$(BIN)/python -m tools.frameworks build > /dev/null
-	$(BIN)/python -m pytest -n 0 -m frameworks
+	$(MEASURED) test-frameworks $(BIN)/python -m pytest -n 0 -m frameworks
 
 e2e: $(STAMP)  ## tests with real pods, as root
-	$(BIN)/python -m pytest -n 0 -m e2e tests/e2e
+	$(MEASURED) e2e $(BIN)/python -m pytest -n 0 -m e2e tests/e2e
 
 soak: $(STAMP) controlplane alluxio  ## the long forms of the tests
-	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not e2e and not frameworks"
+	HYPOTHESIS_PROFILE=soak $(MEASURED) soak $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not e2e and not frameworks"
 
 bench: $(STAMP)  ## every figure, peers beside it
 	$(BIN)/python -m benchmarks

@@ -1,15 +1,16 @@
 """Run benchmarks, one after the other: `python -m benchmarks [NAME…]`, all without a name; `--help` lists them.
 
-They get no arguments; `python -m benchmarks.NAME --help` shows those of one.
+Each writes its row in docs/measured.md. They get no arguments; `python -m benchmarks.NAME --help` shows those of one.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
-import subprocess
 import sys
 from pathlib import Path
+
+from tools import measured
 
 HERE = Path(__file__).parent
 OTHER_PROGRAMS = {"__main__", "checkpoint_load", "elastic_load", "generate"}
@@ -43,7 +44,7 @@ def main() -> None:
         parser.error(f"unknown benchmark {', '.join(unknown)}; known: {', '.join(known)}")
     for name in names or known:
         print(f"— benchmarks.{name} —", flush=True)
-        subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], cwd=HERE.parent, check=False)
+        measured.measure(f"bench {name}", [sys.executable, "-m", f"benchmarks.{name}"])
 
 
 if __name__ == "__main__":
