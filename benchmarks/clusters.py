@@ -166,10 +166,10 @@ def cluster(nodes: int, machine: Callable[[int], dict[str, Any]] = node) -> Iter
 
 
 @contextmanager
-def running(plane: ControlPlane, name: str) -> Iterator[None]:
-    """Run one of the schedulers for the length of the block."""
+def running(plane: ControlPlane, name: str, *arguments: str) -> Iterator[None]:
+    """Run one of the schedulers for the length of the block; `arguments` are further ones of kube-scheduler."""
     if name == "kube-scheduler":
-        plane.start("kube-scheduler")
+        plane.start("kube-scheduler", *arguments)
         try:
             yield
         finally:

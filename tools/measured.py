@@ -33,7 +33,7 @@ def run_origin() -> str:
 
 
 def replace_section(page: str, name: str, content: str) -> str:
-    """Return a page with other content between the markers of a section. Raises ValueError if it has no such section."""
+    """Return a page with other content between the markers of a section. Raises ValueError if there is none."""
     begin, end = f"<!-- begin {name} -->\n", f"<!-- end {name} -->"
     head, begun, rest = page.partition(begin)
     _, ended, tail = rest.partition(end)
@@ -89,7 +89,10 @@ def measure(target: str, command: Sequence[str], page: Path = PAGE) -> int:
 
 def _commit() -> str:
     """Return the commit of the work tree, and whether it differs (this page does not count)."""
-    commands = (["rev-parse", "--short=12", "HEAD"], ["status", "--porcelain", "--", ".", f":!{PAGE.relative_to(ROOT)}"])
+    commands = (
+        ["rev-parse", "--short=12", "HEAD"],
+        ["status", "--porcelain", "--", ".", f":!{PAGE.relative_to(ROOT)}"],
+    )
     commit, changes = (
         subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
         for words in commands
