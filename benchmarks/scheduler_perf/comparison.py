@@ -12,15 +12,15 @@ import yaml
 
 from avactl.kube.access import from_kubeconfig
 from avactl.kube.client import Client
-from benchmarks.clusters import POLICY, SCHEDULERS, running
+from benchmarks.clusters import SCHEDULERS, SYSTEM_NAMESPACE, running
 from benchmarks.scheduler_perf.configurations import Case, ConfigurationError, Size, Workload, size_of
 from benchmarks.scheduler_perf.executor import Executor, Measurement, StallError
 from tools.controlplane import ControlPlane
 
 STALL_S = 60.0
 """Seconds without a pod bound or attempted after which pods count as pending; kube-scheduler backs off for 10 s."""
-SHORT_STALL_S = 20.0
 CONNECTIONS = 64
+LEASE = "avactl-scheduler"
 _ADMISSION = "ServiceAccount,TaintNodesByCondition,Priority,StorageObjectInUseProtection"
 """Off as in upstream's test, whose pods have numeric priorities and whose nodes no kubelet; the last one too, because
 claims are removed between runs."""
@@ -74,6 +74,8 @@ class Comparison(NamedTuple):
     """By name of the scheduler; none of a case that does not apply."""
     reason: str = ""
     """Why a case does not apply."""
+    measured: bool = True
+    """False if only the outcome counts: both schedulers ran at the same time, or a workload of a few nodes."""
 
     @property
     def agrees(self) -> bool:
@@ -97,12 +99,34 @@ class Comparison(NamedTuple):
         return f"defect: with {differing}, {self.outcomes[differing].pending}"
 
 
+@contextmanager
+def ready_scheduler(plane: ControlPlane, name: str, *arguments: str) -> Iterator[None]:
+    """Run one of the schedulers for the length of the block, which begins when it schedules.
+
+    `arguments` are further ones of kube-scheduler, whose start waits until it is ready.
+    """
+    if name == "kube-scheduler":
+        with running(plane, name, *arguments):
+            yield
+    else:
+        with running(plane, name, "--lease", LEASE):
+            with plane.client() as kube:
+                kube.wait_for(
+                    "coordination.k8s.io/v1",
+                    "Lease",
+                    LEASE,
+                    SYSTEM_NAMESPACE,
+                    until=lambda lease: lease["spec"].get("holderIdentity"),
+                )
+            yield
+
+
 class Benchmark:
     """A control plane as upstream's test has it, and the comparisons on it."""
 
-    def __init__(self, plane: ControlPlane, stall_s: float = STALL_S, *, scheduler_per_run: bool = True) -> None:
+    def __init__(self, plane: ControlPlane, *, scheduler_per_run: bool = True) -> None:
         """Without `scheduler_per_run`, both schedulers run already, as nothing is measured."""
-        self._plane, self._stall_s, self._scheduler_per_run = plane, stall_s, scheduler_per_run
+        self._plane, self._scheduler_per_run = plane, scheduler_per_run
 
     def feature_gates(self) -> dict[str, bool]:
         """Return the feature gates of the API server, which are kube-scheduler's too."""
@@ -119,12 +143,13 @@ class Benchmark:
     def compare(self, case: Case, workload: Workload) -> Comparison:
         """Run a workload with both schedulers, one after the other."""
         outcomes = {name: self._run(name, case, workload) for name in SCHEDULERS}
-        return Comparison(case.name, workload.name, size_of(case, workload), outcomes)
+        size = size_of(case, workload)
+        return Comparison(case.name, workload.name, size, outcomes, measured=self._scheduler_per_run)
 
     def _run(self, name: str, case: Case, workload: Workload) -> Outcome:
         scheduler: AbstractContextManager[None] = nullcontext()
         if self._scheduler_per_run:
-            scheduler = running(self._plane, name, *_scheduler_arguments(self._plane, case))
+            scheduler = ready_scheduler(self._plane, name, *_scheduler_arguments(self._plane, case))
         with scheduler:
             return asyncio.run(self._execute(name, case, workload))
 
@@ -132,7 +157,7 @@ class Benchmark:
         pending = ""
         access = from_kubeconfig(self._plane.kubeconfig)
         async with Client(access, "scheduler-perf", connections=CONNECTIONS) as client:
-            async with Executor(client, SCHEDULERS[name], self._stall_s) as executor:
+            async with Executor(client, SCHEDULERS[name], STALL_S) as executor:
                 try:
                     await executor.run(case, workload)
                 except StallError as stall:
@@ -154,7 +179,7 @@ def scheduler_perf_plane() -> Iterator[ControlPlane]:
         "kube-controller-manager": [f"--controllers={_CONTROLLERS}"],
     }
     with ControlPlane(controller_manager=True, arguments=arguments) as plane, plane.client() as kube:
-        kube.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": POLICY["systemNamespace"]}})
+        kube.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM_NAMESPACE}})
         yield plane
 
 

@@ -25,7 +25,7 @@ from benchmarks.scheduler_perf.configurations import (
 )
 from benchmarks.scheduler_perf.executor import Measurement
 from benchmarks.scheduler_perf.objects import resource_slice
-from benchmarks.scheduler_perf.templates import TemplateError, render
+from benchmarks.scheduler_perf.templates import Manifest, TemplateError, render
 from tests.cluster_fixtures import unavailable
 from tests.test_layout import ROOT
 from tools.controlplane import UnavailableError
@@ -126,12 +126,12 @@ def test_allocation_without_pods() -> None:
     device_class = {"spec": {"selectors": [{"cel": {"expression": 'device.driver == "a.example.com"'}}]}}
     allocation = Allocation([resource_slice("a.example.com", "node-1", 1)], {"gpu": device_class})
     request = {"name": "req-0", "exactly": {"deviceClassName": "gpu"}}
-    claim = {"metadata": {"name": "one"}, "spec": {"devices": {"requests": [request]}}}
+    claim: Manifest = {"metadata": {"name": "one"}, "spec": {"devices": {"requests": [request]}}}
     (result,) = allocation.allocate(claim)["devices"]["results"]
     assert result == {"request": "req-0", "driver": "a.example.com", "pool": "node-1", "device": "instance-0"}
     with pytest.raises(AllocationError, match="no device is free"):
         allocation.allocate(claim)
-    request["exactly"]["adminAccess"] = "true"
+    claim["spec"]["devices"]["requests"][0]["exactly"]["adminAccess"] = True
     with pytest.raises(AllocationError, match="adminAccess"):
         allocation.allocate(claim)
 
@@ -166,10 +166,11 @@ def test_table_has_a_row_for_every_case() -> None:
     assert second[1].startswith("| B | 500Nodes | 500 | 100 | 50 pods/s |  |  | defect: with avactl, no | ")
     assert second[2] == "| C |  |  |  |  |  |  | not run yet |  |  |  |  |"
     assert {line.count(" | ") for line in second} == {11}
-    assert (
-        report.show(comparison("A"), measured=True)
-        == "A (500Nodes, 500 nodes, 100 pods): agrees; pods/s 2.00; p99 0.50"
-    )
+    short = [comparison(name)._replace(measured=False, workload="5Nodes") for name in ("A", "C")]
+    third = report.merge_table(page, ["A", "B", "C"], short, origin).splitlines()[2:]
+    assert third[0] == ours
+    assert third[2] == f"| C | 5Nodes | 500 | 100 |  |  |  | agrees | {KUBERNETES_VERSION} | {origin} |"
+    assert report.show(comparison("A")) == "A (500Nodes, 500 nodes, 100 pods): agrees; pods/s 2.00; p99 0.50"
 
 
 def test_every_configuration_is_known(cases: dict[str, Case]) -> None:
