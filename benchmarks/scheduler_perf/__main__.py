@@ -1,11 +1,11 @@
 """Kubernetes' own scheduler benchmark, scheduler_perf: each case with kube-scheduler and with avactl.
 
-    python -m benchmarks.scheduler_perf [CASE…] [--short] [--nodes 500] [--write]
+    python -m benchmarks.scheduler_perf [CASE…] [--short] [--nodes 500] [--no-write]
 
 A case is run in its smallest workload of 500 to 1,000 nodes, or the nearest one (larger ones are scaled down), with
 one scheduler after the other on the same control plane. With --short, both run at the same time in the smallest
-workload, and only the outcomes count. With --write, the table in docs/measured.md gets the results; cases that are not
-run keep their row. The exit code is 1 if an outcome is a defect.
+workload, and only the outcomes count. The table in docs/measured.md gets the results, those of --short with --write;
+cases that are not run keep their row. The exit code is 1 if an outcome is a defect.
 """
 
 from __future__ import annotations
@@ -45,18 +45,20 @@ def main() -> int:
     parser.add_argument("cases", nargs="*", metavar="CASE", help="cases to run (default: all)")
     parser.add_argument("--short", action="store_true", help="the smallest workloads: outcomes only, nothing measured")
     parser.add_argument("--nodes", type=int, default=500, help="nodes at least (default: 500)")
-    parser.add_argument("--write", action="store_true", help="write the table in docs/measured.md")
+    written = "write the table in docs/measured.md (default: unless --short)"
+    parser.add_argument("--write", action=argparse.BooleanOptionalAction, help=written)
     options = parser.parse_args()
+    writes = not options.short if options.write is None else options.write
     known = {case.name: case for case in read_cases(find_folder())}
     if unknown := sorted(set(options.cases) - set(known)):
         parser.error(f"no such case: {', '.join(unknown)}; known: {', '.join(known)}")
     cases = [known[name] for name in options.cases or known]
-    origin = run_origin() if options.write else ""
+    origin = run_origin() if writes else ""
     comparisons = []
     for comparison in compare_short(cases) if options.short else compare(cases, options.nodes):
         print(report.show(comparison), flush=True)
         comparisons.append(comparison)
-        if options.write:  # after each case: a run takes hours
+        if writes:  # after each case: a run takes hours
             report.write(list(known), comparisons, origin)
     return int(any(comparison.verdict.startswith("defect") for comparison in comparisons))
 

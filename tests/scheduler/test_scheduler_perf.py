@@ -37,6 +37,7 @@ RUN = (
     "SchedulingPodAntiAffinity",
     "TopologySpreading",
     "SchedulingCSIPVs",
+    "PreemptionBasic",
     "SchedulingWithMixedChurn",
     "SchedulingWithResourceClaimTemplate",
     "EventHandlingPodAdd",
