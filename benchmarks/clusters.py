@@ -26,6 +26,7 @@ PATIENCE = 600.0
 """Timeout of one measurement in seconds."""
 SILENCE = 5.0
 """Seconds without new events after which all are assumed to be written."""
+SYSTEM_NAMESPACE = "avactl-system"
 POLICY = {
     "cluster": "bench",
     "gpuDriver": "gpu.nvidia.com",
@@ -33,7 +34,7 @@ POLICY = {
     "objective": "pack",
     "reconcile": "files",
     "schedulerName": "avactl",
-    "systemNamespace": "avactl-system",
+    "systemNamespace": SYSTEM_NAMESPACE,
 }
 SCHEDULERS = {"kube-scheduler": "default-scheduler", "avactl": "avactl"}
 WRITERS = 8
@@ -155,7 +156,7 @@ def empty(kube: KubeClient) -> None:
 def cluster(nodes: int, machine: Callable[[int], dict[str, Any]] = node) -> Iterator[tuple[ControlPlane, KubeClient]]:
     """A control plane with ready machines."""
     with ControlPlane(controller_manager=True, kwok=True) as plane, plane.client() as kube:
-        for name in (NAMESPACE, POLICY["systemNamespace"]):
+        for name in (NAMESPACE, SYSTEM_NAMESPACE):
             kube.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
         account = {"name": "default", "namespace": NAMESPACE}
         kube.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account})
@@ -166,10 +167,10 @@ def cluster(nodes: int, machine: Callable[[int], dict[str, Any]] = node) -> Iter
 
 
 @contextmanager
-def running(plane: ControlPlane, name: str) -> Iterator[None]:
-    """Run one of the schedulers for the length of the block."""
+def running(plane: ControlPlane, name: str, *arguments: str) -> Iterator[None]:
+    """Run one of the schedulers for the length of the block; `arguments` are further ones of it."""
     if name == "kube-scheduler":
-        plane.start("kube-scheduler")
+        plane.start("kube-scheduler", *arguments)
         try:
             yield
         finally:
@@ -179,7 +180,7 @@ def running(plane: ControlPlane, name: str) -> Iterator[None]:
         policy = Path(folder) / "policy.json"
         policy.write_bytes(orjson.dumps(POLICY))
         command = [sys.executable, "-m", "avactl.cli.main", "scheduler", "--config", str(policy)]
-        command += ["--kubeconfig", str(plane.kubeconfig), "--qps", "1000", "--burst", "2000"]
+        command += ["--kubeconfig", str(plane.kubeconfig), "--qps", "1000", "--burst", "2000", *arguments]
         with (Path(folder) / "log").open("wb") as log:
             process = subprocess.Popen(command, stderr=log)
         try:

@@ -2,6 +2,7 @@
 
 import fcntl
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -89,6 +90,26 @@ def build_binaries(binaries: Iterable[str] = BINARIES, modules: Sequence[Module]
         if names:
             found |= _build_module(module, names)
     return {name: found[name] for name in wanted}
+
+
+def find_module_folder(name: str, path: str) -> Path:
+    """Return the folder in Go's module cache of a module that one of MODULES pins; fetched if it is not there.
+
+    Raises UnavailableError without Go, and BuildError if the module cannot be fetched.
+    """
+    module = next(module for module in MODULES if module.name == name)
+    go, environment = _go(module)
+    listed = subprocess.run(
+        [go, "mod", "download", "-json", path],
+        cwd=module.folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if listed.returncode != 0:
+        raise BuildError(f"go mod download of {path}: {listed.stderr.strip() or listed.stdout.strip()}")
+    return Path(json.loads(listed.stdout)["Dir"])
 
 
 def _assets(names: Iterable[str]) -> dict[str, Path]:
