@@ -169,6 +169,26 @@ def test_priority_holds_inside_of_a_team() -> None:
     assert make_room(book, work("mine", "a", 8, priority=1)) is None
 
 
+def test_own_work_that_ranks_below_stops_first_if_only_then_the_team_is_entitled_to_others_gpus() -> None:
+    book = ledger(
+        quota("a", 6, 6),
+        quota("b", 6, 6),
+        total=12,
+        running=(
+            work("low", "a", 3, priority=1),
+            work("high", "a", 2, priority=2),
+            work("theirs", "b", 3, priority=1),
+            work("theirs high", "b", 4, priority=2),
+        ),
+    )
+    assert make_room(book, work("mine", "a", 4, priority=2)) == [
+        Reclaim("low", 1, True, "priority"),
+        Reclaim("theirs", 1, True, "borrowed"),
+    ]
+    # Without work that ranks below, the guarantee is used up by equals.
+    assert make_room(book, work("mine", "a", 4, priority=1)) is None
+
+
 def test_own_surplus_makes_room_for_equals() -> None:
     book = ledger(quota("a", 8), running=(work("elastic", "a", 1, 8, least=2),))
     assert make_room(book, work("mine", "a", 4)) == [Reclaim("elastic", 4, False, "surplus")]
@@ -216,9 +236,15 @@ def test_plans_are_minimal_and_guarantees_hold(seed: int) -> None:
         return
 
     def does(given: dict[object, int]) -> bool:
-        after = book.copy()
+        after, own_gone = book.copy(), book.copy()
         for key, members in given.items():
             after.resize(key, after.works[key].members - members)
+            if book.works[key].team == asked.team:
+                own_gone.resize(key, own_gone.works[key].members - members)
+        due = max(own_gone.shares(V, asked.team, asked.total)[asked.team], book.limit(asked.team, V).guaranteed)
+        theirs = any(members for key, members in given.items() if book.works[key].team != asked.team)
+        if theirs and own_gone.used(asked.team, V) + asked.total > due:
+            return False
         return not after.may_start(asked) and total - sum(w.total for w in after.works.values()) >= asked.total
 
     given: dict[object, int] = {take.key: take.members for take in plan}
