@@ -29,7 +29,9 @@ def work(
     serving: bool = False,
     preemptible: bool = True,
 ) -> TeamWorkload:
-    return TeamWorkload(key, team, members, gpus, V, least, started, priority, serving, preemptible)
+    return TeamWorkload(
+        key, team, members, gpus, V, least, started, priority, serving, preemptible, guaranteed_only=not preemptible
+    )
 
 
 def ledger(*quotas: Quota, running: tuple[TeamWorkload, ...] = (), total: int = 32) -> Ledger:
@@ -43,7 +45,16 @@ def test_limits_are_guarantee_and_borrowing() -> None:
     book = ledger(quota("a", 8, 4), running=(work("x", "a", 8),))
     assert book.may_start(work("y", "a", 4)) == []
     assert book.may_start(work("y", "a", 5)) == [Refusal("a", V, 8, 5, 12, 8)]
-    assert book.may_start(work("y", "a", 4, preemptible=False)) == [Refusal("a", V, 8, 4, 8, 8)]
+    # Non-preemptible work counts against the guarantee, beside which the others borrow.
+    assert book.may_start(work("y", "a", 4, preemptible=False)) == []
+    assert book.may_start(work("y", "a", 5, preemptible=False)) == [Refusal("a", V, 8, 5, 12, 8)]
+    book.start(work("sure", "a", 4, preemptible=False))
+    book.end("x")
+    assert book.may_start(work("y", "a", 4, preemptible=False)) == []
+    assert book.may_start(work("y", "a", 5, preemptible=False)) == [Refusal("a", V, 4, 5, 8, 8)]
+    assert book.copy().may_start(work("y", "a", 5, preemptible=False)) == [Refusal("a", V, 4, 5, 8, 8)]
+    book.end("sure")
+    book.start(work("x", "a", 8))
     assert book.borrowed("a", V) == 0
     book.start(work("y", "a", 4))
     assert book.borrowed("a", V) == 4
