@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from avactl.scheduler.cel.compiler import compile_selector
-from avactl.scheduler.dra.resource_slices import Device, Key
+from avactl.scheduler.dra.resource_slices import Key, SliceDevice
 from benchmarks.scheduler_perf.templates import Manifest
 
 _REQUEST_FIELDS = frozenset({"deviceClassName", "selectors", "count", "allocationMode"})
@@ -21,7 +21,7 @@ class Allocation:
     def __init__(self, slices: Sequence[Manifest], classes: Mapping[str, Manifest]) -> None:
         self._classes = classes
         self._devices = [
-            (Device(item["spec"]["driver"], item["spec"]["pool"]["name"], device, False), _reach(item["spec"]))
+            (SliceDevice(item["spec"]["driver"], item["spec"]["pool"]["name"], device, False), _reach(item["spec"]))
             for item in slices
             for device in item["spec"].get("devices", ())
         ]
@@ -44,7 +44,7 @@ class Allocation:
         result = {"request": requests[0]["name"], "driver": driver, "pool": pool, "device": label}
         return {"devices": {"results": [result]}, "nodeSelector": node_selector}
 
-    def _take(self, name: str, expressions: Iterable[str]) -> tuple[Device, Manifest]:
+    def _take(self, name: str, expressions: Iterable[str]) -> tuple[SliceDevice, Manifest]:
         selectors = [compile_selector(expression) for expression in expressions]
         for device, node_selector in self._devices:
             counters = {(device.key[1], *counter[:2]) for counter in device.counters}

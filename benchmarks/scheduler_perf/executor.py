@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 from avactl.base.object_identity import Gvk
 from avactl.contracts.names import TEAM_LABEL
 from avactl.kube.client import MERGE, ApiError, Client, UnreachableError
-from avactl.kube.object_client import ObjectClient, Resource
+from avactl.kube.object_client import ApiResource, ObjectClient
 from benchmarks.scheduler_perf import configurations as model
 from benchmarks.scheduler_perf import objects, templates
 from benchmarks.scheduler_perf.allocation import Allocation
@@ -352,7 +352,7 @@ class Executor:
         await self._resource(gvk)
         return await self._objects.items(gvk, namespace=namespace)
 
-    async def _resource(self, gvk: Gvk) -> Resource:
+    async def _resource(self, gvk: Gvk) -> ApiResource:
         if await self._objects.find_kinds({gvk}):
             raise model.ConfigurationError(f"the API server serves no {gvk.kind} in {gvk.api_version}")
         return self._objects.resource(gvk)
@@ -440,7 +440,7 @@ class Executor:
                     raise TimeoutError(f"{len(left)} objects of kind {gvk.kind} are not deleted")
                 await _concurrently(self._delete_now(resource, item) for item in left)
 
-    async def _delete_now(self, resource: Resource, item: Manifest) -> None:
+    async def _delete_now(self, resource: ApiResource, item: Manifest) -> None:
         """Delete an object that is still there: new since, kept by a finalizer, or a pod that no kubelet ends."""
         metadata = item["metadata"]
         path = resource.path(metadata.get("namespace", ""), metadata["name"])

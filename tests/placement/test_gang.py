@@ -212,3 +212,23 @@ def test_ranks_make_the_fewest_hops_at_every_level(places: list[tuple[int, int, 
     for depth in range(1, len(levels) + 2):
         groups = [path[:depth] for path in paths]
         assert hops(groups) == len(set(groups)) - 1
+
+
+def test_large_members_go_first_if_many_small_ones_would_take_their_node() -> None:
+    state = AllocationState(("cpu",), ("block",))
+    for name, gpus, block in (("a1", 3, "a"), ("a2", 3, "a"), ("a3", 8, "a"), ("b1", 11, "b")):
+        state.put_node(Node(name, (64000,), gpus, "H100", domains=(block,)))
+    # More GPUs in all, but any node takes one of them.
+    workers, leader = GangRole("worker", Request((0,), 1), 7), GangRole("leader", Request((0,), 5), 1)
+    placed = place_gang(Scorer(state), "x", Gang((workers, leader)))
+    assert placed is not None
+    assert {str(state.names[member.node])[0] for member in placed} == {"a"}
+    assert all(member.role == "worker" or str(state.names[member.node]) == "a3" for member in placed)
+
+
+def test_large_members_without_gpus_go_first_too() -> None:
+    state = AllocationState(("cpu",), ())
+    for name, cpu in (("n1", 2000), ("n2", 4000), ("n3", 3000)):
+        state.put_node(Node(name, (cpu,), 0, ""))
+    roles = (GangRole("leader", Request((1000,)), 1), GangRole("worker", Request((2000,)), 4))
+    assert place_gang(Scorer(state), "x", Gang(roles)) is not None

@@ -29,7 +29,9 @@ def work(
     serving: bool = False,
     preemptible: bool = True,
 ) -> TeamWorkload:
-    return TeamWorkload(key, team, members, gpus, V, least, started, priority, serving, preemptible)
+    return TeamWorkload(
+        key, team, members, gpus, V, least, started, priority, serving, preemptible, guaranteed_only=not preemptible
+    )
 
 
 def ledger(*quotas: QuotaNode, running: tuple[TeamWorkload, ...] = (), total: int = 32) -> Ledger:
@@ -43,7 +45,16 @@ def test_limits_are_guarantee_and_borrowing() -> None:
     book = ledger(quota("a", 8, 4), running=(work("x", "a", 8),))
     assert book.may_start(work("y", "a", 4)) == []
     assert book.may_start(work("y", "a", 5)) == [QuotaRefusal("a", V, 8, 5, 12, 8)]
-    assert book.may_start(work("y", "a", 4, preemptible=False)) == [QuotaRefusal("a", V, 8, 4, 8, 8)]
+    # Non-preemptible work counts against the guarantee, beside which the others borrow.
+    assert book.may_start(work("y", "a", 4, preemptible=False)) == []
+    assert book.may_start(work("y", "a", 5, preemptible=False)) == [QuotaRefusal("a", V, 8, 5, 12, 8)]
+    book.start(work("sure", "a", 4, preemptible=False))
+    book.end("x")
+    assert book.may_start(work("y", "a", 4, preemptible=False)) == []
+    assert book.may_start(work("y", "a", 5, preemptible=False)) == [QuotaRefusal("a", V, 4, 5, 8, 8)]
+    assert book.copy().may_start(work("y", "a", 5, preemptible=False)) == [QuotaRefusal("a", V, 4, 5, 8, 8)]
+    book.end("sure")
+    book.start(work("x", "a", 8))
     assert book.borrowed("a", V) == 0
     book.start(work("y", "a", 4))
     assert book.borrowed("a", V) == 4
@@ -169,6 +180,26 @@ def test_priority_holds_inside_of_a_team() -> None:
     assert make_room(book, work("mine", "a", 8, priority=1)) is None
 
 
+def test_own_work_that_ranks_below_stops_first_if_only_then_the_team_is_entitled_to_others_gpus() -> None:
+    book = ledger(
+        quota("a", 6, 6),
+        quota("b", 6, 6),
+        total=12,
+        running=(
+            work("low", "a", 3, priority=1),
+            work("high", "a", 2, priority=2),
+            work("theirs", "b", 3, priority=1),
+            work("theirs high", "b", 4, priority=2),
+        ),
+    )
+    assert make_room(book, work("mine", "a", 4, priority=2)) == [
+        Reclaim("low", 1, True, "priority"),
+        Reclaim("theirs", 1, True, "borrowed"),
+    ]
+    # Without work that ranks below, the guarantee is used up by equals.
+    assert make_room(book, work("mine", "a", 4, priority=1)) is None
+
+
 def test_own_surplus_makes_room_for_equals() -> None:
     book = ledger(quota("a", 8), running=(work("elastic", "a", 1, 8, least=2),))
     assert make_room(book, work("mine", "a", 4)) == [Reclaim("elastic", 4, False, "surplus")]
@@ -216,9 +247,15 @@ def test_plans_are_minimal_and_guarantees_hold(seed: int) -> None:
         return
 
     def does(given: dict[object, int]) -> bool:
-        after = book.copy()
+        after, own_gone = book.copy(), book.copy()
         for key, members in given.items():
             after.resize(key, after.works[key].members - members)
+            if book.works[key].team == asked.team:
+                own_gone.resize(key, own_gone.works[key].members - members)
+        due = max(own_gone.shares(V, asked.team, asked.total)[asked.team], book.limit(asked.team, V).guaranteed)
+        theirs = any(members for key, members in given.items() if book.works[key].team != asked.team)
+        if theirs and own_gone.used(asked.team, V) + asked.total > due:
+            return False
         return not after.may_start(asked) and total - sum(w.total for w in after.works.values()) >= asked.total
 
     given: dict[object, int] = {take.key: take.members for take in plan}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from avactl.contracts import names
@@ -28,13 +28,22 @@ LEVELS = ("example.com/block", "example.com/rack")
 class Memory:
     """A cluster of V100 machines; it is what the decider binds, evicts and reports to."""
 
-    def __init__(self, machines: int = 2, gpus: int = 8, rack: int = 2, *, daemon: bool = False, **cache: Any) -> None:
-        """`daemon`: the cluster runs the cache daemon."""
-        self.cache = ClusterCache(LEVELS, DraManager(""), **cache)
+    def __init__(
+        self,
+        machines: int = 2,
+        gpus: int = 8,
+        rack: int = 2,
+        *,
+        daemon: bool = False,
+        levels: tuple[str, ...] = LEVELS,
+        **cache: Any,
+    ) -> None:
+        """`daemon`: the cluster runs the cache daemon. `levels`: of the topology, the widest first."""
+        self.cache = ClusterCache(levels, DraManager(""), **cache)
         policy = PlacementPolicy(
             cluster="main",
             system_namespace="avactl-system",
-            levels=LEVELS[::-1],
+            levels=levels[::-1],
             gpu_driver="gpu.example.com",
             cache_daemon=daemon,
             jobs=True,
@@ -51,16 +60,7 @@ class Memory:
         self.orders: list[BindRequest] = []
         self.clock = 0
         for number in range(machines):
-            labels = {
-                names.GPU_LABEL: "V100",
-                "kubernetes.io/hostname": f"n{number}",
-                LEVELS[0]: "b",
-                LEVELS[1]: f"r{number // rack}",
-            }
-            amounts = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": str(gpus)}
-            self.cache.put_node(
-                {"metadata": {"name": f"n{number}", "labels": labels}, "spec": {}, "status": {"allocatable": amounts}}
-            )
+            self.machine(f"n{number}", gpus, {LEVELS[0]: "b", LEVELS[1]: f"r{number // rack}"})
 
     # -- what the decider asks for ----------------------------------------------------------------------------------
 
@@ -97,19 +97,38 @@ class Memory:
 
     # -- what the test does -----------------------------------------------------------------------------------------
 
-    def quota(self, team: str, guaranteed: int, borrow: int | None = None, weight: int = 1) -> None:
-        limits = {"V100": QuotaLimit(guaranteed, borrow, weight)}
-        self.cache.quotas.put_quota(team, TeamQuota(team, (team,), QuotaNode(team, limits)))
+    def machine(
+        self, name: str, gpus: int, labels: Mapping[str, str], amounts: Mapping[str, str] = {}, **spec: object
+    ) -> None:
+        """Add a machine; `amounts` replace what it has by default."""
+        given = {names.GPU_LABEL: "V100", "kubernetes.io/hostname": name, **labels}
+        usual = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": str(gpus)}
+        status = {"allocatable": {**usual, **amounts}}
+        self.cache.put_node({"metadata": {"name": name, "labels": given}, "spec": spec, "status": status})
 
-    def pod(self, team: str, name: str, gpus: int = 0, notes: dict[str, str] | None = None, **spec: Any) -> None:
+    def quota(
+        self, team: str, guaranteed: int, borrow: int | None = None, weight: int = 1, cpu: int | None = None
+    ) -> None:
+        limits, amounts = {"V100": QuotaLimit(guaranteed, borrow, weight)}, (None if cpu is None else 1000 * cpu,)
+        self.cache.quotas.put_quota(team, TeamQuota(team, (team,), QuotaNode(team, limits, amounts=amounts)))
+
+    def pod(
+        self,
+        team: str,
+        name: str,
+        gpus: int = 0,
+        notes: dict[str, str] | None = None,
+        labels: dict[str, str] | None = None,
+        amounts: Mapping[str, str] = {},
+        **spec: Any,
+    ) -> None:
         self.clock += 1
-        requests = {"cpu": "1", "memory": "1Gi", **({"nvidia.com/gpu": str(gpus)} if gpus else {})}
-        labels = spec.pop("labels", {})
+        requests = {"cpu": "1", "memory": "1Gi", **amounts, **({"nvidia.com/gpu": str(gpus)} if gpus else {})}
         metadata = {
             "name": name,
             "namespace": team,
             "uid": f"{name}-{self.clock}",
-            "labels": labels,
+            "labels": labels or {},
             "annotations": notes or {},
             "creationTimestamp": self._now(),
         }
@@ -117,6 +136,11 @@ class Memory:
         item = {"metadata": metadata, "spec": {"schedulerName": "avactl", "containers": [main], **spec}, "status": {}}
         self.items[f"{team}/{name}"] = item
         self.pod_handler.put(item)
+
+    def mark_started(self, team: str, name: str) -> None:
+        """Note when a pod with a node was bound."""
+        self.clock += 1
+        self._condition(f"{team}/{name}", "PodScheduled", "", "")
 
     def gang(self, team: str, name: str, members: int, gpus: int, size: int = 0, first: int = 0, **spec: Any) -> None:
         notes = {GANG_SIZE.name: str(size or members), **spec.pop("notes", {})}

@@ -45,7 +45,10 @@ def test_what_must_not_be_stopped_runs_on_guaranteed_gpus(team: World) -> None:
     team.pod("first", 8)
     team.bound("first")
     team.pod("sure", 2, notes={"avactl.dev/preemptible": "false"})
-    assert "guaranteed GPUs only" in team.waiting("sure")
+    # It takes guaranteed GPUs: now the first one borrows.
+    team.bound("sure")
+    team.pod("more", 8, notes={"avactl.dev/preemptible": "false"})
+    assert "requests 8 V100, uses 2 of 8 (non-preemptible pods use guaranteed GPUs only)" in team.waiting("more")
 
 
 def test_a_gang_starts_only_if_all_of_it_is_within_the_quota(team: World) -> None:

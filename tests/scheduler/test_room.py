@@ -413,7 +413,7 @@ def spread(rng: random.Random, world: Memory) -> None:
     for number in range(rng.randrange(4, 14)):
         team, priority = rng.choice("abcd"), rng.randrange(3)
         notes = {"avactl.dev/preemptible": "false"} if rng.random() < 0.15 else {}
-        serving = {"priorityClassName": "avactl-serving"} if rng.random() < 0.15 else {}
+        serving: dict[str, Any] = {"priorityClassName": "avactl-serving"} if rng.random() < 0.15 else {}
         if rng.random() < 0.5:
             world.pod(team, f"p{number}", rng.choice([1, 2, 4, 8]), notes, priority=priority, **serving)
         else:

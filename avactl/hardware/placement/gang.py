@@ -111,17 +111,24 @@ def place_gang(scorer: Scorer, key: Hashable, gang: Gang, feasible: Mask | None 
         return []
     if len(roles) == 1 and roles[0].least == 1 and gang.within is None:
         return _place_single_pod(scorer, key, roles[0], feasible)
-    # Roles can compete for nodes: the one with most GPUs goes first.
+    # Roles can compete for nodes: the one with most GPUs goes first, or else the one with the largest members.
+    largest_first = sorted(roles, key=_member_size, reverse=True)
+    orders = [roles] if largest_first == roles else [roles, largest_first]
     room = [count_fitting(state, role.request, every, feasible) for role in roles]
     for level, domain in _domains_by_level(state, gang.within):
         for slots in _tightest_domains(scorer, roles, level, domain, room):
-            mark = state.mark()
-            placed = _place_roles(scorer, key, roles, slots, level, feasible)
-            if placed is not None:
-                state.keep(mark)
-                return placed
-            state.rollback(mark)
+            for order in orders:
+                mark = state.mark()
+                placed = _place_roles(scorer, key, order, slots, level, feasible)
+                if placed is not None:
+                    state.keep(mark)
+                    return placed
+                state.rollback(mark)
     return None
+
+
+def _member_size(role: GangRole) -> tuple[int, ...]:
+    return role.request.total_milli, *role.request.amounts
 
 
 def _place_single_pod(scorer: Scorer, key: Hashable, role: GangRole, feasible: Mask | None) -> list[GangMember] | None:

@@ -73,7 +73,7 @@ class TeamWorkload:
     serving: bool = False
     """Services rank above training of any priority."""
     preemptible: bool = True
-    """False for non-preemptible work: it uses guaranteed GPUs only; its surplus can still be reclaimed."""
+    """False if it is never stopped as a whole; its surplus can still be reclaimed."""
     amounts: tuple[int, ...] = ()
     """Amounts of each member, in the order of `AllocationState.resources`."""
     protected: bool = False
@@ -82,6 +82,8 @@ class TeamWorkload:
     """True if workloads of its own team do not preempt it, whatever their priority."""
     preempted: bool = False
     """True if an earlier, unfinished preemption already chose it: chosen first."""
+    guaranteed_only: bool = False
+    """True for non-preemptible work. A team's fits into its guarantee: what the team borrows can be reclaimed."""
 
     @property
     def total(self) -> int:
@@ -123,6 +125,8 @@ class Ledger:
         self.total = dict(total)
         self.works: dict[Hashable, TeamWorkload] = {}
         self._used: dict[tuple[str, str], int] = {}
+        self._guaranteed_only: Counter[tuple[str, str]] = Counter()
+        """GPUs of guaranteed-only work, by team and model."""
         self._amounts: dict[str, list[int]] = {}
         for name in self.quotas:
             seen = [name]
@@ -137,6 +141,7 @@ class Ledger:
         other = Ledger([], self.total)
         other.quotas, other.works, other._used = self.quotas, dict(self.works), dict(self._used)
         other._amounts = {name: list(amounts) for name, amounts in self._amounts.items()}
+        other._guaranteed_only = self._guaranteed_only.copy()
         return other
 
     # -- booking ----------------------------------------------------------------------------------------------------
@@ -154,9 +159,12 @@ class Ledger:
         if len(new) < len(works) or not self.works.keys().isdisjoint(new):
             raise ValueError("some of the workloads are already running")
         self.works |= new
-        alike = Counter((work.team, work.model, work.gpus, work.amounts, work.members) for work in works)
-        for (team, model, gpus, amounts, members), count in alike.items():
-            self._add_usage(team, model, count * members * gpus, [count * members * amount for amount in amounts])
+        alike = Counter(
+            (work.team, work.model, work.gpus, work.amounts, work.members, work.guaranteed_only) for work in works
+        )
+        for (team, model, gpus, amounts, members, guaranteed_only), count in alike.items():
+            total = count * members * gpus
+            self._add_usage(team, model, total, [count * members * amount for amount in amounts], guaranteed_only)
 
     def end(self, key: Hashable) -> TeamWorkload:
         """Release work. Raises KeyError if it does not run."""
@@ -171,9 +179,14 @@ class Ledger:
         self.works[key] = replace(work, members=members)
 
     def _count_members(self, work: TeamWorkload, members: int) -> None:
-        self._add_usage(work.team, work.model, members * work.gpus, [members * amount for amount in work.amounts])
+        amounts = [members * amount for amount in work.amounts]
+        self._add_usage(work.team, work.model, members * work.gpus, amounts, work.guaranteed_only)
 
-    def _add_usage(self, team: str, model: str, gpus: int, amounts: Sequence[int]) -> None:
+    def _add_usage(self, team: str, model: str, gpus: int, amounts: Sequence[int], guaranteed_only: bool) -> None:
+        if guaranteed_only:
+            self._guaranteed_only[team, model] += gpus
+            if not self._guaranteed_only[team, model]:
+                del self._guaranteed_only[team, model]
         for name in (*self._quota_chain(team), *(() if team in self.quotas else (team,))):
             used = self._used[name, model] = self._used.get((name, model), 0) + gpus
             sums = self._amounts.setdefault(name, [])
@@ -220,9 +233,11 @@ class Ledger:
         refusals = []
         for name in self._quota_chain(work.team):
             limit, used = self.quotas[name].limit(work.model), self.used(name, work.model)
-            borrow = limit.borrow if work.preemptible or name != work.team else 0
-            if work.total and borrow is not None and used + work.total > limit.guaranteed + borrow:
-                most = limit.guaranteed + borrow
+            most = None if limit.borrow is None else limit.guaranteed + limit.borrow
+            kept = self._guaranteed_only[work.team, work.model]
+            if work.guaranteed_only and name == work.team and work.total and kept + work.total > limit.guaranteed:
+                refusals.append(QuotaRefusal(name, work.model, kept, work.total, limit.guaranteed, limit.guaranteed))
+            elif work.total and most is not None and used + work.total > most:
                 refusals.append(QuotaRefusal(name, work.model, used, work.total, most, limit.guaranteed))
             for index, (most_of, amount) in enumerate(zip(self.quotas[name].amounts, work.amounts, strict=False)):
                 have = self._amounts.get(name, [])

@@ -7,6 +7,7 @@ In this order, as far as needed:
    the youngest first (services last, then by priority). Work within its team's guarantee comes last.
 3. Whole work of the own team that ranks below.
 
+If the team is entitled to others' GPUs only once some of its own work has stopped, as much of that comes before 2.
 Work that a disruption budget protects comes after comparable work.
 """
 
@@ -95,9 +96,14 @@ class _ReclaimPlanner:
         self.after = ledger.copy()
         self.line = ledger.line(work.team)
         self.within_limits = not ledger.may_start(work)
+        # Whether the team may reclaim from others while all of its own work keeps running.
+        self.entitled = self._entitlement([]) is not None
 
     def suffices(self, takes: Sequence[Reclaim]) -> bool:
         """Return True if the work can start after these reclaims."""
+        own = [take for take in takes if self.ledger.works[take.key].team == self.work.team]
+        if not self.entitled and len(own) < len(takes) and self._entitlement(own) is None:
+            return False
         if not self.within_limits:
             # Only work that shares a limit with this one can block it.
             counted = [take for take in takes if self.ledger.line(self.ledger.works[take.key].team) & self.line]
@@ -115,12 +121,17 @@ class _ReclaimPlanner:
         own, rank = self.work.team, self.work.rank
         works = list(self.ledger.works.values())
         mine = [work for work in works if work.team == own]
-        takes = self._surplus_members([work for work in mine if work.model == self.work.model and work.rank <= rank])
-        takes += self._reclaim_borrowed([work for work in works if work.team != own and work.model == self.work.model])
+        surplus = self._surplus_members([work for work in mine if work.model == self.work.model and work.rank <= rank])
         # Work without GPUs can block work with GPUs, and the reverse.
         rest = [work for work in mine if work.model == self.work.model or not (work.total and self.work.total)]
         rest = [work for work in rest if work.preemptible and not work.reclaim_only and work.rank < rank]
-        return takes + [self._reclaim_whole(work, "priority") for work in sorted(rest, key=self._first_in_team)]
+        lower = [self._reclaim_whole(work, "priority") for work in sorted(rest, key=self._first_in_team)]
+        first = bisect_left(
+            range(len(lower)), True, key=lambda count: self._entitlement([*surplus, *lower[:count]]) is not None
+        )
+        takes = [*surplus, *lower[:first]]
+        others = [work for work in works if work.team != own and work.model == self.work.model]
+        return takes + self._reclaim_borrowed(others, takes) + lower[first:]
 
     def _first_in_team(self, work: TeamWorkload) -> tuple[bool, _Order]:
         return work.model != self.work.model, _victim_order(work)
@@ -129,13 +140,25 @@ class _ReclaimPlanner:
         """Return elastic surplus, one member at a time, of the first work in order."""
         return [self._reclaim_member(work) for work in sorted(works, key=_victim_order) for _ in range(work.surplus)]
 
-    def _reclaim_borrowed(self, works: list[TeamWorkload]) -> list[Reclaim]:
+    def _entitlement(self, takes: Sequence[Reclaim]) -> tuple[bool, dict[str, float]] | None:
+        """Return if the guarantee covers the work after reclaims from its own team, and the shares of all teams.
+
+        None if the team may not reclaim from others: it would exceed its share, or the work needs no GPUs.
+        """
         model, own = self.work.model, self.work.team
-        limit = self.ledger.limit(own, model)
-        guaranteed = self.ledger.used(own, model) + self.work.total <= limit.guaranteed
-        due = self.ledger.shares(model, own, self.work.total)
-        if not self.work.total or (not guaranteed and self.ledger.used(own, model) + self.work.total > due[own]):
+        mine = {take.key: take.members * self.ledger.works[take.key].gpus for take in takes}
+        freed = sum(gpus for key, gpus in mine.items() if self.ledger.works[key].model == model)
+        used = self.ledger.used(own, model) - freed + self.work.total
+        guaranteed = used <= self.ledger.limit(own, model).guaranteed
+        due = self.ledger.shares(model, own, self.work.total - freed)
+        return (guaranteed, due) if self.work.total and (guaranteed or used <= due[own]) else None
+
+    def _reclaim_borrowed(self, works: list[TeamWorkload], own_takes: Sequence[Reclaim]) -> list[Reclaim]:
+        model, own = self.work.model, self.work.team
+        entitlement = self._entitlement(own_takes)
+        if entitlement is None:
             return []
+        guaranteed, due = entitlement
         # Borrowing teams return guaranteed GPUs; the shares determine the turn.
         kept = {team: self.ledger.limit(team, model).guaranteed if guaranteed else due[team] for team in due}
         givers = {

@@ -33,15 +33,11 @@ class QuotaExceeded(NamedTuple):
     refusals: Sequence[QuotaRefusal]
     preemptible: bool
     """True if all of the pods are preemptible."""
-    borrows: bool
-    """True if they may borrow: preemptible pods may, unless capacity is reserved for others of the team."""
 
     def __str__(self) -> str:
         """Render `quota of team vision: requests 8 V100, uses 24 of 24 (16 guaranteed + 8 borrowed)`."""
         parts = "; ".join(map(self._describe, self.refusals))
-        # A team that cannot borrow at present may be able to later.
-        for_now = self.preemptible and not self.borrows
-        never = not for_now and any(each.asked > each.limit for each in self.refusals)
+        never = any(each.asked > each.limit for each in self.refusals)
         suffix = "; it can never start with this quota" if never else ""
         return f"quota of team {self.refusals[0].quota}: {parts}{suffix}"
 
@@ -52,9 +48,7 @@ class QuotaExceeded(NamedTuple):
             return f"requests {refusal.asked / unit:g}{suffix} {name}, {have}"
         guaranteed, most = refusal.guaranteed / MILLI_PER_GPU, refusal.limit / MILLI_PER_GPU
         borrowed = f" ({guaranteed:g} guaranteed + {most - guaranteed:g} borrowed)" if most > guaranteed else ""
-        if self.preemptible and not self.borrows:
-            borrowed = " (capacity for borrowing is reserved for other workloads of the team)"
-        elif not self.borrows:
+        if not self.preemptible and not borrowed:
             borrowed = " (non-preemptible pods use guaranteed GPUs only)"
         have = f"uses {refusal.used / MILLI_PER_GPU:g} of {most:g}{borrowed}"
         model = refusal.resource or f"GPUs without a model (nodes without label {names.GPU_LABEL})"
@@ -81,8 +75,6 @@ class TeamUsage(ChangeListener):
         """Number of gang members beyond the gangs' sizes, by team."""
         self.nominated_works: list[TeamWorkload] = []
         """Units with reserved places, which count against the quotas already."""
-        self.guaranteed_only: set[str] = set()
-        """Teams with such a unit that may not borrow: until it starts, no other unit of the team may borrow either."""
         self.version = 0
         """Number of pods that started or ended."""
         self._stale = True
@@ -196,6 +188,7 @@ class TeamUsage(ChangeListener):
             serving=pod.serving,
             preemptible=pod.preemptible,
             amounts=amounts,
+            guaranteed_only=not pod.preemptible,
         )
 
     # -- asking -----------------------------------------------------------------------------------------------------
@@ -259,20 +252,19 @@ class TeamUsage(ChangeListener):
             started.append(nominated.key)
         for number, (request, pods) in enumerate(wishes):
             wanted = model if not request.models or model in request.models else min(request.models)
-            team = self.team(pods[0])
-            may_borrow = team not in self.guaranteed_only and all(pod.preemptible for pod in pods)
+            preemptible = all(pod.preemptible for pod in pods)
             work = TeamWorkload(
                 ("wish", number),
-                team,
+                self.team(pods[0]),
                 len(pods),
                 request.total_milli,
                 wanted if request.gpus else "",
-                preemptible=may_borrow,
                 amounts=request.amounts[:2],
+                guaranteed_only=not preemptible,
             )
             refusals = ledger.may_start(work)
             if refusals:
-                exceeded = QuotaExceeded(refusals, all(pod.preemptible for pod in pods), may_borrow)
+                exceeded = QuotaExceeded(refusals, preemptible)
                 break
             ledger.start(work)
             started.append(work.key)

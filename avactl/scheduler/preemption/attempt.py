@@ -86,8 +86,8 @@ def demand_as_work(need: PreemptionRequest, team: str, model: str) -> TeamWorklo
         model,
         priority=max(pod.priority for pod in pods),
         serving=any(pod.serving for pod in pods),
-        preemptible=all(pod.preemptible for pod in pods),
         amounts=tuple(amounts),
+        guaranteed_only=not all(pod.preemptible for pod in pods),
     )
 
 

@@ -113,6 +113,7 @@ def _single_pod_work(key: Hashable, pod: PodInfo, work: TeamWorkload, protected:
         pod in protected,
         pod.reclaim_only,
         bool(pod.preempted_for),
+        work.guaranteed_only,
     )
 
 
@@ -155,6 +156,7 @@ def _gang_work(
         is_protected,
         any(pod.reclaim_only for pod in everyone),
         preempted,
+        any(work.guaranteed_only for work in works),
     )
 
 

@@ -134,14 +134,8 @@ class Preemptor:
 
     def _count_nominations(self, without: str = "") -> None:
         """Count the reserved places in the teams' usage."""
-        quotas, keys = self._cache.quotas, [key for key in self._nominations if key != without]
-        quotas.nominated_works = [work for key in keys for work in self._nominated_work(key)]
-        quotas.guaranteed_only = {
-            quotas.team(place.pod)
-            for key in keys
-            for place in self._nominations[key].places
-            if not place.pod.preemptible
-        }
+        keys = [key for key in self._nominations if key != without]
+        self._cache.quotas.nominated_works = [work for key in keys for work in self._nominated_work(key)]
 
     def reset(self) -> None:
         """Have all reservations restored in a new state."""
@@ -288,8 +282,18 @@ class Preemptor:
             mine[0] += booking.gpus.bit_count() * booking.milli
             mine[1] += booking.amounts[0]
             mine[2] += booking.amounts[1]
+        guaranteed_only = not all(place.pod.preemptible for place in places)
         return [
-            TeamWorkload(("kept", key, model), team, 1, gpus, model, preemptible=False, amounts=(cpu, memory))
+            TeamWorkload(
+                ("kept", key, model),
+                team,
+                1,
+                gpus,
+                model,
+                preemptible=False,
+                amounts=(cpu, memory),
+                guaranteed_only=guaranteed_only,
+            )
             for model, (gpus, cpu, memory) in sums.items()
         ]
 
