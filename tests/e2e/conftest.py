@@ -12,6 +12,7 @@ from tests.e2e.pods import Cluster
 from tools import image
 from tools.controlplane import KubeClient, build_binaries
 from tools.controlplane.build import NODE_BINARIES
+from tools.fuse import require_fuse
 from tools.realnode import RealNode, check
 
 
@@ -44,6 +45,7 @@ def busybox(node: RealNode, request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="session")
 def fuse_python(node: RealNode, request: pytest.FixtureRequest) -> str:
     """Reference of an image with Python and fusepy."""
+    require_fuse()
     with building(request):
         return node.image(image.python("python3-fusepy", "libfuse2", "fuse3"))
 

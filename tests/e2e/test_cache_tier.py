@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,13 +13,11 @@ from tests.e2e.pods import TIMEOUT, is_ready
 from tests.kinds.compiling import body, compiled
 from tools import image
 from tools.controlplane import KubeClient
+from tools.fuse import require_fuse
 from tools.realnode import RealNode
 from tools.waiting import wait_until
 
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="/dev/fuse is not there"),
-]
+pytestmark = [pytest.mark.e2e, pytest.mark.short, pytest.mark.xdist_group("real-nodes")]
 
 SPECS = """
 kind: Cluster
@@ -89,6 +86,7 @@ NOT_HERE = {"StatefulSet", "CustomResourceDefinition", "NetworkPolicy"}
 @pytest.fixture
 def tier(node: RealNode, kube: KubeClient, busybox: str) -> Iterator[Compilation]:
     """The platform, applied; what stands for Alluxio's FUSE is its entry point only."""
+    require_fuse()
     fuse = node.image(image.python("python3-fusepy", "libfuse2", "fuse3", "bash"))
     result = compiled(SPECS.replace("FUSE", fuse).replace("SHELL", busybox))
     workers = ("read-worker", "read-mount")

@@ -20,6 +20,7 @@ def test_missing_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for name in ("apt-get", "runc", "iptables"):
         (tmp_path / name).touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
     with pytest.raises(UnavailableError, match=r"run `apt-get install containerd .*iproute2 util-linux openssl gcc"):
         check()
 

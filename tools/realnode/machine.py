@@ -11,6 +11,7 @@ from tools.controlplane import StartError, process
 from tools.controlplane.build import cache_dir
 from tools.controlplane.folder import OwnedFolder
 from tools.realnode.keeper import remove_cgroup
+from tools.realnode.requirements import find_cgroup_hierarchies
 
 PREFIX = "avactl-node-"
 HERE = Path(__file__).parent
@@ -101,9 +102,8 @@ _NO_ENVIRONMENT: Mapping[str, str] = {}
 
 
 def _cgroups(folder: Path) -> list[Path]:
-    """The node's cgroup in every hierarchy, of version 1 and 2: machines can have both."""
-    mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
-    return [Path(place, folder.name) for _, place, kind, *_ in mounts if kind in ("cgroup", "cgroup2")]
+    """The node's cgroup in every hierarchy."""
+    return [hierarchy / folder.name for hierarchy in find_cgroup_hierarchies()]
 
 
 def _remove_cgroups(folder: Path) -> None:
