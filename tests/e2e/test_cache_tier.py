@@ -19,16 +19,17 @@ from tools.waiting import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.short, pytest.mark.xdist_group("real-nodes")]
 
+# Its name is that of `platform.py`, on the same nodes: a run is refused where another Cluster is carried.
 SPECS = """
 kind: Cluster
-metadata: {name: main}
+metadata: {name: lab}
 spec:
   images: {alluxio: "FUSE"}
 ---
 kind: CacheTier
 metadata: {name: read}
 spec:
-  cluster: main
+  cluster: lab
   role: read
   workers: {tiers: [{medium: MEM, quota: 2Gi}]}
   fuse: {cpu: 50m, memory: 1Gi}
