@@ -22,8 +22,8 @@ FUNCTIONS = (
 
 @pytest.mark.parametrize("function", [function.__name__ for function in FUNCTIONS])
 def test_each_record_is_trained_and_counted(function: str, tmp_path: Path) -> None:
-    python = build_environment() / "python"
+    python = str(build_environment() / "python")
     with ElasticJob(tmp_path, workers=0, records=1, records_per_task=1) as job:
-        command = [python, adapters.__file__, function, job.address]
+        command = [python, str(adapters.__file__), function, job.address]
         done = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
