@@ -114,7 +114,7 @@ def tier(node: RealNode, kube: KubeClient, busybox: str) -> Iterator[Compilation
 
 
 def test_a_job_reads_on_after_its_fuse_pod_was_killed(node: RealNode, kube: KubeClient, tier: Compilation) -> None:
-    assert body(tier, "DaemonSet", "read-fuse", "avactl-cache")
+    assert body(tier, "DaemonSet", "read-fuse", "avactl-cache", cluster="lab")
     select = "app.kubernetes.io/component=fuse"
     pods = {pod["metadata"]["uid"] for pod in _await_pods(kube, "avactl-cache", select, len(node.names))}
     (reader,) = _await_pods(kube, "vision", "batch.kubernetes.io/job-name=count-worker", 1)
