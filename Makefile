@@ -43,7 +43,8 @@ lint: $(STAMP)
 	$(BIN)/lint-imports
 
 unit: $(STAMP) controlplane alluxio
-	$(BIN)/python -m pytest $(WORKERS) -m "not slow and not e2e and not frameworks"
+	@pods=$$($(BIN)/python -m tools.realnode --permitted) && set -x && $(BIN)/python -m pytest $(WORKERS) \
+		-m "not slow and not frameworks and (not e2e$${pods:+ or short})"
 
 controlplane: $(STAMP)  ## build the Kubernetes control plane of the tests, once
 	@$(BIN)/python -m tools.controlplane build --optional

@@ -5,13 +5,13 @@ keep to their own `namespace`, and leave no cluster-scoped objects. What breaks 
 """
 
 import uuid
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
-from tools.controlplane import ControlPlane, KubeClient, UnavailableError, build_binaries, is_required
+from tools.controlplane import ControlPlane, KubeClient, build_binaries
 
 FIXTURES = frozenset({"control_plane_binaries", "control_plane", "kube", "namespace", "new_plane"})
 
@@ -28,42 +28,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("controlplane")
 
 
-def unavailable(reason: UnavailableError) -> NoReturn:
-    """Skip a test that cannot have its control plane; in CI, fail it. Called while `reason` is handled."""
-    if is_required():
-        pytest.fail(f"{reason} (skipped outside of CI)", pytrace=False)
-    pytest.skip(str(reason))
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    call: pytest.CallInfo[None],
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Report skips for want of a control plane at one place: the summary then has one line for all of them."""
-    report = yield
-    reason = call.excinfo.value.__context__ if call.excinfo is not None else None
-    if report.skipped and isinstance(reason, UnavailableError):
-        report.longrepr = (__file__, unavailable.__code__.co_firstlineno, f"Skipped: {reason}")
-    return report
-
-
 @contextmanager
 def building(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Show the progress of a build; where the machine lacks what it needs, skip, in CI fail."""
+    """Show the progress of a build: the first one takes minutes, and must not wait for the end of the test."""
     capture = request.config.pluginmanager.getplugin("capturemanager")
     with ExitStack() as stack:
         if capture is not None:
-            # The first build takes minutes: its progress must not wait for the end of the test.
             stack.enter_context(capture.global_and_fixture_disabled())
-        try:
-            yield
-        except UnavailableError as reason:
-            unavailable(reason)
+        yield
 
 
 @pytest.fixture(scope="session")
 def control_plane_binaries(request: pytest.FixtureRequest) -> None:
-    """Build the binaries. Where neither they nor Go are there: skip, in CI fail. A failed build is always an error."""
+    """Build the binaries. Without them and Go, tests are skipped; a failed build is always an error."""
     with building(request):
         build_binaries()
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tests.cluster_fixtures import unavailable
-from tools.controlplane import KubeClient, UnavailableError
+from tools.controlplane import KubeClient
 from tools.definitions import (
     GATEWAY_API,
     INFERENCE_EXTENSION,
@@ -41,9 +40,5 @@ def define_pools(kube: KubeClient) -> None:
 
 
 def _define(kube: KubeClient, release: Release, *plurals: str) -> None:
-    try:
-        found = definitions(release, *plurals)
-    except UnavailableError as reason:
-        unavailable(reason)
-    for body in found:
+    for body in definitions(release, *plurals):
         kube.define({key: value for key, value in body.items() if key != "status"})

@@ -1,4 +1,4 @@
-"""Without Java or Maven: a skip with one line, in CI too. A jar that is not the pinned one is an error everywhere."""
+"""Without Java or Maven: a skip with one line, a failure in CI. Other jars than the pinned ones are always an error."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tools.alluxio import build, build_jars
 from tools.controlplane import BuildError, UnavailableError
 
 ROOT = Path(__file__).parents[2]
+REASON = "Alluxio unavailable: no Java on PATH"
 TEST = """
 def test_first(alluxio_jars): pass
 def test_second(alluxio_jars): pass
@@ -27,26 +28,39 @@ def run(*command: str, ci: str | None, path: str = "/nowhere") -> subprocess.Com
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("ci", [None, "true"])
-def test_tests_are_skipped_with_one_line(tmp_path: Path, ci: str | None) -> None:
-    (tmp_path / "test_it.py").write_text(TEST)
+def run_tests(folder: Path, ci: str | None) -> subprocess.CompletedProcess[str]:
+    (folder / "test_it.py").write_text(TEST)
     plugins = ("-p", "no:cacheprovider", "-p", "tests.cluster_fixtures", "-p", "tests.alluxio_fixtures")
-    options = ("--rootdir", str(tmp_path), "-ra", "-q", str(tmp_path))
-    done = run(sys.executable, "-m", "pytest", *plugins, *options, ci=ci)
+    options = ("-p", "tests.skips", "--rootdir", str(folder), "-ra", "-q", str(folder))
+    return run(sys.executable, "-m", "pytest", *plugins, *options, ci=ci)
+
+
+def test_tests_are_skipped_with_one_line(tmp_path: Path) -> None:
+    done = run_tests(tmp_path, None)
     assert done.returncode == 0, done.stdout + done.stderr
     (line,) = re.findall(r"^SKIPPED.*$", done.stdout, re.MULTILINE)
     assert line.startswith("SKIPPED [2] ")
-    assert line.endswith("Alluxio unavailable: no Java on PATH")
+    assert line.endswith(REASON)
 
 
-@pytest.mark.parametrize("ci", [None, "true"])
-def test_make_goes_on(ci: str | None) -> None:
+def test_tests_fail_in_ci(tmp_path: Path) -> None:
+    done = run_tests(tmp_path, "true")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "2 errors" in done.stdout
+    assert f"{REASON} (skipped outside of CI)" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("ci", "status", "said"),
+    [(None, 0, f"{REASON}; tests that need it are skipped\n"), ("true", 2, f"error: {REASON}\n")],
+)
+def test_make_stops_in_ci_only(ci: str | None, status: int, said: str) -> None:
     make = shutil.which("make")
     assert make is not None
     # The environment of this test stands in for .venv, which is taken as it is.
     done = run(make, "-o", ".venv/.ready", "alluxio", f"BIN={Path(sys.executable).parent}", ci=ci)
-    said = "Alluxio unavailable: no Java on PATH; tests that need it are skipped\n"
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", said)
+    assert (done.returncode, done.stdout) == (status, "")
+    assert done.stderr.startswith(said)
 
 
 def test_a_build_that_was_asked_for_fails() -> None:

@@ -14,7 +14,6 @@ from avactl.daemons.cache.loading import Load, Pacer
 from tools.alluxio import Alluxio
 from tools.alluxio.fuse import require_libfuse
 from tools.alluxio.tiers import MIB, Tier, complaints, running
-from tools.controlplane import UnavailableError
 from tools.objectstore import ObjectStore
 from tools.waiting import wait_until
 
@@ -134,10 +133,7 @@ def test_a_load_of_files_of_many_sizes_keeps_no_buffers(cluster: Alluxio, store:
 
 
 def test_a_sequential_read_through_fuse_asks_for_each_block_once(cluster: Alluxio, store: ObjectStore) -> None:
-    try:
-        require_libfuse()
-    except UnavailableError as reason:
-        pytest.skip(str(reason))
+    require_libfuse()
     body = b"0123456789abcdef" * (2 * BLOCK // 16)
     store.client().put_object(Bucket="ava-models", Key="sequential", Body=body)
     fuse = TIER.fuse(cluster)

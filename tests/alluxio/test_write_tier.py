@@ -11,7 +11,6 @@ import pytest
 from tools.alluxio import Alluxio
 from tools.alluxio.fuse import Fuse, require_libfuse
 from tools.alluxio.tiers import MIB, Tier, complaints, objects, running
-from tools.controlplane import UnavailableError
 from tools.objectstore import ObjectStore
 from tools.waiting import wait_until
 
@@ -43,10 +42,7 @@ def cluster(alluxio_jars: None, store: ObjectStore) -> Iterator[Alluxio]:
 
 @pytest.fixture(scope="module")
 def fuse(cluster: Alluxio) -> Fuse:
-    try:
-        require_libfuse()
-    except UnavailableError as reason:
-        pytest.skip(str(reason))
+    require_libfuse()
     fuse = TIER.fuse(cluster)
     fuse.start()
     return fuse

@@ -15,7 +15,7 @@ from tools.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 GO = shutil.which("go")
-pytestmark = pytest.mark.skipif(GO is None, reason="Go is not on PATH")
+pytestmark = pytest.mark.needs("go")
 
 BUILD = """
 import sys

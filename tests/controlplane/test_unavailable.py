@@ -32,7 +32,8 @@ def run(*command: str, ci: str | None) -> subprocess.CompletedProcess[str]:
 
 def run_tests(folder: Path, ci: str | None) -> subprocess.CompletedProcess[str]:
     (folder / "test_plane.py").write_text(TEST)
-    options = ("-p", "no:cacheprovider", "-p", "tests.cluster_fixtures", "--rootdir", str(folder), "-ra", "-q")
+    plugins = ("-p", "no:cacheprovider", "-p", "tests.cluster_fixtures", "-p", "tests.skips")
+    options = (*plugins, "--rootdir", str(folder), "-ra", "-q")
     return run(sys.executable, "-m", "pytest", *options, str(folder), ci=ci)
 
 

@@ -1,4 +1,4 @@
-"""Two real nodes for all tests of this folder, and the images that their pods run."""
+"""Two real nodes for the tests of this folder, which end after the last one, and the images that their pods run."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from tests.e2e.pods import Cluster
 from tools import image
 from tools.controlplane import KubeClient, build_binaries
 from tools.controlplane.build import NODE_BINARIES
+from tools.fuse import require_fuse
 from tools.realnode import RealNode, check
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def node(request: pytest.FixtureRequest) -> Iterator[RealNode]:
     """Two nodes. Each counts all cores of the machine as its own."""
     with building(request):
@@ -27,35 +28,36 @@ def node(request: pytest.FixtureRequest) -> Iterator[RealNode]:
         yield node
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def kube(node: RealNode) -> Iterator[KubeClient]:
     """The administrator's client; `namespace` makes its namespaces with it."""
     with node.client() as client:
         yield client
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def busybox(node: RealNode, request: pytest.FixtureRequest) -> str:
     """Reference of an image with a shell."""
     with building(request):
         return node.image(image.busybox())
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def fuse_python(node: RealNode, request: pytest.FixtureRequest) -> str:
     """Reference of an image with Python and fusepy."""
+    require_fuse()
     with building(request):
         return node.image(image.python("python3-fusepy", "libfuse2", "fuse3"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def avactl_image(node: RealNode, request: pytest.FixtureRequest) -> str:
     """Reference of the image of avactl itself."""
     with building(request):
         return node.image(image.avactl())
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def repository(
     node: RealNode, avactl_image: str, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Repository:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,24 +13,23 @@ from tests.e2e.pods import TIMEOUT, is_ready
 from tests.kinds.compiling import body, compiled
 from tools import image
 from tools.controlplane import KubeClient
+from tools.fuse import require_fuse
 from tools.realnode import RealNode
 from tools.waiting import wait_until
 
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="/dev/fuse is not there"),
-]
+pytestmark = [pytest.mark.e2e, pytest.mark.short, pytest.mark.xdist_group("real-nodes")]
 
+# Its name is that of `platform.py`, on the same nodes: a run is refused where another Cluster is carried.
 SPECS = """
 kind: Cluster
-metadata: {name: main}
+metadata: {name: lab}
 spec:
   images: {alluxio: "FUSE"}
 ---
 kind: CacheTier
 metadata: {name: read}
 spec:
-  cluster: main
+  cluster: lab
   role: read
   workers: {tiers: [{medium: MEM, quota: 2Gi}]}
   fuse: {cpu: 50m, memory: 1Gi}
@@ -89,6 +87,7 @@ NOT_HERE = {"StatefulSet", "CustomResourceDefinition", "NetworkPolicy"}
 @pytest.fixture
 def tier(node: RealNode, kube: KubeClient, busybox: str) -> Iterator[Compilation]:
     """The platform, applied; what stands for Alluxio's FUSE is its entry point only."""
+    require_fuse()
     fuse = node.image(image.python("python3-fusepy", "libfuse2", "fuse3", "bash"))
     result = compiled(SPECS.replace("FUSE", fuse).replace("SHELL", busybox))
     workers = ("read-worker", "read-mount")
@@ -115,7 +114,7 @@ def tier(node: RealNode, kube: KubeClient, busybox: str) -> Iterator[Compilation
 
 
 def test_a_job_reads_on_after_its_fuse_pod_was_killed(node: RealNode, kube: KubeClient, tier: Compilation) -> None:
-    assert body(tier, "DaemonSet", "read-fuse", "avactl-cache")
+    assert body(tier, "DaemonSet", "read-fuse", "avactl-cache", cluster="lab")
     select = "app.kubernetes.io/component=fuse"
     pods = {pod["metadata"]["uid"] for pod in _await_pods(kube, "avactl-cache", select, len(node.names))}
     (reader,) = _await_pods(kube, "vision", "batch.kubernetes.io/job-name=count-worker", 1)

@@ -9,10 +9,7 @@ import pytest
 from tests.e2e.pods import Cluster, sh
 from tools.waiting import wait_until
 
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="/dev/fuse is not there"),
-]
+pytestmark = pytest.mark.e2e
 
 SERVER = """
 import errno, os, stat, sys

@@ -12,7 +12,7 @@ from tests.e2e.pods import TIMEOUT
 from tools.controlplane import ApiError, KubeClient
 from tools.realnode import RealNode
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.short, pytest.mark.xdist_group("real-nodes")]
 
 JOB = """\
 apiVersion: avactl.dev/v1

@@ -9,11 +9,11 @@ import pytest
 
 from tests.e2e.platform import Repository
 from tests.e2e.pods import is_ready
-from tests.e2e.test_training import training_image
 from tools.controlplane import KubeClient
+from tools.image.images import PYTHON
+from tools.waiting import wait_until
 
-pytestmark = pytest.mark.e2e
-__all__ = ["training_image"]  # fixture
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("real-nodes")]
 TEAM = "vision"
 CONDITION = "avactl.dev/Rollout"
 TIMEOUT = 180.0  # seconds: the daemon says why after ten
@@ -29,10 +29,10 @@ kind: ServingDeployment
 metadata: {name: web, team: vision}
 spec:
   model: {name: web, version: "VERSION"}
-  runtime: {name: custom, image: "IMAGE", port: 8080, command: [python, -m, http.server, "8080"]}
+  runtime: {name: custom, image: "IMAGE", port: 8080, command: [PYTHON, -m, http.server, "8080"]}
   probes:
     startup: {path: /, timeout: 3s, period: 3s, failures: 60}
-    readiness: {script: {SCRIPT}, timeout: 3s, period: 3s}
+    readiness: {READINESS, timeout: 3s, period: 3s}
     liveness: {path: /}
   resources: {cpu: 50m, memory: 64Mi}
   replicas: 2
@@ -42,17 +42,23 @@ spec:
 
 
 class Service:
-    """The service `web`."""
+    """The service `web` of two pods."""
 
     def __init__(self, repository: Repository, kube: KubeClient, image: str) -> None:
         self._repository, self._kube, self._image = repository, kube, image
 
-    def specs(self, version: int, script: str) -> str:
+    def specs(self, version: int, readiness: str) -> str:
         specs = SERVICE.replace("VERSION", str(version)).replace("IMAGE", self._image)
-        return specs.replace("SCRIPT", script)
+        return specs.replace("READINESS", readiness).replace("PYTHON", PYTHON)
 
-    def change(self, version: int, script: str) -> None:
-        self._repository.change("web.yaml", self.specs(version, script))
+    def change(self, version: int, readiness: str) -> None:
+        self._repository.change("web.yaml", self.specs(version, readiness))
+
+    def replaced(self, old: int, new: int) -> None:
+        """Wait until the pods of the new version are ready, and those of the old one gone."""
+        wait_until(lambda: (len(self.ready(new)), len(self.ready(old))) == (2, 0), timeout=TIMEOUT)
+        # `Promoted` may last for less than a look at it.
+        self.told("^Stable|^Promoted")
 
     def ready(self, version: int) -> set[str]:
         """UIDs of the ready pods of a version."""
@@ -84,12 +90,27 @@ def text(deployment: dict[str, Any]) -> str:
     return ""
 
 
-def test_what_is_wrong_with_a_version_is_told(repository: Repository, kube: KubeClient, training_image: str) -> None:
+@pytest.mark.short
+def test_a_new_version_takes_its_canary_step(repository: Repository, kube: KubeClient, avactl_image: str) -> None:
+    service = Service(repository, kube, avactl_image)
+    repository.write("web.yaml", service.specs(1, "path: /"))
+    service.told("^Stable")
+    live = service.ready(1)
+    assert len(live) == 2
+    service.change(2, "path: /")
+    # The step: half of the requests, by one pod of each version.
+    wait_until(lambda: len(service.ready(2)) == 1, timeout=TIMEOUT)
+    assert service.ready(1) & live
+    service.replaced(1, 2)
+    repository.remove("web.yaml")
+
+
+def test_what_is_wrong_with_a_version_is_told(repository: Repository, kube: KubeClient, avactl_image: str) -> None:
     data = {name: f"#!/bin/sh\n{script}\n" for name, script in SCRIPTS.items()}
     checks = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "checks", "namespace": TEAM}, "data": data}
     kube.apply(checks)
-    service = Service(repository, kube, training_image)
-    good = "configMap: {name: checks, key: good.sh}"
+    service = Service(repository, kube, avactl_image)
+    good = "script: {configMap: {name: checks, key: good.sh}}"
     repository.write("web.yaml", service.specs(1, good))
     service.told("^Stable|^Promoted")
     live = service.ready(1)
@@ -100,22 +121,16 @@ def test_what_is_wrong_with_a_version_is_told(repository: Repository, kube: Kube
         ("configMap: {name: checks, key: hangs.sh}", probe),
         ("configMap: {name: checks, key: garbage.sh}", probe),
         ("configMap: {name: checks, key: missing.sh}", "pod web-.* waits for a volume or its network"),
-        (f'image: "{training_image}", path: /bin/missing', "probe-readiness ended with exit code 1.*: cp: .*missing"),
+        (f'image: "{avactl_image}", path: /bin/missing', "probe-readiness ended with exit code 1.*: cp: .*missing"),
     ]
     for number, (script, why) in enumerate(cases):
-        service.change(2 + number, script)
+        service.change(2 + number, f"script: {{{script}}}")
         print(service.told(why))
         assert live <= service.ready(1)
         service.change(1, good)
         service.told("^Stable|^RolledBack")
         assert service.ready(1) == live
     service.change(10, good)
-
-    def replaced(_: dict[str, Any]) -> bool:
-        return len(service.ready(10)) == 2 and not service.ready(1)
-
-    kube.wait_for("apps/v1", "Deployment", "web", TEAM, until=replaced, timeout=TIMEOUT)
-    # `Promoted` may last for less than a look at it.
-    service.told("^Stable|^Promoted")
+    service.replaced(1, 10)
     repository.remove("web.yaml")
     kube.delete("v1", "ConfigMap", "checks", TEAM)

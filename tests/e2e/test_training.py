@@ -134,7 +134,7 @@ class Run(NamedTuple):
         return "\n".join(lines)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def training_image(node: RealNode, request: pytest.FixtureRequest) -> str:
     """Reference of an image with the examples' scripts, and `gated.py`."""
     with building(request):

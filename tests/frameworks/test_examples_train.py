@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -37,11 +36,7 @@ def training(tmp_path: Path) -> Path:
         ("pytorch", "4 workers"),
         ("jax", "2 workers"),
         ("tensorflow", "2 workers, 1 servers, from epoch 0"),
-        pytest.param(
-            "mpi",
-            "4 ranks",
-            marks=pytest.mark.skipif(not shutil.which("mpirun"), reason="needs Open MPI: apt-get install openmpi-bin"),
-        ),
+        pytest.param("mpi", "4 ranks", marks=pytest.mark.needs("mpirun")),
     ],
 )
 def test_losses_equal_the_plain_script(training: Path, path: str, job: str, size: str) -> None:

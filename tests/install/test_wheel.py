@@ -26,7 +26,6 @@ PARENTS = ("", "worker/", "client/", "components/")
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Wheel and source archive, built from the tracked files only."""
-    pytest.importorskip("build", reason="the package `build` of requirements.lock is not installed: `make` installs it")
     place = tmp_path_factory.mktemp("dist")
     pip = [
         sys.executable,

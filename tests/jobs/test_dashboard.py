@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,10 +16,11 @@ import pytest
 from avactl.kube.timestamps import timestamp
 from avactl.workbench.jobs.dashboard.server import is_loopback
 from tests.jobs.lab import NAMESPACE, Lab, job
+from tools.programs import find_program
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.xdist_group("jobs")]
 EVIL = "<img src=x onerror=\"document.title='owned'\">"
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = find_program("chromium")
 
 
 class Served:
@@ -175,7 +175,7 @@ def test_what_those_see_who_run_the_platform(whole: Served, lab: Lab) -> None:
     assert "<style" not in page
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no chromium")
+@pytest.mark.needs("chromium")
 @pytest.mark.parametrize("path", ["/", f"/job/{NAMESPACE}/learns"])
 def test_in_a_browser(whole: Served, tmp_path: Path, path: str) -> None:
     dom, complaints = whole.dom(path, tmp_path)

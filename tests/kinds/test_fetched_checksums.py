@@ -6,11 +6,12 @@ import os
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from avactl.daemons.delivery import publish
 from avactl.datasets.stores.opening import open_store
 from avactl.program.lowering.pods import FETCH_MODEL_SCRIPT
 from tests.datasets.conftest import KEYS, bucket, environment, s3  # noqa: F401 - fixtures
-from tests.kinds.test_model_follower import needs_rclone
 
 MODEL = {"config.pbtxt": b"name: 'ranker'", "1/weights of a model.bin": os.urandom(100_000), "1/empty": b""}
 
@@ -33,7 +34,7 @@ def fetched(target: Path, endpoint: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["sh", "-c", FETCH_MODEL_SCRIPT], env=env, capture_output=True, text=True, check=False)
 
 
-@needs_rclone
+@pytest.mark.needs("rclone")
 def test_a_model_with_another_checksum_is_not_served(tmp_path: Path, s3: str, bucket: str) -> None:  # noqa: F811
     source, version = open_store(f"{bucket}/training/7", s3), open_store(f"{bucket}/published/7", s3)
     for name, content in MODEL.items():
@@ -55,7 +56,7 @@ def test_a_model_with_another_checksum_is_not_served(tmp_path: Path, s3: str, bu
     assert fetched(tmp_path / "bad", s3).returncode == 0
 
 
-@needs_rclone
+@pytest.mark.needs("rclone")
 def test_a_missing_file_and_models_without_checksums(tmp_path: Path, s3: str, bucket: str) -> None:  # noqa: F811
     version = open_store(f"{bucket}/published/7", s3)
     version.write("model.bin", b"1")

@@ -15,8 +15,6 @@ import pytest
 from avactl.kinds.serving.follow import FOLLOW_SCRIPT
 from tools.waiting import patience, wait_until
 
-needs_rclone = pytest.mark.skipif(shutil.which("rclone") is None, reason="needs rclone: apt-get install rclone")
-
 
 class Pod:
     """A store, a volume and a list of models in folders, and the HTTP port of a server."""
@@ -102,7 +100,7 @@ def pod(tmp_path: Path) -> Iterator[Pod]:
     made.server.shutdown()
 
 
-@needs_rclone
+@pytest.mark.needs("rclone")
 def test_models_come_and_go_while_the_server_runs(pod: Pod) -> None:
     pod.publish("a/3/saved_model.pb")
     pod.declare("a", "a/3 s3_a:a/3 all", config="config { a 3 }", health="/a/3")
@@ -123,7 +121,7 @@ def test_models_come_and_go_while_the_server_runs(pod: Pod) -> None:
         wait_until(lambda: pod.live() == {"b/1/saved_model.pb"}, "the files of a are gone")
 
 
-@needs_rclone
+@pytest.mark.needs("rclone")
 def test_a_model_that_is_not_there_keeps_the_entry_of_before(pod: Pod) -> None:
     pod.publish("a/3/saved_model.pb")
     pod.publish("b/1/saved_model.pb")
@@ -140,7 +138,7 @@ def test_a_model_that_is_not_there_keeps_the_entry_of_before(pod: Pod) -> None:
     assert "config { a 3 4 }" in pod.models()
 
 
-@needs_rclone
+@pytest.mark.needs("rclone")
 def test_an_empty_prefix_is_an_error(pod: Pod) -> None:
     (pod.store / "a" / "3").mkdir(parents=True)
     pod.declare("a", "a/3 s3_a:a/3 all", config="config { a 3 }")
@@ -150,7 +148,7 @@ def test_an_empty_prefix_is_an_error(pod: Pod) -> None:
     assert "config { a 3 }" not in pod.models()
 
 
-@needs_rclone
+@pytest.mark.needs("rclone")
 def test_a_repository_has_the_declared_versions_only(pod: Pod) -> None:
     for path in ("d/config.pbtxt", "d/labels.txt", "d/3/model.onnx", "d/4/model.onnx", "d/5/model.onnx"):
         pod.publish(path)
@@ -163,7 +161,7 @@ def test_a_repository_has_the_declared_versions_only(pod: Pod) -> None:
         wait_until(lambda: pod.live() == {"d/config.pbtxt", "d/labels.txt", "d/4/model.onnx"}, "version 4 instead of 3")
 
 
-@needs_rclone
+@pytest.mark.needs("rclone")
 def test_a_model_that_stops_serving_makes_the_pod_unready(pod: Pod) -> None:
     pod.publish("a/3/saved_model.pb")
     pod.declare("a", "a/3 s3_a:a/3 all", config="config { a 3 }", health="/a/3")

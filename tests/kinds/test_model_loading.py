@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import pytest
 
-from tests.kinds.test_model_follower import Pod, needs_rclone
+from tests.kinds.test_model_follower import Pod
 from tools.objectstore import ACCESS_KEY, SECRET_KEY, ObjectStore
 from tools.waiting import wait_until
 
@@ -62,7 +63,7 @@ class Client:
             self._thread.join()
 
 
-@needs_rclone
+@pytest.mark.needs("rclone")
 def test_a_model_is_added_and_versions_change_without_a_failed_request(tmp_path: Path) -> None:
     pod = Pod(tmp_path)
     try:

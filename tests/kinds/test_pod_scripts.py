@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import subprocess
 import time
@@ -18,6 +17,7 @@ from avactl.kinds.training.addressing import INDEX_SCRIPT
 from avactl.kinds.training.init_containers import workspace_code
 from avactl.program.lowering import pods
 from tests.kinds.on_base import objects
+from tools.programs import require_programs
 from tools.waiting import patience, wait_until
 
 JOB = """
@@ -47,8 +47,7 @@ SCRIPTS = [
 @pytest.mark.parametrize("interpreter", ["dash", "bash"])
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_scripts_are_understood_and_survive_kubernetes(script: str, interpreter: str) -> None:
-    if shutil.which(interpreter) is None:
-        pytest.skip(f"there is no {interpreter}")
+    require_programs(interpreter)
     subprocess.run([interpreter, "-n", "-c", script], check=True)
     # Kubernetes turns `$$` in commands into `$`, and puts variables into `$(NAME)`.
     assert "$$" not in script
@@ -115,8 +114,7 @@ def test_code_is_fetched_again_into_what_an_earlier_try_left(repository: Path, t
     "option", ["--control-port 127.0.0.1:{port}", "--upstream-host 127.0.0.1 --upstream-port {port}"]
 )
 def test_hydras_agent_ends_with_its_daemons(tmp_path: Path, interpreter: str, option: str) -> None:
-    if shutil.which(interpreter) is None:
-        pytest.skip(f"there is no {interpreter}")
+    require_programs(interpreter)
     (tmp_path / "next").mkdir()
     (tmp_path / "commands").mkdir()
     agent = mpi.HYDRA_AGENT.replace(followers.DIRECTORY, str(tmp_path))

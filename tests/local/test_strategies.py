@@ -7,7 +7,6 @@ import re
 import shutil
 import signal
 import subprocess
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -155,7 +154,7 @@ def test_tensorflow_config(training: Path) -> None:
     trains(local_run(training, "jobs/tensorflow.yaml"), "3 workers, 1 servers")
 
 
-@pytest.mark.skipif(not (shutil.which("mpirun") and find_spec("mpi4py")), reason="needs mpirun and mpi4py")
+@pytest.mark.needs("mpirun")
 def test_mpi(training: Path) -> None:
     trains(local_run(training, "jobs/mpi.yaml"), "4 ranks")
     trains(local_run(training, "jobs/mpi.yaml", "--workers", "1"), "2 ranks")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,11 +12,11 @@ from avactl.change.plan.snapshot.loader import strip_objects
 from avactl.contracts import names
 from avactl.contracts.pod_annotations import GANG_SIZE
 from avactl.program.manifest import Manifest
-from tests.cluster_fixtures import unavailable
 from tests.kinds.compiling import compiled
 from tests.scheduler.world import SPECS, World
-from tools.controlplane import ControlPlane, UnavailableError
+from tools.controlplane import ControlPlane
 from tools.leaderworkerset import LeaderWorkerSets
+from tools.programs import require_programs
 
 TEAM = """
 ---
@@ -36,15 +35,10 @@ def specs(text: str) -> list[Manifest]:
 @contextmanager
 def groups(folder: Path) -> Iterator[World]:
     """Yield the world, whose namespace is the team's."""
-    if shutil.which("openssl") is None:
-        unavailable(UnavailableError("the webhooks of LeaderWorkerSets are unavailable: openssl is not on PATH"))
+    require_programs("openssl", purpose="webhooks of LeaderWorkerSets")
     with ControlPlane(controller_manager=True, kwok=True) as plane, plane.client() as kube:
         world = World(plane, kube, folder)
-        try:
-            controller = LeaderWorkerSets(plane, kube, folder).__enter__()
-        except UnavailableError as reason:
-            unavailable(reason)
-        with controller:
+        with LeaderWorkerSets(plane, kube, folder):
             world.namespace = "vision"
             yield world
             for process in world.running:

@@ -11,11 +11,13 @@ from tools.controlplane import StartError, process
 from tools.controlplane.build import cache_dir
 from tools.controlplane.folder import OwnedFolder
 from tools.realnode.keeper import remove_cgroup
+from tools.realnode.requirements import find_cgroup_hierarchies
+from tools.waiting import patience
 
 PREFIX = "avactl-node-"
 HERE = Path(__file__).parent
 RUN_TIMEOUT = 120.0  # seconds
-CLOSE_TIMEOUT = 60.0  # seconds
+CLOSE_TIMEOUT = 300.0  # seconds; the kernel ends a hundred processes
 OWN_NETWORK = Path("/proc/self/ns/net")
 
 
@@ -80,7 +82,7 @@ class Machine:
         """End all processes of the node, and remove its cgroups and its folder. Closing twice is fine."""
         if self._keeper.stdin is not None and not self._keeper.stdin.closed:
             self._keeper.stdin.close()
-            self._keeper.wait(CLOSE_TIMEOUT)
+            self._keeper.wait(patience(CLOSE_TIMEOUT))
             assert self._keeper.stdout is not None
             self._keeper.stdout.close()
             self._owned.remove()
@@ -101,9 +103,8 @@ _NO_ENVIRONMENT: Mapping[str, str] = {}
 
 
 def _cgroups(folder: Path) -> list[Path]:
-    """The node's cgroup in every hierarchy, of version 1 and 2: machines can have both."""
-    mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
-    return [Path(place, folder.name) for _, place, kind, *_ in mounts if kind in ("cgroup", "cgroup2")]
+    """The node's cgroup in every hierarchy."""
+    return [hierarchy / folder.name for hierarchy in find_cgroup_hierarchies()]
 
 
 def _remove_cgroups(folder: Path) -> None:
