@@ -18,7 +18,7 @@ from avactl.scheduler.objects.pod_info import PodInfo
 _WORKERS = 16
 _FEW = 4
 _TRIES = 4
-_MOST = 100_000
+_MAX_REPORTS = 100_000
 """Reports that wait to be written; beyond it they are dropped."""
 _REPEAT = 30.0
 """Seconds before a pod that still waits is told new counts."""
@@ -109,7 +109,7 @@ class PodReporter:
         self._put(_Report(event), self._queue)
 
     def _put(self, report: _Report, queue: deque[_Report]) -> None:
-        if self.left >= _MOST:
+        if self.left >= _MAX_REPORTS:
             metrics.EVENTS.labels("dropped").inc()
             return
         queue.append(report)
