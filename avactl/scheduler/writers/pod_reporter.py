@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from avactl.contracts import names
 from avactl.kube.client import STRATEGIC, ApiError, Client, Rate, UnreachableError
-from avactl.kube.events import EventRecorder, new_event
+from avactl.kube.events import EventPoster, new_event
 from avactl.kube.timestamps import timestamp
 from avactl.scheduler import metrics
 from avactl.scheduler.objects.pod_info import PodInfo
@@ -38,7 +38,7 @@ class PodReporter:
 
     def __init__(self, client: Client, rate: Rate) -> None:
         self._client, self._rate = client, rate
-        self._events = EventRecorder(client, names.CONTROLLER)
+        self._events = EventPoster(client)
         self.yield_to: Callable[[], bool] = lambda: False
         """Return True while bindings are in flight: reports are then written a few at a time."""
         self._urgent: deque[_Report] = deque()
