@@ -17,7 +17,7 @@ from tests.test_layout import ROOT, tracked
 WORKLOADS = frozenset(registry.workload_kinds())
 """Kinds that only their own package names. The others are concepts that kinds are defined by, such as Team."""
 PACKAGES = {registry.get_kind(name).lower.__module__.rpartition(".")[0]: name for name in registry.kind_names()}
-MODELS = {registry.get_kind(name).model.__module__.replace(".", "/") + ".py": name for name in registry.kind_names()}
+MODELS = {registry.get_model(name).__module__.replace(".", "/") + ".py": name for name in registry.kind_names()}
 """Module with the document of each kind."""
 LABELS = {name_label(name): name for name in WORKLOADS}
 _WORKLOAD = re.compile(rf"\b({'|'.join(sorted(WORKLOADS))})\b").findall
