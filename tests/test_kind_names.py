@@ -69,7 +69,6 @@ ALLOWED = {
     "avactl/change/diff/rights/pods.py": {"Team"},
     # Resources that only administrators write.
     "avactl/apply/doctor/checks.py": {"Cluster"},
-    "avactl/apply/reconcile/apply.py": {"Cluster"},
     # `avactl run` is about training jobs, as `avactl jobs` and `avactl logs` are.
     "avactl/workbench/jobs/branch.py": {"TrainingJob"},
     # Runs in the cluster, where no kind may be imported: badges of pods by their labels. Others are shown as `pod`.
