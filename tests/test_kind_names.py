@@ -17,7 +17,7 @@ from tests.test_layout import ROOT, tracked
 WORKLOADS = frozenset(registry.workload_kinds())
 """Kinds that only their own package names. The others are concepts that kinds are defined by, such as Team."""
 PACKAGES = {registry.get_kind(name).lower.__module__.rpartition(".")[0]: name for name in registry.kind_names()}
-MODELS = {registry.get_kind(name).model.__module__.replace(".", "/") + ".py": name for name in registry.kind_names()}
+MODELS = {registry.get_model(name).__module__.replace(".", "/") + ".py": name for name in registry.kind_names()}
 """Module with the document of each kind."""
 LABELS = {name_label(name): name for name in WORKLOADS}
 _WORKLOAD = re.compile(rf"\b({'|'.join(sorted(WORKLOADS))})\b").findall
@@ -69,7 +69,6 @@ ALLOWED = {
     "avactl/change/diff/rights/pods.py": {"Team"},
     # Resources that only administrators write.
     "avactl/apply/doctor/checks.py": {"Cluster"},
-    "avactl/apply/reconcile/apply.py": {"Cluster"},
     # `avactl run` is about training jobs, as `avactl jobs` and `avactl logs` are.
     "avactl/workbench/jobs/branch.py": {"TrainingJob"},
     # Runs in the cluster, where no kind may be imported: badges of pods by their labels. Others are shown as `pod`.

@@ -20,6 +20,7 @@ MISSPELT = {
 """A check, a lowering, a workload hook, facts, and a check that kinds share: a key that each reads, and a slip."""
 SNIPPET = """\
 from avactl.kinds import TrainingJob
+from avactl.kinds.dataset.lower import lower
 from avactl.program.program import Item, Program
 from avactl.program.registry import Kind
 from avactl.spec.platform.dataset import DatasetSpec
@@ -34,6 +35,9 @@ def revealed(program: Program, item: Item, kind: Kind[DatasetSpec]) -> None:
     reveal_type(program.get_kind(TrainingJob, "a").spec)
     reveal_type(program.derive(program.datasets()[0], lambda item, program: item.spec))
     reveal_type(kind.check)
+
+
+Kind(model=TrainingJob, lower=lower)
 """
 REVEALED = [
     "object",
@@ -71,4 +75,6 @@ def test_a_misspelt_key_is_an_error_of_mypy(tmp_path: Path) -> None:
     assert {(m[1], int(m[2])) for line in told if (m := _FOUND.match(line))} == set(planted.items()), done.stdout
     revealed = [re.sub(r"[a-z_]+\.|item: |program: ", "", m[1]) for line in told if (m := _REVEALED.search(line))]
     assert revealed == REVEALED
-    assert len(told) == len(planted) + len(REVEALED), done.stdout
+    foreign = f"snippet.py:{SNIPPET.count(chr(10))}: error: "
+    assert [line for line in told if foreign in line], "a kind with the lowering of another one is no error"
+    assert len(told) == len(planted) + len(REVEALED) + 1, done.stdout

@@ -104,7 +104,7 @@ def complete_topic(incomplete: str) -> list[str]:
         return []
     *above, begun = path.split(".")
     found = []
-    for model in introspect.models_at(registry.get_kind(kind).model, tuple(above)):
+    for model in introspect.models_at(registry.get_model(kind), tuple(above)):
         for key, field in introspect.fields_by_key(model).items():
             if key.startswith(begun):
                 inner = any(introspect.is_model(branch) for branch in introspect.branches(cast(Any, field.annotation)))

@@ -30,7 +30,7 @@ def file_name(kind: str) -> str:
 
 def kind_schema(name: str) -> dict[str, Any]:
     """Return the schema of one kind's documents."""
-    model = registry.get_kind(name).model
+    model = registry.get_model(name)
     schema = model.model_json_schema(by_alias=True)
     properties = schema["properties"]
     properties["apiVersion"] = {"const": API_VERSION, "description": "API version of the spec."}

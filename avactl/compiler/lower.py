@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from avactl.compiler.internal_error import defect_diagnostic
 from avactl.compiler.pass_state import PassState
-from avactl.contracts.document import DocumentError, explain
+from avactl.contracts.document import DocumentTooLargeError, exceeds_limits, explain
 from avactl.diagnostics import Diagnostic
 from avactl.program import registry
 from avactl.program.manifest import Manifest
@@ -23,8 +23,12 @@ def objects_of(item: Item, program: Program) -> list[Manifest]:
     """
     try:
         return apply_patches(item, program, registry.get_kind(item.kind).lower(item, program))
-    except (DocumentError, ValidationError) as error:
-        raise RefusedError([_beyond_limits(item, error)]) from error
+    except DocumentTooLargeError as error:
+        raise RefusedError([_beyond_limits(item, str(error))]) from error
+    except ValidationError as error:
+        if not exceeds_limits(error):
+            raise
+        raise RefusedError([_beyond_limits(item, explain(error))]) from error
 
 
 def apply_patches(item: Item, program: Program, found: list[Manifest]) -> list[Manifest]:
@@ -36,9 +40,8 @@ def apply_patches(item: Item, program: Program, found: list[Manifest]) -> list[M
     return with_patches(item, program, found)
 
 
-def _beyond_limits(item: Item, error: DocumentError | ValidationError) -> Diagnostic:
+def _beyond_limits(item: Item, what: str) -> Diagnostic:
     """Return the diagnostic for a spec whose documents no daemon would read, since they have bounds."""
-    what = explain(error) if isinstance(error, ValidationError) else str(error)
     message = f"{item} is larger than what the daemons of avactl read: {what}"
     return Diagnostic("beyond-limits", message, item.span("metadata", "name"), hint="make it smaller, or split it")
 

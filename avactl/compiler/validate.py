@@ -91,7 +91,7 @@ def validate_document(doc: Document) -> Resource | list[Diagnostic]:
     problem = _check_envelope(doc)
     if problem is not None:
         return [problem]
-    model = registry.get_kind(doc.value["kind"]).model
+    model = registry.get_model(doc.value["kind"])
     try:
         resource = model.model_validate(doc.value, by_alias=True, by_name=False)
     except ValidationError as error:

@@ -7,9 +7,12 @@ from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
+from pydantic_core import PydanticCustomError
 
 from avactl.base.cron import parse_cron
 from avactl.contracts.document import (
+    LIMIT_ERROR,
+    OBJECT_NAME_PATTERN,
     Amount,
     Bytes,
     Contract,
@@ -29,10 +32,10 @@ MAX_HOLDERS = 500
 """Nodes in the status of one version."""
 _MAX_VERSIONS, _MAX_STORES = 1_000, 200
 MAX_STATUS_ENTRIES = 100_000
-_PATH = r"(/(?!\.{1,2}(/|\Z))[^/\x00-\x1f\x7f]{1,255}){1,32}"
-_TIER = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
+_MAX_LEVELS, _MAX_LEVEL_CHARACTERS = 32, 255
+_PATH = r"(/(?!\.{1,2}(/|\Z))[^/\x00-\x1f\x7f]+)+"
 _CRON = re.compile(r"[\d*,/ -]{9,100}").fullmatch
-_FLUSHED = re.compile(f"({_TIER}:)?{_PATH}").fullmatch
+_FLUSHED = re.compile(f"({OBJECT_NAME_PATTERN}:)?{_PATH}").fullmatch
 
 
 def _validate_schedule(when: str) -> str:
@@ -49,10 +52,19 @@ def _validate_schedule(when: str) -> str:
 def _validate_flushed(path: str) -> str:
     if not _FLUSHED(path):
         raise ValueError("is neither TIER:/path nor an absolute path")
+    return _validate_levels(path)
+
+
+def _validate_levels(path: str) -> str:
+    _, *levels = path.split("/")
+    if len(levels) > _MAX_LEVELS:
+        raise PydanticCustomError(LIMIT_ERROR, f"has more than {_MAX_LEVELS} levels")
+    if max(map(len, levels)) > _MAX_LEVEL_CHARACTERS:
+        raise PydanticCustomError(LIMIT_ERROR, f"has a level with more than {_MAX_LEVEL_CHARACTERS} characters")
     return path
 
 
-TierPath = Annotated[str, StringConstraints(pattern=rf"^{_PATH}\Z")]
+TierPath = Annotated[str, StringConstraints(pattern=rf"^{_PATH}\Z"), AfterValidator(_validate_levels)]
 """Absolute path without `.` and `..`."""
 Address = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9.-]{1,253}:\d{1,5}\Z")]
 Share = Annotated[float, Field(gt=0, le=1)]

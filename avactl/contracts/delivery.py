@@ -27,6 +27,9 @@ MAX_KNOWN = 128
 """Versions whose metrics a state holds."""
 MAX_ORIGINS = 16
 """Distinct images, and distinct commits, of one training in a state."""
+IMAGE_DIGEST_PATTERN = "(?:[A-Za-z0-9._:/-]{1,255}@)?(?:sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128})"
+"""Digest of an image, with its repository where it has one."""
+COMMIT_PATTERN = "(?:[0-9a-f]{40}|[0-9a-f]{64})"
 Phase = Literal[
     "idle",
     "clearing",
@@ -43,11 +46,8 @@ _MAX_BYTES = 1 << 20
 _MaybeText = Annotated[str, Field(max_length=4096)]
 _Names = Annotated[tuple[ObjectName, ...], Field(max_length=1_000)]
 _Texts = Annotated[tuple[Text, ...], Field(max_length=10_000)]
-_DIGEST = "(sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128})"
 _ProvenanceKind = Annotated[str, StringConstraints(pattern=r"^(images|commits)\Z")]
-_Provenance = Annotated[
-    str, StringConstraints(pattern=rf"^(([A-Za-z0-9._:/-]{{1,255}}@)?{_DIGEST}|[0-9a-f]{{40}}|[0-9a-f]{{64}})\Z")
-]
+_Provenance = Annotated[str, StringConstraints(pattern=rf"^({IMAGE_DIGEST_PATTERN}|{COMMIT_PATTERN})\Z")]
 """Digest of an image, or commit of code."""
 
 

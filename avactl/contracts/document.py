@@ -26,6 +26,7 @@ from pydantic import (
     ValidationError,
 )
 from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticCustomError
 
 from avactl.base.terminal import shorten_middle, visible_text
 
@@ -37,6 +38,18 @@ MAX_SECONDS = 366 * 86_400
 MAX_UNIX_TIME_S = 1e11
 _MAX_ERROR = 300
 """Characters of an error."""
+LIMIT_ERROR = "avactl_limit"
+"""Type of the errors of validators that check lengths and ranges."""
+_LIMIT_ERRORS = (
+    "too_long",
+    "string_too_long",
+    "greater_than",
+    "greater_than_equal",
+    "less_than",
+    "less_than_equal",
+    LIMIT_ERROR,
+)
+"""Types of the errors about lengths and ranges."""
 
 T = TypeVar("T")
 
@@ -49,7 +62,8 @@ Amount = Annotated[float, Field(ge=0, le=1e18)]
 Label = Annotated[str, Field(max_length=317)]
 """Key or value of a label, or a short name that is free text: at most a label's prefix, slash and name."""
 Text = Annotated[str, Field(min_length=1, max_length=4096)]
-ObjectName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?\Z")]
+OBJECT_NAME_PATTERN = "[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?"
+ObjectName = Annotated[str, StringConstraints(pattern=rf"^{OBJECT_NAME_PATTERN}\Z")]
 """Name of a Kubernetes object: a DNS subdomain."""
 
 
@@ -60,7 +74,7 @@ def _validate_numbers(value: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]
             return value
     except orjson.JSONEncodeError:
         pass
-    raise ValueError("has a number that is not finite, or has more than 64 bits")
+    raise PydanticCustomError(LIMIT_ERROR, "has a number that is not finite, or has more than 64 bits")
 
 
 JsonObject = Annotated[Mapping[str, JsonValue], AfterValidator(_validate_numbers)]
@@ -72,7 +86,7 @@ class DocumentError(ValueError):
 
 
 class DocumentTooLargeError(DocumentError):
-    """A document has more bytes than its contract allows."""
+    """A document, or a value in it, is beyond the limits of its contract."""
 
 
 def absent(default: T) -> T:
@@ -144,13 +158,19 @@ def load(model: type[D], text: object) -> D:
     try:
         return model.model_validate_json(data, by_alias=True, by_name=False)
     except ValidationError as error:
-        raise DocumentError(explain(error)) from None
+        kind = DocumentTooLargeError if exceeds_limits(error) else DocumentError
+        raise kind(explain(error)) from None
 
 
 def load_file(model: type[D], path: Path) -> D:
     """Parse a document in a file. Raises OSError and DocumentError."""
     with path.open("rb") as file:
         return load(model, file.read(model.MAX_BYTES + 1))
+
+
+def exceeds_limits(error: ValidationError) -> bool:
+    """Return True if only lengths and ranges are wrong: a smaller document would be valid."""
+    return all(each["type"] in _LIMIT_ERRORS for each in error.errors(include_url=False, include_input=False))
 
 
 def explain(error: ValidationError) -> str:

@@ -336,7 +336,7 @@ def _find_nvlink(matrix: Matrix, known: int | None, remarks: list[str]) -> Found
     ends = [sum(links for pair, links in linked.items() if gpu in pair) for gpu in range(count)]
     most, members = max(linked.values()), [gpu for gpu in range(count) if ends[gpu]]
     all_to_all = len(members) > 2 and 2 * len(linked) == len(members) * (len(members) - 1)
-    limit = NVLINK[known].max_links if known else _MOST_DIRECT
+    limit = NVLINK[known].max_links if known else _MAX_DIRECT
     switched = all_to_all and (max(ends) > limit or (known is None and _looks_switched(len(members), most)))
     needed = most if switched else max(ends)
     generation = known or _guess_generation(needed, most, switched)
@@ -364,7 +364,7 @@ def _find_nvlink(matrix: Matrix, known: int | None, remarks: list[str]) -> Found
     return FoundNvlink(generation, Nvlink(link_gbps, pairs=found), known is None)
 
 
-_MOST_DIRECT = 18
+_MAX_DIRECT = 18
 """Maximum number of links that a GPU of an unknown model is assumed to divide among direct neighbours (H100)."""
 
 

@@ -20,7 +20,7 @@ class GpuAffinity:
     """NUMA node of the GPU's own memory (Grace)."""
 
 
-_MOST_CPUS = 2048
+_MAX_CPUS = 2048
 """Upper bound on hardware threads of a machine."""
 
 
@@ -73,7 +73,7 @@ def contradiction(cpus: Sequence[str | None]) -> tuple[int, int] | None:
 def numbers_of(text: str) -> frozenset[int]:
     """Return the numbers of a CPU or node list: `0-1,4` → 0, 1, 4; none if it is not a list."""
     ranges = (part.partition("-") for part in text.split(",") if part) if _LIST(text) else ()
-    return frozenset(n for low, _, high in ranges for n in range(int(low), min(int(high or low), _MOST_CPUS) + 1))
+    return frozenset(n for low, _, high in ranges for n in range(int(low), min(int(high or low), _MAX_CPUS) + 1))
 
 
 _NUMBER = "(?:0|[1-9][0-9]*)"
@@ -110,7 +110,7 @@ def _index(cpus: str) -> int | None:
         # CPUs alternate between nodes: 0,2,4,… and 1,3,5,…
         numbers = [int(part[0]) for part in ranges]
         return numbers[0] if len({b - a for a, b in pairwise(numbers)}) == 1 else None
-    if not all(len(part) == 2 and all(part) and int(part[1]) < _MOST_CPUS for part in ranges):
+    if not all(len(part) == 2 and all(part) and int(part[1]) < _MAX_CPUS for part in ranges):
         return None
     sizes = {int(high) - int(low) + 1 for low, high in ranges}
     low, size = int(ranges[0][0]), sizes.pop()

@@ -18,7 +18,7 @@ MOST_GPUS = 16
 AGAIN = "run `nvidia-smi topo -m` again and copy its whole output"
 
 _MATRIX_PCI = re.compile(r"topo\s+(?:-mp\b|--matrix_pci)").search
-_MOST_TOLD = 20
+_MAX_TOLD = 20
 _LONGEST_NAME = 15
 """Longest name of a NIC that a machine type allows."""
 
@@ -78,7 +78,7 @@ def read(content: str, file: str) -> Matrix | list[Diagnostic]:
     main = links[0]
     problems = _problems(main, file)
     if problems:
-        return sort_diagnostics(problems)[:_MOST_TOLD]
+        return sort_diagnostics(problems)[:_MAX_TOLD]
     names = [token.text for token in main.header.devices]
     gpus = [name for name in names if text.is_gpu(name)]
     if len(gpus) > MOST_GPUS:

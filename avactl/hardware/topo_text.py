@@ -18,9 +18,9 @@ _LONGEST = 32 * 1024
 """Longest line that is parsed, in characters."""
 _LONGEST_TAIL = 4096
 """Longest word that can be links or CPUs, in characters."""
-_MOST_BREAKS = 200
+_MAX_BREAKS = 200
 """Maximum number of lines found within one line whose line ends are escaped."""
-_MOST_COLUMNS = 512
+_MAX_COLUMNS = 512
 """Maximum number of names of a header: the largest machines have 16 GPUs and some tens of virtual NICs."""
 
 WORDS = ("X", "PIX", "PXB", "PHB", "NODE", "SYS", "SOC")
@@ -93,7 +93,7 @@ def lines(text: str) -> Iterator[TopoLine]:
     """Yield the lines of a text, split at line feeds, `<br>` and escaped `\\n`; decoration becomes spaces."""
     for number, raw in enumerate(text.split("\n"), 1):
         begin = 0
-        for end in [*islice((match.start() for match in _BREAK(raw)), _MOST_BREAKS), len(raw)]:
+        for end in [*islice((match.start() for match in _BREAK(raw)), _MAX_BREAKS), len(raw)]:
             yield _line(number, " " * begin + raw[begin:end])
             begin = end
 
@@ -174,7 +174,7 @@ def header(line: TopoLine, known: frozenset[str]) -> Header | None:
             return None
         glued |= len(names) > 1
         devices += names
-    if not devices or not is_gpu(devices[0].text) or len(devices) > _MOST_COLUMNS:
+    if not devices or not is_gpu(devices[0].text) or len(devices) > _MAX_COLUMNS:
         return None
     leading = bool(affinities) and bool(_without_affinities(line.text[: start - 1])[1])
     return Header(tuple(devices), affinities, leading, glued)

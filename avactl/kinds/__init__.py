@@ -33,9 +33,9 @@ def __getattr__(name: str) -> Any:
         from avactl.spec.schema.base import Metadata
 
         return Metadata
-    from avactl.program.registry import get_kind
+    from avactl.program.registry import get_model
 
     try:
-        return get_kind(name).model
+        return get_model(name)
     except KeyError:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None

@@ -15,7 +15,7 @@ from avactl.kube import logs
 from avactl.kube.client import Client
 from avactl.kube.daemons import run_until_signal
 from avactl.kube.http_server import serve
-from avactl.kube.leader import Leader, LostElectionError
+from avactl.kube.leader import Leader, LostLeaseError
 from avactl.kube.reflector import Reflector
 from avactl.kube.replica import new_identity
 
@@ -83,7 +83,7 @@ class ElectedDaemon:
         return self._leader is None or self._leader.leading()
 
     async def run(self) -> None:
-        """Run until cancelled or the work ends. Raises LostError, in an exception group, if the lease is lost."""
+        """Run until cancelled or the work ends. Raises LostLeaseError, in an exception group, if the lease is lost."""
         async with self._serve_probes():
             await self._run_replica()
 
@@ -173,7 +173,7 @@ async def wait_first(*events: asyncio.Event, timeout: float | None = None) -> No
 
 
 async def run_elected(client: Client, new_replica: Callable[[Client], ElectedDaemon]) -> None:
-    """Run replicas until SIGTERM or SIGINT, a new one whenever the lease was lost.
+    """Run replicas until SIGTERM, SIGINT or the end of the work, a new one whenever the lease was lost.
 
     A replica that lost its lease may believe what is no longer true, so the next one starts without any state.
     """
@@ -183,7 +183,8 @@ async def run_elected(client: Client, new_replica: Callable[[Client], ElectedDae
             async with client:
                 try:
                     await new_replica(client).run()
-                except* LostElectionError as group:
+                    return  # its work is done
+                except* LostLeaseError as group:
                     logs.error("lease lost", error=str(group.exceptions[0]))
 
     await run_until_signal(run)

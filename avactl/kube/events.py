@@ -25,22 +25,13 @@ _MAX_SERIES = 4096
 _last = 0
 
 
-class EventRecorder:
-    """Posts the Events of one controller. A repeated Event increments the count of the first one's series."""
+class EventPoster:
+    """Posts Events. A repeated Event increments the count of the first one's series."""
 
-    def __init__(self, client: Client, controller: str, action: str = "") -> None:
-        """`action`: what the controller does, as machine-readable as the reason."""
-        self._client, self._controller, self._action = client, controller, action
+    def __init__(self, client: Client) -> None:
+        self._client = client
         self._series: OrderedDict[tuple[str, ...], tuple[str, int, float]] = OrderedDict()
         """Event → path of the posted object, count, and monotonic time of the last one."""
-
-    async def record(self, regarding: Mapping[str, str], reason: str, note: str, *, warning: bool = False) -> None:
-        """Post an Event about an object. A failure is only logged: no caller depends on its Events."""
-        event = new_event(self._controller, self._action, regarding, reason, note, warning=warning)
-        try:
-            await self.post(event)
-        except (ApiError, UnreachableError) as error:
-            logs.warn("event not written", reason=reason, error=str(error))
 
     async def post(self, event: Mapping[str, Any]) -> None:
         """Post an Event made by `new_event`, for callers that retry. Raises ApiError and UnreachableError."""
@@ -65,6 +56,23 @@ class EventRecorder:
                 return False
             raise
         return True
+
+
+class EventRecorder(EventPoster):
+    """Posts the Events of one controller, whose callers depend on none of them."""
+
+    def __init__(self, client: Client, controller: str, action: str) -> None:
+        """`action`: what the controller does, as machine-readable as the reason."""
+        super().__init__(client)
+        self._controller, self._action = controller, action
+
+    async def record(self, regarding: Mapping[str, str], reason: str, note: str, *, warning: bool = False) -> None:
+        """Post an Event about an object. A failure is only logged: no caller depends on its Events."""
+        event = new_event(self._controller, self._action, regarding, reason, note, warning=warning)
+        try:
+            await self.post(event)
+        except (ApiError, UnreachableError) as error:
+            logs.warn("event not written", reason=reason, error=str(error))
 
 
 def new_event(

@@ -17,8 +17,6 @@ from avactl.contracts.document import DocumentError, load
 from avactl.contracts.scheduling import ClusterName
 from avactl.kube.client import JSON, METADATA_LIST, ApiError, Client, list_all
 
-SYSTEM_NAMESPACE = "avactl-system"
-"""Default namespace of avactl's daemons and ConfigMaps."""
 _PLATFORM = f"{names.MANAGED_BY}={names.MANAGER},!{names.TEAM_LABEL}"
 """Selector of avactl's namespaces without those of teams."""
 is_name = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?").fullmatch
@@ -66,7 +64,7 @@ def place_of(context: str) -> str:
 
 
 async def identify(
-    client: Client, asked: str = "", namespace: str = SYSTEM_NAMESPACE, known: Collection[str] | None = None
+    client: Client, asked: str = "", namespace: str = names.SYSTEM_NAMESPACE, known: Collection[str] | None = None
 ) -> IdentityTarget:
     """Return the target of a command; `asked`: the Cluster that it is meant for, `namespace`: its system namespace.
 

@@ -28,7 +28,7 @@ REQUESTED = f"{GROUP}/requested-by"
 """Annotation of a Lease: identity of a process that asks the holder to give way."""
 
 
-class LostElectionError(Exception):
+class LostLeaseError(Exception):
     """The lease was not renewed in time; another replica may hold it."""
 
 
@@ -66,7 +66,7 @@ class Leader:
         return monotonic() - self._renewed < DEADLINE
 
     async def run(self) -> None:
-        """Acquire and renew the lease. Raises LostError when it is lost."""
+        """Acquire and renew the lease. Raises LostLeaseError when it is lost."""
         while True:
             began = monotonic()
             try:
@@ -85,7 +85,7 @@ class Leader:
                     self.since = monotonic()
                     self.won.set()
             elif self.won.is_set() and not self.leading():
-                raise LostElectionError(f"lease {self._name} was not renewed for {DEADLINE:g} s")
+                raise LostLeaseError(f"lease {self._name} was not renewed for {DEADLINE:g} s")
             self.tried.set()
             await asyncio.sleep(RETRY * random.uniform(0.8, 1.2))  # noqa: S311
 
@@ -115,7 +115,7 @@ class Leader:
         finally:
             won.cancel()
             running.cancel()
-            with suppress(asyncio.CancelledError, LostElectionError):
+            with suppress(asyncio.CancelledError, LostLeaseError):
                 await running
             await self.release()
 

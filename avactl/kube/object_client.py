@@ -16,6 +16,7 @@ import orjson
 
 from avactl.base.object_identity import Gvk
 from avactl.kube.client import JSON, METADATA, ApiError, Client, UnreachableError, list_all
+from avactl.kube.leader import LostLeaseError
 
 FIELD_MANAGER = "avactl"
 """Field manager of our applies, in `managedFields`."""
@@ -42,10 +43,6 @@ class ApiResource(NamedTuple):
         """Return the path of an object, or of the collection without a name; without a namespace, of all namespaces."""
         inside = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
         return f"{self.root}{inside}/{self.plural}" + (f"/{name}" if name else "")
-
-
-class LostLeaseError(Exception):
-    """The lease may have passed to another process: no more writes."""
 
 
 class ObjectClient:

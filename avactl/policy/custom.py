@@ -24,10 +24,10 @@ from avactl.spec.python_files import answers, sandbox_runner
 from avactl.spec.python_files.calls import span_in
 from avactl.spec.python_files.load import Root
 
-_MOST_AT_ONCE = 4
-_MOST_POLICIES = 500
+_MAX_AT_ONCE = 4
+_MAX_POLICIES = 500
 """Maximum number of policies per file."""
-_MOST_LINES = _MOST_POLICIES * (MOST_PROBLEMS + 4)
+_MAX_LINES = _MAX_POLICIES * (MOST_PROBLEMS + 4)
 """Maximum number of lines in an answer: a policy is declared, begins, reports problems, fails, and counts the rest."""
 _MAX_DEPTH = 64
 
@@ -88,7 +88,7 @@ def run(sources: Sequence[PolicySource], root: Root, subjects: Subjects, timeout
     """Run the policies on the subjects, each source in its own process, with `timeout` seconds each."""
     if not sources:
         return []
-    with ThreadPoolExecutor(min(_MOST_AT_ONCE, len(sources))) as pool:
+    with ThreadPoolExecutor(min(_MAX_AT_ONCE, len(sources))) as pool:
         return list(pool.map(lambda source: _run(source, root, subjects, timeout), sources))
 
 
@@ -164,8 +164,8 @@ class _PolicyReader:
 
     def read(self, data: bytes) -> None:
         """Read all lines. Raises an exception of `answers.FORGED` for lines that no honest child writes."""
-        lines = data.split(b"\n", _MOST_LINES + 1)[:-1]  # the last one is empty or truncated
-        if len(lines) > _MOST_LINES:
+        lines = data.split(b"\n", _MAX_LINES + 1)[:-1]  # the last one is empty or truncated
+        if len(lines) > _MAX_LINES:
             raise ValueError("too many lines")
         for line in lines:
             if self.ended:
@@ -218,7 +218,7 @@ class _PolicyReader:
         kinds = [answers.bounded_text(kind) for kind in value["kinds"]]
         if not re.fullmatch(NAME, policy["name"]) or len(kinds) > _MAX_DEPTH:
             raise ValueError("invalid name or kinds")
-        if len(self.report.declared) >= _MOST_POLICIES:
+        if len(self.report.declared) >= _MAX_POLICIES:
             raise ValueError("too many policies")
         self.report.declared.append({**policy, "kinds": kinds, "span": self._span(value["check"])})
 

@@ -94,7 +94,7 @@ def find(owners: Owners, path: str) -> CodeOwner | None:
 
 def team_kinds() -> list[str]:
     """Return the kinds that teams own: those that an entry without `kinds` allows."""
-    return [name for name in registry.kind_names() if not registry.get_kind(name).model.owned_by_platform()]
+    return [name for name in registry.kind_names() if not registry.get_model(name).owned_by_platform()]
 
 
 def ownership_problem(owners: Sequence[Owners], doc: Document, spec: Resource) -> Diagnostic | None:

@@ -178,7 +178,7 @@ def cached_files(tier: Item[CacheTierSpec], program: Program) -> int:
                 found[dataset.spec.tier] = found.get(dataset.spec.tier, 0) + files
         return found
 
-    counts: dict[str, int] = program.memo("files by tier", count)
+    counts = program.memo("files by tier", count)
     return counts.get(tier.spec_name, 0)
 
 

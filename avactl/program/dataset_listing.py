@@ -55,8 +55,7 @@ def read_listing(item: Item[DatasetSpec], program: Program, version: Version) ->
         data = program.read_file(path)
         return None if data is None else parse(path, data)
 
-    found: DatasetListing | None = program.memo(("manifest", path), make)
-    return found
+    return program.memo(("manifest", path), make)
 
 
 def parse(path: str, data: bytes) -> DatasetListing:

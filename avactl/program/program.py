@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 from typing_extensions import TypeVar as TypeVarWithDefault
@@ -122,7 +122,7 @@ class Program:
         self._by_kind: dict[str, list[Item]] = {}
         for item in self.items:
             self._by_kind.setdefault(item.kind, []).append(item)
-        self._memo: dict[Any, Any] = {}
+        self._memo: dict[Hashable, Any] = {}
         self.environment = ""
         """Environment of the repository that it is compiled for; "" if it has none."""
         self.with_patches: Callable[[Item, Program, list[Any]], list[Any]] | None = None
@@ -161,11 +161,12 @@ class Program:
             raise LookupError(f"no {kind} {name}")
         return item
 
-    def memo(self, key: Any, make: Callable[[], Any]) -> Any:
+    def memo(self, key: Hashable, make: Callable[[], T]) -> T:
         """Return a value derived from the whole program, computed once."""
         if key not in self._memo:
             self._memo[key] = make()
-        return self._memo[key]
+        value: T = self._memo[key]
+        return value
 
     def derive(self, item: Item[P], make: Callable[[Item[P], Program], T]) -> T:
         """Return plain data (tuples, lists, dicts, text, numbers) that a module function computes from one spec, once.
@@ -173,8 +174,7 @@ class Program:
         Values computed from many specs should read them this way: they then need no recomputation when a spec changes
         elsewhere (`avactl.compiler.incremental`). Callers must not change the value.
         """
-        value: T = self.memo((make, item.key), lambda: make(item, self))
-        return value
+        return self.memo((make, item.key), lambda: make(item, self))
 
     # -- platform concepts -------------------------------------------------------------------------------------------
 
@@ -211,10 +211,7 @@ class Program:
         """Return the node pools by name: of all clusters, or of one."""
         if cluster is None:
             return self._all("NodePool")
-        pools: list[Item[NodePoolSpec]] = self.memo(
-            ("pools", cluster), lambda: [pool for pool in self.pools() if pool.spec.cluster == cluster]
-        )
-        return pools
+        return self.memo(("pools", cluster), lambda: [pool for pool in self.pools() if pool.spec.cluster == cluster])
 
     def taints(self, cluster: str) -> list[str]:
         """Return the keys of the taints of a cluster's pools, sorted."""
@@ -222,8 +219,7 @@ class Program:
         def read() -> list[str]:
             return sorted({taint.key for pool in self.pools(cluster) for taint in pool.spec.taints})
 
-        keys: list[str] = self.memo(("taints", cluster), read)
-        return keys
+        return self.memo(("taints", cluster), read)
 
     def find_pool(self, name: str) -> Item[NodePoolSpec] | None:
         """Return the node pool with that name."""
@@ -237,10 +233,7 @@ class Program:
         """Return the teams by name: all, or those that use a cluster."""
         if cluster is None:
             return self._all("Team")
-        teams: list[Item[TeamSpec]] = self.memo(
-            ("teams", cluster), lambda: [team for team in self.teams() if cluster in team.clusters]
-        )
-        return teams
+        return self.memo(("teams", cluster), lambda: [team for team in self.teams() if cluster in team.clusters])
 
     def find_team(self, name: str) -> Item[TeamSpec] | None:
         """Return the team with that name."""
@@ -262,10 +255,7 @@ class Program:
         """Return the cache tiers by name: of all clusters, or of one."""
         if cluster is None:
             return self._all("CacheTier")
-        tiers: list[Item[CacheTierSpec]] = self.memo(
-            ("tiers", cluster), lambda: [tier for tier in self.tiers() if tier.spec.cluster == cluster]
-        )
-        return tiers
+        return self.memo(("tiers", cluster), lambda: [tier for tier in self.tiers() if tier.spec.cluster == cluster])
 
     def find_tier(self, name: str) -> Item[CacheTierSpec] | None:
         """Return the cache tier with that name."""
@@ -337,10 +327,9 @@ class Program:
 
     def gpu_models(self, cluster: str) -> list[str]:
         """Return the GPU models of a cluster's pools, by name."""
-        models: list[str] = self.memo(
+        return self.memo(
             ("gpu models", cluster), lambda: sorted({self.machine(pool).gpus.model for pool in self.pools(cluster)})
         )
-        return models
 
 
 def reserved_by(pool: Item[NodePoolSpec], tolerates: Sequence[str]) -> list[str]:

@@ -24,7 +24,7 @@ from avactl.spec.python_files.sandbox import enter
 from avactl.spec.schema.base import API_VERSION, Model, Resource
 
 _MAX_DEPTH = 64
-_MOST_DIGITS = 64
+_MAX_DIGITS = 64
 _MODULE_NAME = "avactl_specs"
 """Module name under which a spec file runs."""
 
@@ -122,7 +122,7 @@ class Recorder:
             return value
         if isinstance(value, int):
             # Same limit as the YAML reader: no field needs more digits.
-            return int(value) if abs(value) < 10**_MOST_DIGITS else hex(value)
+            return int(value) if abs(value) < 10**_MAX_DIGITS else hex(value)
         if isinstance(value, str):
             return str.__str__(value).encode("utf-8", "replace").decode()
         if isinstance(value, Mapping):

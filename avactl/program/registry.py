@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from avactl.diagnostics import Diagnostic
 from avactl.program.manifest import Body, Manifest
 from avactl.program.ownership import Owned
-from avactl.program.program import Item, Program, name_label
+from avactl.program.program import HasSpec, Item, Program, name_label
 from avactl.program.workload import Lifecycle, WorkloadHooks
 from avactl.spec.documents.document import Document, Path
 
@@ -78,7 +78,7 @@ def _no_identity(item: Item) -> Hashable:
 class Kind(Generic[S]):
     """Definition of a kind: its model, checks, lowering and hooks."""
 
-    model: type[Resource]
+    model: type[HasSpec[S]]
     """Typed document; `avactl explain` shows its docstring and field descriptions."""
     lower: Callable[[Item[S], Program], list[Manifest]]
     """Pure function that returns the Kubernetes objects of one spec."""
@@ -101,7 +101,7 @@ class Kind(Generic[S]):
 
     def __post_init__(self) -> None:
         # Quotas, the graph and the readers of datasets ask for the one cluster and the namespace of such a spec.
-        if self.workload is not None and self.model.SCOPE != "team":
+        if self.workload is not None and _resource_class(self).SCOPE != "team":
             raise ValueError(f"kind {self.name!r} has workload hooks, so its model needs SCOPE = 'team'")
 
     @property
@@ -112,6 +112,14 @@ class Kind(Generic[S]):
     def has_written(self) -> bool:
         """True if its specs can have manifests as they are."""
         return self.written is not _none_written
+
+
+def _resource_class(kind: Kind[Any]) -> type[Resource]:
+    from avactl.spec.schema.base import Resource  # the names of kinds are needed without it
+
+    model: type[object] = kind.model
+    assert issubclass(model, Resource)
+    return model
 
 
 class _Entry(NamedTuple):
@@ -153,6 +161,11 @@ def get_kind(name: str) -> Kind[Any]:
     if found is None:
         found = _LOADED[name] = importlib.import_module(_KINDS[name].module).KIND
     return found
+
+
+def get_model(name: str) -> type[Resource]:
+    """Return the class of a kind's documents. Raises KeyError."""
+    return _resource_class(get_kind(name))
 
 
 def get_lifecycle(name: str) -> Lifecycle | None:

@@ -29,7 +29,7 @@ WIDTH = 1280
 _LEFT, _LEFT_WIDTH = 32, 640
 _RIGHT, _RIGHT_WIDTH = 848, 400
 _ROW_HEIGHT = 24
-_MOST_ROWS = 14
+_MAX_ROWS = 14
 """Maximum number of rows of one team; the rest is counted."""
 
 _INK, _SOFT, _LINE, _CARD = "#1f2933", "#697586", "#d5dbe3", "#ffffff"
@@ -185,7 +185,7 @@ def _draw_team(
     work = [item for item in _cluster_workloads(program, cluster) if item.team == team.name]
     quotas = [q for q in program.quotas() if q.team == team.name and q.cluster == cluster.name]
     bars = _quota_bars(program, quotas, work, gpus)
-    rows = work[:_MOST_ROWS]
+    rows = work[:_MAX_ROWS]
     height = 38 + 26 * len(bars) + _ROW_HEIGHT * len(rows) + (_ROW_HEIGHT if len(work) > len(rows) else 0) + 10
     svg.rect(_LEFT, top, _LEFT_WIDTH, height, fill=_CARD, stroke=_LINE, radius=8)
     svg.rect(_LEFT, top, 5, height, fill=colour, radius=2)

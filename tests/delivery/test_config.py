@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from avactl.compiler import compile_tree
-from avactl.contracts.delivery import PipelineState
+from avactl.contracts.delivery import MetricBound, PipelineState
 from avactl.contracts.document import DocumentError, dump
 from avactl.daemons.delivery.decide import MAX_MESSAGE, PipelineConfig, PipelineJob, Seen, decide
 from avactl.daemons.delivery.plans import read_plan, read_state
-from avactl.daemons.delivery.validation import Bound
 from tests.example_trees import example_tree
 
 
@@ -33,7 +32,7 @@ def test_the_plans_of_the_examples() -> None:
     assert ranker.config == PipelineConfig(
         "s3://search-models/published/ranker",
         True,
-        (Bound("auc", 0.7, None, 0.99, None), Bound("loss", None, None, None, 1.05)),
+        (MetricBound(name="auc", min=0.7, at_least=0.99), MetricBound(name="loss", at_most=1.05)),
         "commit",
         True,
         "forbid",
@@ -113,7 +112,7 @@ def test_states_survive() -> None:
 
 def test_what_pods_write_stays_within_bounds() -> None:
     """A state that cannot be read again would stop its pipeline for good."""
-    config = PipelineConfig("s3://models", bounds=(Bound("auc", min=0.7),))
+    config = PipelineConfig("s3://models", bounds=(MetricBound(name="auc", min=0.7),))
     begun = PipelineState(phase="validating", run=1, primed=True, handled="v1", begun=1.0, since=1.0)
     shout = "\x1b[31m" + "x" * 10_000 + "\n\nAvactl-Pipeline: other"
     failed = decide(config, begun, Seen("v1", jobs={"validate": PipelineJob(1, "failed", shout)}), 2.0).state

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 import pytest
 
-from avactl.contracts.delivery import PipelineState
+from avactl.contracts.delivery import MetricBound, PipelineState
 from avactl.daemons.delivery.decide import (
     COPIED,
     NONE,
@@ -29,11 +29,10 @@ from avactl.daemons.delivery.decide import (
     candidate_url,
     decide,
 )
-from avactl.daemons.delivery.validation import Bound
 
 GOOD, BAD, GARBAGE = '{"auc": 0.9}', '{"auc": 0.5}', "Traceback (most recent call last)"
 OLD, OTHER = "s3://models/old", "s3://models/by-hand"
-BOUNDS = (Bound("auc", min=0.7, at_least=0.99),)
+BOUNDS = (MetricBound(name="auc", min=0.7, at_least=0.99),)
 By = Literal["", "commit", "pullRequest"]
 
 
@@ -246,7 +245,7 @@ def test_a_metric_that_is_no_number_is_missing(text: str) -> None:
 
 def test_the_live_version_by_its_published_metrics() -> None:
     """The first version of a pipeline compares with nothing; the next one with the metrics of the first."""
-    config = PipelineConfig("s3://models/published", bounds=(Bound("auc", at_least=0.99),), deploys="commit")
+    config = PipelineConfig("s3://models/published", bounds=(MetricBound(name="auc", at_least=0.99),), deploys="commit")
     world = run(config, begun(config), "idle")
     assert (world.state.reason, world.served) == ("Deployed", "s3://models/published/1")
     world = run(config, world._replace(cause="v3"), "validating")
@@ -372,7 +371,7 @@ def test_an_output_is_rejected_once() -> None:
     assert told(config, OLD) == "export/7"
     assert told(config, OTHER) == ""
     assert told(config._replace(validation="9e01"), OLD) == ""
-    assert told(config._replace(bounds=(Bound("auc", min=0.4),)), OLD) == ""
+    assert told(config._replace(bounds=(MetricBound(name="auc", min=0.4),)), OLD) == ""
     assert told(config._replace(trains=True), OLD) == ""
 
 

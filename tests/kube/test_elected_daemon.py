@@ -9,8 +9,8 @@ import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
 from avactl.kube.client import Client
-from avactl.kube.elected_daemon import ElectedDaemon, ReplicaOptions
-from avactl.kube.leader import LostElectionError
+from avactl.kube.elected_daemon import ElectedDaemon, ReplicaOptions, run_elected
+from avactl.kube.leader import LostLeaseError
 from tests.kube.fake_api_server import OneLease, server
 
 
@@ -96,8 +96,26 @@ def test_work_ends_when_the_lease_is_lost(monkeypatch: pytest.MonkeyPatch) -> No
             lease.lease["spec"] |= {"holderIdentity": "elsewhere_1", "renewTime": "2026-01-01T00:00:01Z"}
             with pytest.raises(ExceptionGroup) as raised:
                 await running
-            assert raised.group_contains(LostElectionError)
+            assert raised.group_contains(LostLeaseError)
             assert daemon.done == ["work", "clean up, leading"]
 
     asyncio.run(run())
     assert lease.lease["spec"]["holderIdentity"] == "elsewhere_1"
+
+
+def test_replicas_end_with_their_work() -> None:
+    lease = OneLease("")
+    begun: list[Recorder] = []
+
+    async def run() -> None:
+        async with server(lease.answer) as client, asyncio.timeout(20):
+
+            def new_replica(other: Client) -> Recorder:
+                begun.append(Recorder(other, lease))
+                begun[-1].stop.set()
+                return begun[-1]
+
+            await run_elected(Client(client._access), new_replica)
+
+    asyncio.run(run())
+    assert len(begun) == 1

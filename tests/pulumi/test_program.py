@@ -136,7 +136,7 @@ def test_every_kind_is_a_component_with_a_typed_schema() -> None:
     assert schema is not None
     for kind in registry.kind_names():
         assert f'"avactl:index:{kind}"' in schema
-        fields = introspect.fields_by_key(registry.get_kind(kind).model.model_fields["spec"].annotation)  # type: ignore[arg-type]
+        fields = introspect.fields_by_key(registry.get_model(kind).model_fields["spec"].annotation)  # type: ignore[arg-type]
         # Pulumi would write keys in another way: then arguments would not be those of YAML.
         assert [camel_case(key) for key in fields] == list(fields)
     assert issubclass(component("TrainingJob"), SpecComponent)

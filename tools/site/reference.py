@@ -63,14 +63,14 @@ def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
 def _kinds() -> str:
     rows = []
     for name in registry.kind_names():
-        first = (inspect.getdoc(registry.get_kind(name).model) or "").split("\n\n")[0]
+        first = (inspect.getdoc(registry.get_model(name)) or "").split("\n\n")[0]
         rows.append((f"[{name}]({name.lower()}.md)", first))
     intro = "The kinds of specs (`apiVersion: avactl.dev/v1`). `avactl explain KIND` prints the same."
     return f"# Kinds\n\n{intro}\n\n{_table(('kind', 'meaning'), rows)}\n"
 
 
 def _kind(name: str) -> str:
-    model = registry.get_kind(name).model
+    model = registry.get_model(name)
     parts = [f"# {name}", inspect.getdoc(model) or ""]
     if example := example_of(name):
         parts.append(f"```yaml\n{example}\n```")

@@ -14,7 +14,7 @@ from typing import Any, Iterable, Iterator
 
 _LONGEST = 64 * 1024
 """Bytes of a line."""
-_MOST_RECORDS = 2**40
+_MAX_RECORDS = 2**40
 
 
 class ManifestError(ValueError):
@@ -81,7 +81,7 @@ class Manifest:
         if not isinstance(entry, dict) or not isinstance(entry.get("url"), str):
             raise ManifestError(f'{self.path}: line {number} is not an object with a `url`: {{"url": "s3://…", …}}')
         records = entry.get("records", 1)
-        if type(records) is not int or not 1 <= records <= _MOST_RECORDS:
+        if type(records) is not int or not 1 <= records <= _MAX_RECORDS:
             raise ManifestError(
                 f"{self.path}: the `records` of line {number} are not a positive number: {records!r:.80}"
             )

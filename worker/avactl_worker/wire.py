@@ -11,7 +11,7 @@ from typing import Any, Callable, NamedTuple, TypeVar
 
 _DOUBLE = struct.Struct("<d")
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-_MOST = (1 << 64) - 1
+_MAX_UINT64 = (1 << 64) - 1
 _WIRE_TYPES = {"uint64": _VARINT, "bool": _VARINT, "double": _FIXED64}
 _DEFAULTS: dict[Any, Any] = {"uint64": 0, "bool": False, "double": 0.0, "string": "", "bytes": b""}
 _SMALL = [bytes([value]) for value in range(128)]
@@ -185,7 +185,7 @@ def _unpacked(data: bytes) -> list[int]:
 def _varint(value: int) -> bytes:
     if 0 <= value < 128:
         return _SMALL[value]
-    if not 0 <= value <= _MOST:
+    if not 0 <= value <= _MAX_UINT64:
         raise WireError(f"{value!r} is not an unsigned number of 64 bits")
     found = bytearray()
     while value > 127:
@@ -203,7 +203,7 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
             at += 1
             value |= (byte & 127) << shift
             if byte < 128:
-                return value & _MOST, at
+                return value & _MAX_UINT64, at
             shift += 7
             if shift > 63:
                 raise WireError("a number of over 10 bytes")

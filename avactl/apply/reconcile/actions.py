@@ -15,7 +15,6 @@ from avactl.apply.reconcile.desired import (
     Wanted,
     inventory_of,
     live_annotations,
-    object_title,
     rank_of,
     run_of,
     terminal_condition,
@@ -206,7 +205,7 @@ def _prune_steps(
     kept = _kept_objects(gone, live)
     steps = []
     for key, body in gone.items():
-        step = ReconcileStep(Action.prune, object_title(body), key, rank_of(key.kind), live=body)
+        step = ReconcileStep(Action.prune, str(key), key, rank_of(key.kind), live=body)
         if body["metadata"].get("deletionTimestamp"):
             step.action, step.reason = Action.wait, "is being deleted"
         elif key in kept:
@@ -236,7 +235,7 @@ def _kept_objects(gone: Mapping[ObjectKey, Body], live: Mapping[ObjectKey, Body]
         key = ahead.pop()
         for other in dependencies(live[key]):
             if other in gone and other not in kept:
-                kept[other] = f"needed by {object_title(live[key])}"
+                kept[other] = f"needed by {key}"
                 ahead.append(other)
     return kept
 

@@ -22,7 +22,7 @@ from avactl.change.diff.model import ABSENT as NOTHING
 from avactl.change.diff.model import Disruption
 from avactl.change.diff.rules import classify_change
 from avactl.compiler.normalise import RANK
-from avactl.kinds.cluster.daemons import builtin
+from avactl.contracts.names import RECONCILER
 from avactl.kube.client import ApiError, UnreachableError
 from avactl.kube.object_client import FIELD_MANAGER, Body, ObjectClient
 
@@ -36,7 +36,7 @@ _ESTABLISHED_TIMEOUT_S = 30.0
 """Seconds to wait until a new kind is served."""
 
 _LACKS_RIGHTS = re.compile(
-    rf"cannot [a-z]+ resource|attempting to grant RBAC permissions|ValidatingAdmissionPolicy '{builtin.NAME}'"
+    rf"cannot [a-z]+ resource|attempting to grant RBAC permissions|ValidatingAdmissionPolicy '{RECONCILER}'"
 ).search
 """Matches refusals that depend on the account: by RBAC, and by the policy on the account of the built-in reconciler."""
 

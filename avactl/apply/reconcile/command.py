@@ -22,6 +22,7 @@ from avactl.base.terminal import json_output, use_colour
 from avactl.compiler import Compilation, compile_tree
 from avactl.compiler.config import owners_of
 from avactl.compiler.layers.check import inherited_not_owned
+from avactl.contracts.names import RECONCILER, SYSTEM_NAMESPACE
 from avactl.diagnostics.suggest import closest_word, one_of
 from avactl.diagnostics.text import render_problems
 from avactl.kube.access import ClusterAccess
@@ -30,8 +31,6 @@ from avactl.policy.owners import as_json, from_json, ownership_problem
 from avactl.program.program import Program
 from avactl.spec.repository.git import run_git
 from avactl.spec.repository.tree import find_root
-
-AGENT = "avactl-reconcile"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +103,7 @@ def compile_revision(request: ReconcileRequest, revision: SourceRevision) -> Des
             f"the repository has no Cluster `{name}`: " + (f"did you mean `{near}`?" if near else one_of(clusters, 6))
         )
     inventory = request.inventory or name
-    namespace = compilation.program.cluster_spec(name).system_namespace if name in clusters else "avactl-system"
+    namespace = compilation.program.cluster_spec(name).system_namespace if name in clusters else SYSTEM_NAMESPACE
     options = replace(
         request,
         cluster=name,
@@ -166,7 +165,7 @@ async def run(request: ReconcileRequest) -> int:
     gc.freeze()
     gc.set_threshold(200_000, 50, 100)
     gc.enable()
-    async with Client(request.connect(declared.cluster), agent=AGENT) as client:
+    async with Client(request.connect(declared.cluster), agent=RECONCILER) as client:
         with ReconcileProgress(sys.stderr, request.json) as progress:
             result, reconciler = await reconcile_once(client, declared.options, declared.wanted, progress.listener())
         if not request.dry_run:

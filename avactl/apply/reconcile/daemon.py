@@ -8,19 +8,20 @@ from contextlib import suppress
 from dataclasses import replace
 from time import monotonic
 
-from avactl.apply.reconcile.command import AGENT, DesiredState, ReconcileRequest, compile_revision, source_of
+from avactl.apply.reconcile.command import DesiredState, ReconcileRequest, compile_revision, source_of
 from avactl.apply.reconcile.drift import DriftWatcher
 from avactl.apply.reconcile.readiness import wait_healthy
 from avactl.apply.reconcile.reconciler import Reconciler
 from avactl.apply.reconcile.reporting import commit_status, metrics
 from avactl.apply.reconcile.reporting.report import StepResult
 from avactl.base.exit_codes import INCOMPLETE, MISSING, OK
+from avactl.contracts.names import RECONCILER
 from avactl.diagnostics.text import render_problems
 from avactl.kube import logs
 from avactl.kube.client import ApiError, Client, UnreachableError
 from avactl.kube.daemons import run_until_signal
 from avactl.kube.elected_daemon import ElectedDaemon, wait_first
-from avactl.kube.leader import GIVE_WAY_S, LostElectionError
+from avactl.kube.leader import GIVE_WAY_S, LostLeaseError
 from avactl.spec.repository.git import GitError
 
 _SETTLE_TIME_S = 1.0
@@ -58,7 +59,7 @@ class ReconcileDaemon(ElectedDaemon):
                 return
             # The name of the Cluster, which only the specs tell, selects the context.
             access = await asyncio.to_thread(self._request.connect, self._declared.cluster)
-            async with Client(access, agent=AGENT) as client:
+            async with Client(access, agent=RECONCILER) as client:
                 while await self._join(client, self._declared):
                     await self._run_replica()
                     if self.stop.is_set() or self.exit_code != OK:
@@ -226,7 +227,7 @@ async def follow_branch(request: ReconcileRequest) -> int:
     daemon = ReconcileDaemon(request)
     try:
         await run_until_signal(daemon.run, daemon.stop.set)
-    except* LostElectionError as group:
+    except* LostLeaseError as group:
         logs.error("lease lost", error=str(group.exceptions[0]))
         daemon.exit_code = MISSING
     return daemon.exit_code

@@ -54,14 +54,7 @@ class Wanted(NamedTuple):
         return blake2b(orjson.dumps(self.body, option=orjson.OPT_SORT_KEYS), digest_size=6).digest()
 
     def __str__(self) -> str:
-        return object_title(self.body)
-
-
-def object_title(body: Mapping[str, Any]) -> str:
-    """Return the title of an object: `Deployment vision/detector`."""
-    metadata = body["metadata"]
-    namespace = metadata.get("namespace")
-    return f"{body['kind']} {namespace}/{metadata['name']}" if namespace else f"{body['kind']} {metadata['name']}"
+        return str(self.key)
 
 
 def rank_of(kind: str) -> int:

@@ -20,7 +20,7 @@ from avactl.kube.object_client import ObjectClient
 _ID, _DIGEST = 6, 6
 """Bytes per object (identity and content digest): one ConfigMap holds 65,000 objects."""
 _MAX_BYTES = 800_000
-_MOST_KINDS = 1000
+_MAX_KINDS = 1000
 _MAX_CHARACTERS = {"repository": 4096, "cluster": 253, "cluster_uid": 64, "commit": 128}
 """Longest values of these keys, in characters."""
 _ENTRY_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,252}(/[A-Za-z0-9]{1,63})?").fullmatch
@@ -109,7 +109,7 @@ class Records:
         try:
             state = orjson.loads(found["data"]["inventory.json"])
             kinds = [tuple(map(str, pair)) for pair in state["kinds"]]
-            if len(kinds) > _MOST_KINDS or not all(_ENTRY_PART(part) for pair in kinds for part in pair):
+            if len(kinds) > _MAX_KINDS or not all(_ENTRY_PART(part) for pair in kinds for part in pair):
                 raise ValueError("not kinds")  # each is used in a request path
             packed = base64.b64decode((found.get("binaryData") or {}).get("objects", ""))
             step = _ID + _DIGEST

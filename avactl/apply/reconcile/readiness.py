@@ -10,7 +10,7 @@ from typing import Any
 
 from avactl.apply.reconcile import role_sets
 from avactl.apply.reconcile.actions import Action, ReconcileStep
-from avactl.apply.reconcile.desired import INVENTORY, object_title
+from avactl.apply.reconcile.desired import INVENTORY
 from avactl.apply.reconcile.health import (
     JUDGED,
     READY,
@@ -65,16 +65,14 @@ async def wait_healthy(
         )
         # An old failure that this run did not cause is reported, but does not fail the run.
         bad = {
-            object_title(live[key]): Health(HealthState.waiting, h.reason)
-            if key.kind == "Job" and key not in fresh
-            else h
+            str(key): Health(HealthState.waiting, h.reason) if key.kind == "Job" and key not in fresh else h
             for key, h in found.items()
             if h.state is not HealthState.ready
         }
         late = {key: h for key, h in found.items() if h.state is HealthState.progressing}
         if not late or monotonic() > ends:
             return bad
-        say({object_title(live[key]): h for key, h in late.items()})
+        say({str(key): h for key, h in late.items()})
         await asyncio.sleep(min(pause, max(0.0, ends - monotonic())))
         pause = min(pause * 1.5, _POLL_RANGE_S[1])
         await _refresh_objects(api, inventory, {key: Gvk.of(live[key]) for key in late}, live)
@@ -156,7 +154,7 @@ async def _look_closer(api: ObjectClient, late: Mapping[ObjectKey, Body]) -> dic
                 found[key] = said
 
     async def claim(key: ObjectKey) -> None:
-        found[key] = await _claim_health(api, late[key])
+        found[key] = await _unbound_claim_health(api, late[key])
 
     await asyncio.gather(
         *(workloads(namespace, keys) for namespace, keys in spaces.items()),
@@ -165,7 +163,7 @@ async def _look_closer(api: ObjectClient, late: Mapping[ObjectKey, Body]) -> dic
     return found
 
 
-async def _claim_health(api: ObjectClient, live: Body) -> Health:
+async def _unbound_claim_health(api: ObjectClient, live: Body) -> Health:
     spec = live["spec"]
     if spec.get("volumeName"):
         return Health(HealthState.progressing, "not bound to its volume yet")

@@ -22,8 +22,8 @@ from avactl.apply.reconcile.reporting.report import StepResult
 from avactl.base.object_identity import Gvk
 from avactl.contracts import names
 from avactl.kube.client import ApiError, Client, UnreachableError
-from avactl.kube.leader import HeldError, Leader, LostElectionError
-from avactl.kube.object_client import LostLeaseError, ObjectClient
+from avactl.kube.leader import HeldError, Leader, LostLeaseError
+from avactl.kube.object_client import ObjectClient
 from avactl.kube.replica import process_identity
 
 _FIRST_WAIT_S = 15.0
@@ -39,7 +39,7 @@ class Reconciler:
         self.api = ObjectClient(client, patience=options.patience)
         self.options = options
         self.events = RunEvents(client)
-        self.lease = Leader(client, options.namespace, f"avactl-reconcile-{options.inventory}", process_identity())
+        self.lease = Leader(client, options.namespace, f"{names.RECONCILER}-{options.inventory}", process_identity())
         self.records = Records(self.api, options.namespace, options.inventory)
         self.record = InventoryRecord()
         self.claims = Claims()
@@ -58,14 +58,15 @@ class Reconciler:
         self.api.patience = min(options.patience, _FIRST_WAIT_S)
         await self.api.find_kinds({Gvk("v1", "ConfigMap"), Gvk("v1", "Namespace")})
         self.api.patience = options.patience
-        before = await self._lease_transitions()
+        acquires = not holding and not options.dry_run
+        before = await self._lease_transitions() if acquires else -1
         result.problem = await self._plan(wanted, result)
         if result.problem or options.dry_run:
             return result
         if to_do(result.steps) or self._record_after(wanted, result) != self.record:
             try:
                 async with self._hold_lease(wanted, holding):
-                    if not holding and await self._lease_transitions() != max(before + 1, 0):
+                    if acquires and await self._lease_transitions() != max(before + 1, 0):
                         # Another process has written since the live state was read.
                         result.problem = await self._plan(wanted, result)
                         if result.problem:
@@ -76,7 +77,7 @@ class Reconciler:
             except HeldError as error:
                 result.problem = f"{error}: timed out (--timeout)"
                 return result
-            except (LostLeaseError, LostElectionError):
+            except LostLeaseError:
                 result.problem = "the lease was lost; another reconciler continues"
                 return result
         patience = options.timeout if options.wait else 0.0

@@ -41,8 +41,7 @@ def _sum_requests(program: Program) -> dict[tuple[str, Key], Sum]:
                     found[item.team, key] = (had[0] + least.get(key, 0), had[1] + most)
         return found
 
-    result: dict[tuple[str, Key], Sum] = program.memo("diff: asked", find)
-    return result
+    return program.memo("diff: asked", find)
 
 
 _NOT_ALL_AT_ONCE = "not all can run at once"
@@ -72,10 +71,9 @@ def _gang_requests(item: Item, program: Program) -> list[_Wish]:
 
 
 def _all_wishes(program: Program) -> list[_Wish]:
-    result: list[_Wish] = program.memo(
+    return program.memo(
         "diff: wishes", lambda: [wish for item in program.items for wish in _gang_requests(item, program)]
     )
-    return result
 
 
 def _pool_gpus(program: Program, cluster: str, pools: frozenset[str]) -> int:

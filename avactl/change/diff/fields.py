@@ -103,7 +103,7 @@ _FREE_MAPS = frozenset(
     }
 )
 """Mappings whose entries are independent: adding or removing the whole mapping is reported entry by entry."""
-_MOST_COMPARED = 1_000_000
+_MAX_COMPARED = 1_000_000
 """Maximum number of pairs of entries compared to align two lists; longer lists are compared by position."""
 
 
@@ -277,7 +277,7 @@ def bounded_opcodes(old: Sequence[Hashable], new: Sequence[Hashable]) -> list[tu
     while end < min(len(old), len(new)) - start and old[-1 - end] == new[-1 - end]:
         end += 1
     i_end, j_end = len(old) - end, len(new) - end
-    if (i_end - start) * (j_end - start) > _MOST_COMPARED:
+    if (i_end - start) * (j_end - start) > _MAX_COMPARED:
         middle = [("replace", start, i_end, start, j_end)]
     else:
         matcher = difflib.SequenceMatcher(None, old[start:i_end], new[start:j_end], autojunk=False)

@@ -28,13 +28,13 @@ MARKER = "<!-- avactl diff -->"
 """First line of every comment, by which a bot finds its own comment to update."""
 
 _OBJECTS: tuple[ObjectOp, ...] = ("created", "changed", "deleted", "renamed", "kept")
-_MOST_SECTIONS = 20
+_MAX_SECTIONS = 20
 """Changes that are shown unfolded."""
-_MOST_NAMES = 20
-_MOST_LOSSES = 20
-_MOST_RIGHTS = 20
+_MAX_NAMES = 20
+_MAX_LOSSES = 20
+_MAX_RIGHTS = 20
 """Rights of one group that are shown unfolded."""
-_MOST_LINES = 10
+_MAX_LINES = 10
 """Changed lines of one value that are shown among the objects."""
 _LONGEST_MESSAGE = 2000
 """Longest problem or warning, in characters."""
@@ -137,9 +137,9 @@ def render_body(diff: Diff, *, objects: bool = True, limit: int = LIMIT, rest: s
         + detail
         for index, detail in zip(shown, details, strict=True)
     ]
-    if len(texts) > _MOST_SECTIONS + 1:
-        more = f"<details><summary>{len(texts) - _MOST_SECTIONS} more changes</summary>\n"
-        texts = [*texts[:_MOST_SECTIONS], more, *texts[_MOST_SECTIONS:], "</details>\n"]
+    if len(texts) > _MAX_SECTIONS + 1:
+        more = f"<details><summary>{len(texts) - _MAX_SECTIONS} more changes</summary>\n"
+        texts = [*texts[:_MAX_SECTIONS], more, *texts[_MAX_SECTIONS:], "</details>\n"]
     parts = [head] if head else []
     if any(missing):
         what = (
@@ -164,7 +164,7 @@ def _choose(sections: Sequence[_Section], room: int) -> tuple[set[int], set[int]
     titles: set[int] = set()
     chosen: list[list[_Right]] = [[] for _ in sections]
     first = room // 8
-    for index, section in enumerate(sections[:_MOST_SECTIONS]):
+    for index, section in enumerate(sections[:_MAX_SECTIONS]):
         first -= _byte_size(section.title + section.summary)
         if first < 0:
             break
@@ -201,10 +201,10 @@ def _count(section: _Section) -> int:
 
 def _format_rights(rights: Sequence[_Right]) -> str:
     lines = [right.line for right in rights]
-    text = "\n".join(lines[:_MOST_RIGHTS]) + "\n" if lines else ""
-    if len(lines) > _MOST_RIGHTS:
-        more = "\n".join(lines[_MOST_RIGHTS:])
-        text += f"\n<details><summary>{len(lines) - _MOST_RIGHTS} more rights</summary>\n\n{more}\n\n</details>\n"
+    text = "\n".join(lines[:_MAX_RIGHTS]) + "\n" if lines else ""
+    if len(lines) > _MAX_RIGHTS:
+        more = "\n".join(lines[_MAX_RIGHTS:])
+        text += f"\n<details><summary>{len(lines) - _MAX_RIGHTS} more rights</summary>\n\n{more}\n\n</details>\n"
     return text + "".join(right.fold for right in rights)
 
 
@@ -291,9 +291,9 @@ def _format_head(diff: Diff) -> str:
         if consequence.level == "danger"
     ]
     if losses:
-        lines += ["> [!CAUTION]", "> **Data loss**", *losses[:_MOST_LOSSES]]
-        if len(losses) > _MOST_LOSSES:
-            lines.append(f"> - … and {len(losses) - _MOST_LOSSES} more")
+        lines += ["> [!CAUTION]", "> **Data loss**", *losses[:_MAX_LOSSES]]
+        if len(losses) > _MAX_LOSSES:
+            lines.append(f"> - … and {len(losses) - _MAX_LOSSES} more")
         lines.append("")
     if empty_base(diff.base_problems):
         lines += [f"{NO_BASE.capitalize()}.", ""]
@@ -307,10 +307,10 @@ def _format_head(diff: Diff) -> str:
 
 def _format_foot(diff: Diff) -> str:
     lines = [
-        f"- warning {code_span(_bound_text(f'{w.id}: {w.message} ({w.span})'))}" for w in diff.warnings[:_MOST_LOSSES]
+        f"- warning {code_span(_bound_text(f'{w.id}: {w.message} ({w.span})'))}" for w in diff.warnings[:_MAX_LOSSES]
     ]
-    if len(diff.warnings) > _MOST_LOSSES:
-        lines.append(f"- … and {len(diff.warnings) - _MOST_LOSSES} more warnings")
+    if len(diff.warnings) > _MAX_LOSSES:
+        lines.append(f"- … and {len(diff.warnings) - _MAX_LOSSES} more warnings")
     if lines:
         lines.append("")
     if diff.fits:
@@ -332,9 +332,7 @@ def _make_section(group: Group, several: bool, objects: bool) -> _Section:
     parts = [escape_prose(part) for part in main] + run
     lines = [f"- {phrases.join_parts(parts)}"] if parts else []
     if count > 1:
-        lines.append(
-            f"- {phrases.join_names((code_span(phrases.intent_label(i)) for i in group.intents), _MOST_NAMES)}"
-        )
+        lines.append(f"- {phrases.join_names((code_span(phrases.intent_label(i)) for i in group.intents), _MAX_NAMES)}")
     if more:
         lines.append(
             f"- also {phrases.join_parts([escape_prose(part) for part in more[:12]])}"
@@ -344,9 +342,9 @@ def _make_section(group: Group, several: bool, objects: bool) -> _Section:
         lines.append("- its previous objects are unknown")
     others = [c for c in consequences if c.topic in ("capacity", "quota", "cause") or c.level == "warning"]
     others = [c for c in others if c.topic not in ("run", "security")]
-    lines += [f"- {_format_consequence(c)}" for c in others[:_MOST_NAMES]]
-    if len(others) > _MOST_NAMES:
-        lines.append(f"- … and {len(others) - _MOST_NAMES} more")
+    lines += [f"- {_format_consequence(c)}" for c in others[:_MAX_NAMES]]
+    if len(others) > _MAX_NAMES:
+        lines.append(f"- … and {len(others) - _MAX_NAMES} more")
     rights = [_make_right(c.rank, c.text, c.lines) for c in consequences if c.topic == "security"]
     told = (
         [(count, lines) for each in group.objects for count, lines in _format_object(each, several)] if objects else []
@@ -420,7 +418,7 @@ def _format_object(group: ObjectGroup, several: bool) -> Iterator[tuple[int, lis
         lines += [f"+     {line}" for line in dump(mask_credentials(change.manifest.body)).splitlines()]
     for told, changed in phrases.shown_fields(change):
         lines.append(f"    {told}")
-        lines += [f"      {line}" for line in changed[:_MOST_LINES]]
-        if len(changed) > _MOST_LINES:
-            lines.append(f"      … {phrases.plural_kind('more line', len(changed) - _MOST_LINES)}")
+        lines += [f"      {line}" for line in changed[:_MAX_LINES]]
+        if len(changed) > _MAX_LINES:
+            lines.append(f"      … {phrases.plural_kind('more line', len(changed) - _MAX_LINES)}")
     yield len(group.ids), lines

@@ -24,7 +24,7 @@ _SEVERITY_COLOURS = {
 }
 _MAX_LINE_WIDTH = 120
 """Column at which lines are wrapped if possible."""
-_MOST_LINES = 20
+_MAX_LINES = 20
 """Maximum number of changed lines of one text that are shown."""
 
 FITS = "fits: computed from declared capacity and specs; a check, not a reservation"
@@ -170,8 +170,8 @@ def _format_objects(found: Sequence[ObjectGroup], several: bool, style: _DiffSty
 
 
 def _cut_lines(lines: Sequence[str]) -> list[str]:
-    more = len(lines) - _MOST_LINES
-    return [*lines] if more <= 0 else [*lines[:_MOST_LINES], f"… {phrases.plural_kind('more line', more)}"]
+    more = len(lines) - _MAX_LINES
+    return [*lines] if more <= 0 else [*lines[:_MAX_LINES], f"… {phrases.plural_kind('more line', more)}"]
 
 
 def reason_of(group: ObjectGroup) -> str:

@@ -26,7 +26,7 @@ from avactl.change.diff.record import render_record
 from avactl.diagnostics import Diagnostic
 from avactl.diagnostics.text import SourceText, render_text
 
-_MOST_ENVIRONMENTS, _MOST_NAMES, _LONGEST = 5, 20, 120
+_MAX_ENVIRONMENTS, _MAX_NAMES, _LONGEST = 5, 20, 120
 _SMALLEST = 2_000
 """Bytes guaranteed to every part, however long the others are."""
 
@@ -113,12 +113,12 @@ def compose(review: Review, identity: str, source: SourceText, *, limit: int, ar
 
 def _elsewhere(review: Review) -> list[str]:
     found = []
-    for name, files in list(review.elsewhere.items())[:_MOST_ENVIRONMENTS]:
+    for name, files in list(review.elsewhere.items())[:_MAX_ENVIRONMENTS]:
         shown = phrases.join_names((code_span(phrases.shorten_middle(each, _LONGEST)) for each in files), 3)
         told = f"⚠️ Files of environment {code_span(name)} change, too: {shown}."
         found.append(f"{told} Their effect is not in this comment: {code_span(f'avactl diff --environment {name}')}\n")
-    if len(review.elsewhere) > _MOST_ENVIRONMENTS:
-        others = phrases.join_names(map(code_span, list(review.elsewhere)[_MOST_ENVIRONMENTS:]), _MOST_NAMES)
+    if len(review.elsewhere) > _MAX_ENVIRONMENTS:
+        others = phrases.join_names(map(code_span, list(review.elsewhere)[_MAX_ENVIRONMENTS:]), _MAX_NAMES)
         found.append(f"⚠️ Files of further environments change, too: {others}.\n")
     return found
 

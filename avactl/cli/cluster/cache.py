@@ -29,6 +29,7 @@ from avactl.cli.cluster.cluster_session import (
 from avactl.cli.cluster.tables import Once, show_status
 from avactl.cli.common import exit_with
 from avactl.cli.options import Output, OutputFormat
+from avactl.contracts.names import CACHE_NAMESPACE
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -76,7 +77,7 @@ def run(
 def status(
     format: OutputFormat = Output.text,
     once: Once = False,
-    namespace: Namespace = "avactl-cache",
+    namespace: Namespace = CACHE_NAMESPACE,
     kubeconfig: Kubeconfig = None,
     context: Context = "",
     cluster: ClusterName = "",
@@ -104,7 +105,7 @@ def status(
 def flush(
     path: Annotated[str, typer.Argument(help="`TIER:/path`, or the path in pods: `/mnt/avactl/TIER/path`.")],
     timeout: Annotated[float, typer.Option(min=1, help="Seconds after which the command gives up.")] = 3600.0,
-    namespace: Namespace = "avactl-cache",
+    namespace: Namespace = CACHE_NAMESPACE,
     kubeconfig: Kubeconfig = None,
     context: Context = "",
     cluster: ClusterName = "",

@@ -20,6 +20,7 @@ from avactl.base.installation import install_command
 from avactl.base.terminal import duration_text, inert_text, shorten_middle, use_colour
 from avactl.cli.common import exit_with
 from avactl.cli.completion import complete_cluster
+from avactl.contracts.names import SYSTEM_NAMESPACE
 from avactl.kube.timestamps import seconds_since
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def with_client(
     access: ClusterAccess,
     work: Callable[[Client, IdentityTarget], Awaitable[_T]],
     cluster: str,
-    system_namespace: str = "avactl-system",
+    system_namespace: str = SYSTEM_NAMESPACE,
     *,
     known: Collection[str] | None = None,
     agent: str = "avactl",

@@ -20,6 +20,7 @@ from avactl.cli.cluster.cluster_session import (
 )
 from avactl.cli.common import exit_with
 from avactl.cli.options import Output, OutputFormat
+from avactl.contracts.names import SYSTEM_NAMESPACE
 
 if TYPE_CHECKING:
     from avactl.hardware.placement.request import Request
@@ -45,7 +46,7 @@ def defrag(
     kubeconfig: Kubeconfig = None,
     context: Context = "",
     cluster: ClusterName = "",
-    system_namespace: SystemNamespace = "avactl-system",
+    system_namespace: SystemNamespace = SYSTEM_NAMESPACE,
 ) -> None:
     """Propose the fewest pod moves that let a job, or the pods described by options, start; `--yes` applies them.
 

@@ -26,6 +26,7 @@ from avactl.cli.cluster.tables import Once, show_status
 from avactl.cli.common import exit_with
 from avactl.cli.environments import EnvironmentOption
 from avactl.cli.options import Output, OutputFormat
+from avactl.contracts.names import SYSTEM_NAMESPACE
 from avactl.forges import find_forge, forge_names
 
 if TYPE_CHECKING:
@@ -167,7 +168,7 @@ def run(
         use_credentials(credentials)
     specs = Repository(repo, branch, path, cache, CommitAuthor(author, email))
     proposals = TokenFileProposals(find_forge(forge), api, project, credentials or Path()) if forge else None
-    own = namespace or os.environ.get("POD_NAMESPACE", "") or "avactl-system"
+    own = namespace or os.environ.get("POD_NAMESPACE", "") or SYSTEM_NAMESPACE
     options = daemon.DeliveryOptions(own, lease, listen, interval, git_interval)
     with check_listen(listen):
         asyncio.run(daemon.run(connect(kubeconfig), specs, proposals, options))
@@ -177,7 +178,7 @@ def run(
 def status(
     format: OutputFormat = Output.text,
     once: Once = False,
-    namespace: Annotated[str, typer.Option(help="System namespace.")] = "avactl-system",
+    namespace: Annotated[str, typer.Option(help="System namespace.")] = SYSTEM_NAMESPACE,
     kubeconfig: Kubeconfig = None,
     context: Context = "",
     cluster: ClusterName = "",

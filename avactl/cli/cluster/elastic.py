@@ -13,7 +13,7 @@ from avactl.base.exit_codes import MISSING, USAGE
 from avactl.cli.cluster.cluster_session import DaemonKubeconfig, connect, guard_imports
 from avactl.cli.common import exit_with
 
-_MOST_RUN = 253
+_MAX_RUN = 253
 elastic = typer.Typer(add_completion=False, rich_markup_mode=None, help="Run the master of an elastic job.")
 
 
@@ -98,8 +98,8 @@ def master(
     place = tuple(config_map.split("/"))
     if config_map and (len(place) != 2 or not all(place)):
         exit_with(f"`--config-map {config_map}` is not NAMESPACE/NAME", USAGE)
-    if len(run) > _MOST_RUN:
-        exit_with(f"`--run` has more than {_MOST_RUN} characters", USAGE)
+    if len(run) > _MAX_RUN:
+        exit_with(f"`--run` has more than {_MAX_RUN} characters", USAGE)
     stragglers = None
     if replace_stragglers:
         slow = re.fullmatch(r"(\d{1,9}):(0\.\d{1,9}):(\d{1,9}(?:\.\d{1,9})?)", replace_stragglers)

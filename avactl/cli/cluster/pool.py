@@ -18,6 +18,7 @@ from avactl.cli.cluster.cluster_session import (
 )
 from avactl.cli.common import exit_with, open_repository, report_problems, write_text
 from avactl.cli.completion import complete_cluster, complete_pool
+from avactl.contracts.names import SYSTEM_NAMESPACE
 
 if TYPE_CHECKING:
     from avactl.kube.identity import IdentityTarget
@@ -44,7 +45,7 @@ def pool(
     out: Annotated[str, typer.Option("--out", "-o", help="Output file; - prints.")] = "pool.svg",
     kubeconfig: Kubeconfig = None,
     context: Context = "",
-    system_namespace: SystemNamespace = "avactl-system",
+    system_namespace: SystemNamespace = SYSTEM_NAMESPACE,
 ) -> None:
     """Draw pools (SVG): machines by rack, and the jobs on each GPU. For platform administrators.
 

@@ -22,6 +22,7 @@ from avactl.cli.cluster.cluster_session import (
 )
 from avactl.cli.cluster.tables import Once, show_status
 from avactl.cli.options import Output, OutputFormat
+from avactl.contracts.names import SYSTEM_NAMESPACE
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -52,7 +53,7 @@ def run(
     """Run the daemon: carry out canary and blue-green rollouts, and roll bad versions back."""
     with guard_imports():
         from avactl.daemons.serving import daemon
-    own = namespace or os.environ.get("POD_NAMESPACE", "") or "avactl-system"
+    own = namespace or os.environ.get("POD_NAMESPACE", "") or SYSTEM_NAMESPACE
     options = daemon.ServingOptions(own, lease, listen, prometheus, interval, settle)
     with check_listen(listen):
         asyncio.run(daemon.run(connect(kubeconfig), options))

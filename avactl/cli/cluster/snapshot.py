@@ -19,6 +19,7 @@ from avactl.cli.cluster.cluster_session import (
     with_client,
 )
 from avactl.cli.common import exit_on_os_error
+from avactl.contracts.names import SYSTEM_NAMESPACE
 
 if TYPE_CHECKING:
     from avactl.kube.client import Client
@@ -31,7 +32,7 @@ def snapshot(
     ] = None,
     namespace: Annotated[
         str, typer.Option("--namespace", "-n", help="Namespace of avactl's ConfigMaps: the Cluster's systemNamespace.")
-    ] = "avactl-system",
+    ] = SYSTEM_NAMESPACE,
     kubeconfig: Kubeconfig = None,
     context: Context = "",
     cluster: ClusterName = "",

@@ -14,6 +14,7 @@ from avactl.base.exit_codes import OK
 from avactl.base.terminal import json_output
 from avactl.cli.cluster.cluster_session import make_console, plain_text, with_client, write
 from avactl.cli.options import Output
+from avactl.contracts.names import SYSTEM_NAMESPACE
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -88,7 +89,7 @@ def show_status(
     as_json: Callable[[_T], dict[str, Any]],
     format: Output,
     once: bool,
-    system_namespace: str = "avactl-system",
+    system_namespace: str = SYSTEM_NAMESPACE,
 ) -> None:
     """Show what a daemon reports, as `read` returns it; in a terminal until Ctrl-C, unless `once`.
 

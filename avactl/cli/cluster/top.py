@@ -23,6 +23,7 @@ from avactl.cli.cluster.cluster_session import (
 )
 from avactl.cli.cluster.tables import make_cell, make_table, show_live
 from avactl.cli.options import Output, OutputFormat
+from avactl.contracts.names import SYSTEM_NAMESPACE
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -45,7 +46,7 @@ def top(
     kubeconfig: Kubeconfig = None,
     context: Context = "",
     cluster: ClusterName = "",
-    system_namespace: SystemNamespace = "avactl-system",
+    system_namespace: SystemNamespace = SYSTEM_NAMESPACE,
 ) -> None:
     """Show teams with their quotas, pools, and running and pending jobs, live until Ctrl-C. Read-only."""
     follows = format is Output.text and not once and sys.stdout.isatty()

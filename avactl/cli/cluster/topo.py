@@ -30,7 +30,7 @@ topo = typer.Typer(
     rich_markup_mode=None,
 )
 
-_MOST_BYTES = 4 * 1024 * 1024
+_MAX_BYTES = 4 * 1024 * 1024
 _File = Annotated[str, typer.Argument(help="Output of `nvidia-smi topo -m`; `-` reads standard input.")]
 
 
@@ -40,15 +40,15 @@ def _read(file: str) -> tuple[str, str]:
 
     try:
         if file == "-":
-            data = sys.stdin.buffer.read(_MOST_BYTES + 1)
+            data = sys.stdin.buffer.read(_MAX_BYTES + 1)
         else:
             with Path(file).open("rb") as stream:
-                data = stream.read(_MOST_BYTES + 1)
+                data = stream.read(_MAX_BYTES + 1)
     except OSError as error:
         exit_with(f"{file}: {error.strerror}", USAGE)
-    if len(data) > _MOST_BYTES:
+    if len(data) > _MAX_BYTES:
         exit_with(
-            f"{file} is larger than {_MOST_BYTES >> 20} MiB", USAGE, "pass only the output of `nvidia-smi topo -m`"
+            f"{file} is larger than {_MAX_BYTES >> 20} MiB", USAGE, "pass only the output of `nvidia-smi topo -m`"
         )
     return decode(data), "<stdin>" if file == "-" else file
 

@@ -19,6 +19,7 @@ from avactl.cli.cluster.cluster_session import (
 )
 from avactl.cli.common import exit_with
 from avactl.cli.jobs.session import load_view
+from avactl.contracts.names import SYSTEM_NAMESPACE
 
 if TYPE_CHECKING:
     from avactl.kube.client import Client
@@ -36,7 +37,7 @@ def dashboard(
     kubeconfig: Kubeconfig = None,
     context: Context = "",
     cluster: ClusterName = "",
-    system_namespace: SystemNamespace = "avactl-system",
+    system_namespace: SystemNamespace = SYSTEM_NAMESPACE,
 ) -> None:
     """Show training jobs as a web page on this machine, with your own rights, until Ctrl-C. Read-only.
 

@@ -125,11 +125,11 @@ def _read(access: ClusterAccess, cluster: str, namespaces: list[str]) -> tuple[l
 
 
 def _adopt_objects(access: ClusterAccess, made: Imported) -> Adopted:
-    from avactl.apply.reconcile.command import AGENT
+    from avactl.contracts.names import RECONCILER
     from avactl.workbench.importer.adopt import adopt_objects
 
     namespace = made.compilation.program.cluster_spec(made.cluster).system_namespace
-    return with_client(access, lambda client, _: adopt_objects(client, made), made.cluster, namespace, agent=AGENT)
+    return with_client(access, lambda client, _: adopt_objects(client, made), made.cluster, namespace, agent=RECONCILER)
 
 
 def _make_options(cluster: str, namespace: str, team: list[str], image: list[str], as_is: bool) -> ImportOptions:

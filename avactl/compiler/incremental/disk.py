@@ -23,7 +23,7 @@ from avactl.base.directories import cache_directory
 
 _MAGIC = b"avactl 1\n"
 _LIBRARIES = ("pydantic", "pydantic_core", "yaml", "orjson")
-_MOST = 64
+_MAX_FILES = 64
 """Maximum number of cache files, including those of deleted repositories."""
 
 
@@ -61,7 +61,7 @@ Table = dict[Any, Any]
 Convert = Callable[[list[Table]], list[Table]]
 
 _HEAD = struct.Struct(">QI")
-_MOST_BLOCKS = 32
+_MAX_BLOCKS = 32
 
 
 class ResultStore:
@@ -133,7 +133,7 @@ class ResultStore:
             os.makedirs(self._folder, mode=0o700, exist_ok=True)
             if not self._private():
                 return
-            if self._loaded and self._blocks < _MOST_BLOCKS:
+            if self._loaded and self._blocks < _MAX_BLOCKS:
                 changed = plain([_changed(old, new) for old, new in zip(self._loaded, tables, strict=True)])
                 gone = [list(old.keys() - new.keys()) for old, new in zip(self._loaded, tables, strict=True)]
                 block = self._block(zip(changed, gone, strict=True), self._chain)
@@ -171,7 +171,7 @@ class ResultStore:
     def _prune(self) -> None:
         with os.scandir(self._folder) as entries:
             files = [(entry.stat(follow_symlinks=False).st_mtime_ns, entry.path) for entry in entries]
-        for _, path in sorted(files)[:-_MOST]:
+        for _, path in sorted(files)[:-_MAX_FILES]:
             with suppress(OSError):
                 os.unlink(path)
 

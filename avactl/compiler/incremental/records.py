@@ -6,7 +6,7 @@ they are needed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
@@ -117,7 +117,7 @@ class KeptRecord:
     """Objects by spec: text with one line per object, the path of its file and, if rendered, its digest."""
     derived: dict[tuple[str, SpecKey], KeptResult] = field(default_factory=dict)
     """Values of `Program.derive` by function and spec, one each."""
-    memos: dict[Any, frozenset[Dependency]] = field(default_factory=dict)
+    memos: dict[Hashable, frozenset[Dependency]] = field(default_factory=dict)
     """Dependencies of the values of `Program.memo` by key."""
     inputs: dict[str, InputRecord] = field(default_factory=dict)
 

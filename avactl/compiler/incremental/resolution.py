@@ -147,7 +147,7 @@ class Resolver:
         locator = partial(self.loader.layers.locator, record.position)
         document = KeptDocument(path, record.position, record.data, locator)
         kind, _, _ = record.key
-        model = registry.get_kind(kind).model
+        model = registry.get_model(kind)
         return document, model.model_validate(document.value, by_alias=True, by_name=False)
 
 

@@ -6,7 +6,7 @@ A result is valid as long as none of its dependencies has changed.
 from __future__ import annotations
 
 import marshal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
 from avactl.program import registry
@@ -36,7 +36,7 @@ class DerivedValue(NamedTuple):
 class MemoisedValue(NamedTuple):
     """Dependency on a value of `Program.memo`, by its key."""
 
-    key: Any
+    key: Hashable
     source: str = "memo"
 
 
@@ -155,9 +155,9 @@ class TracedProgram(Program):
         """Dependencies since the innermost `trace` began."""
         self.derived: dict[tuple[str, SpecKey], tuple[Any, frozenset[Dependency]]] = {}
         """Derived values by function and spec, with their dependencies."""
-        self.memos: dict[Any, frozenset[Dependency]] = {}
+        self.memos: dict[Hashable, frozenset[Dependency]] = {}
         """Dependencies of memoised values by key."""
-        self._memoised: dict[Any, MemoisedValue] = {}
+        self._memoised: dict[Hashable, MemoisedValue] = {}
         self._clusters: dict[str, tuple[SpecKey, Any]] = {}
         self._read_raw = read_file
         self._listed: list[Item] = []
@@ -211,13 +211,14 @@ class TracedProgram(Program):
         self.reads.add(key)
         return spec
 
-    def memo(self, key: Any, make: Callable[[], Any]) -> Any:
+    def memo(self, key: Hashable, make: Callable[[], T]) -> T:
         dependency = self._memoised.get(key)
         if dependency is None:
             dependency = self._memoised[key] = MemoisedValue(key)
             self._memo[key], self.memos[key] = self.trace(make)
         self.reads.add(dependency)
-        return self._memo[key]
+        value: T = self._memo[key]
+        return value
 
     def derive(self, item: Item[P], make: Callable[[Item[P], Program], T]) -> T:
         name = f"{make.__module__}:{make.__qualname__}"

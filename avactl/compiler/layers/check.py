@@ -128,7 +128,7 @@ def _check_defaults(defaults: Document, declared: Declarations, owners: Sequence
 def _check_entry(document: Document, kind: str, value: Any, team: str, owners: Sequence[Owners]) -> list[Diagnostic]:
     """Check the defaults of one kind."""
     path = ("spec", kind)
-    owned = [name for name in registry.kind_names() if not team or registry.get_kind(name).model.SCOPE != "platform"]
+    owned = [name for name in registry.kind_names() if not team or registry.get_model(name).SCOPE != "platform"]
     if kind not in owned:
         hint = did_you_mean(kind, owned, "kinds")
         message = f"unknown kind `{kind}`"
@@ -138,7 +138,7 @@ def _check_entry(document: Document, kind: str, value: Any, team: str, owners: S
     if not isinstance(value, dict):
         message = f"spec.{kind}: expected a mapping, got {describe_value(value)}"
         return [Diagnostic("wrong-type", message, document.span(*path), hint="write `{spec: {…}}`")]
-    of_spec = introspect.models_at(registry.get_kind(kind).model, ("spec",))
+    of_spec = introspect.models_at(registry.get_model(kind), ("spec",))
     outside = [key for key in value if any(key in introspect.fields_by_key(model) for model in of_spec)]
     if outside and "spec" not in value:
         message = f"`{outside[0]}` belongs to `spec`"
@@ -185,7 +185,7 @@ def _check_overlay(overlay: Document) -> list[Diagnostic]:
 
 def _check_types(document: LayeredDocument, kind: str) -> list[Diagnostic]:
     """Return the problems of a partial spec that completing it cannot solve."""
-    model = registry.get_kind(kind).model
+    model = registry.get_model(kind)
     try:
         model.model_validate(document.value, by_alias=True, by_name=False)
     except ValidationError as error:
@@ -225,7 +225,7 @@ def _not_owned(document: Document, kind: str, team: str, owners: Sequence[Owners
         # same: what it sets beside the patches counts.
         with suppress(ValidationError):
             patches.append(Patch.model_validate(each, by_alias=True, by_name=False))
-    model = registry.get_kind(kind).model
+    model = registry.get_model(kind)
     metadata = Metadata.model_construct(name=team or "defaults", team=team or None)
     found = ownership_problem(
         owners, document, model.model_construct(kind=kind, metadata=metadata, spec=None, patches=patches)

@@ -113,7 +113,7 @@ def value_origin(document: LayeredDocument, path: str) -> LayerOrigin:
     sources = _value_sources(document, steps)
     known, default = _built_in_default(kind, steps)
     if not known and not sources:
-        model = registry.get_kind(kind).model if kind in registry.kind_names() else None
+        model = registry.get_model(kind) if kind in registry.kind_names() else None
         parents = introspect.models_at(model, _plain_path(steps[:-1])) if model else []
         keys = {key for parent in parents for key in introspect.fields_by_key(parent)}
         raise OriginError(f"a {kind} has no `{path}`", did_you_mean(str(steps[-1]), keys, "keys there"))
@@ -187,7 +187,7 @@ def _built_in_default(kind: str, steps: list[Selector]) -> tuple[bool, LayerSour
     if kind not in registry.kind_names():
         return False, None
     path = _plain_path(steps)
-    for model in introspect.models_at(registry.get_kind(kind).model, path[:-1]):
+    for model in introspect.models_at(registry.get_model(kind), path[:-1]):
         field = introspect.fields_by_key(model).get(str(path[-1]))
         if field is not None:
             return True, None if field.is_required() else LayerSource("built-in default", _value_of(field), None)

@@ -109,8 +109,7 @@ def _similar_notes(program: Program, owner: tuple[str, str, str], kind: str, nam
 
 
 def _all_made(program: Program) -> _Made:
-    found: _Made = program.memo("ConfigMaps and claims of specs", partial(_collect_objects, program))
-    return found
+    return program.memo("ConfigMaps and claims of specs", partial(_collect_objects, program))
 
 
 def _collect_objects(program: Program) -> _Made:

@@ -45,7 +45,7 @@ from avactl.kube.reflector import Reflector
 
 CONTROLLER = "avactl-cache"
 """Reporting controller of events, and user agent."""
-_MOST_FLUSHES, _OLDEST_FLUSH = 200, 86_400.0
+_MAX_FLUSHES, _OLDEST_FLUSH = 200, 86_400.0
 """Flushes that are served at once, and the seconds for which one is."""
 
 
@@ -126,7 +126,7 @@ class CacheDaemon(ElectedDaemon):
     def flushes(self, tier: TierConfig) -> list[Flush]:
         """Return what is to be flushed of a tier."""
         found, now = [], time.time()
-        for key, (path, asked) in sorted(self.configs.flushes.items())[:_MOST_FLUSHES]:
+        for key, (path, asked) in sorted(self.configs.flushes.items())[:_MAX_FLUSHES]:
             name, colon, inside = path.partition(":")
             if not colon:
                 directory = (tier.fuse_directory or "").rstrip("/")

@@ -17,7 +17,7 @@ CONTAINER = "fuse"
 """Container of a FUSE pod that mounts the tier."""
 PATIENCE = 30.0
 """Seconds for which a mount may be away before pods are told."""
-_MOST_PODS = 200
+_MAX_PODS = 200
 """Pods of one machine that are told."""
 
 
@@ -81,7 +81,7 @@ class FuseMounts:
         query = urlencode({"fieldSelector": f"spec.nodeName={node},status.phase=Running", "limit": 1000})
         found = (await self._client.request("GET", f"/api/v1/pods?{query}")).get("items") or []
         readers = [pod for pod in found if _pod_claims(pod) & claims]
-        for pod in readers[:_MOST_PODS]:
+        for pod in readers[:_MAX_PODS]:
             await self._events.record(object_reference("v1", "Pod", pod["metadata"]), reason, note, warning=warning)
 
 

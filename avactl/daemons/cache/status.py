@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
+import orjson
+
 from avactl.contracts.cache import STATUS_KEY, CacheStatus, DatasetStatus
 from avactl.contracts.document import DocumentError, DocumentTooLargeError, dump, load
 from avactl.contracts.names import CACHE_STATUS, CACHE_STATUS_CONFIG, CONFIG_LABEL, MANAGED_BY, MANAGER
@@ -44,7 +46,7 @@ class StatusWriter:
     async def write(self, status: CacheStatus) -> None:
         """Write a status. Raises ApiError and UnreachableError."""
         async with self._writing:
-            text = _bound_status(status)
+            text = bound_status(status)
             if text == self._written:
                 return
             data = {STATUS_KEY: text}
@@ -63,27 +65,30 @@ class StatusWriter:
             self._written = text
 
 
-def _bound_status(status: CacheStatus) -> str:
+def bound_status(status: CacheStatus) -> str:
     """Return the text of a status; if it is too long, without what matters least."""
-    while True:
-        try:
-            return dump(status)
-        except DocumentTooLargeError:
-            if not status.datasets:
-                raise
-            status = _reduced(status)
-
-
-def _reduced(status: CacheStatus) -> CacheStatus:
-    # Which node holds what only makes a placement better: it is the first to go.
-    if any(value.holders for value in status.datasets.values()):
+    try:
+        return dump(status)
+    except DocumentTooLargeError:
+        # Which node holds what only makes a placement better: it is the first to go.
         bare = {key: value.replace(holders={}) for key, value in status.datasets.items()}
-        return status.replace(datasets=bare)
-    return status.replace(datasets=keep_least_cached(status.datasets, len(status.datasets) // 2))
+        budget = CacheStatus.MAX_BYTES - len(dump(status.replace(datasets={})).encode())
+        return dump(status.replace(datasets=keep_least_cached(bare, _count_fitting(bare, budget))))
+
+
+def _count_fitting(datasets: Mapping[str, DatasetStatus], budget: int) -> int:
+    """Return how many of the least cached datasets fit into some bytes."""
+    count = 0
+    for key, value in keep_least_cached(datasets, len(datasets)).items():
+        budget -= (
+            len(orjson.dumps({key: value.model_dump(by_alias=True, exclude_unset=True)})) - 1
+        )  # one brace is the comma
+        if budget < 0:
+            break
+        count += 1
+    return count
 
 
 def keep_least_cached(datasets: Mapping[str, DatasetStatus], count: int) -> Mapping[str, DatasetStatus]:
     """Return the `count` datasets of which the smallest part is cached: they matter most to those who wait."""
-    if len(datasets) <= count:
-        return datasets
     return dict(sorted(datasets.items(), key=lambda each: each[1].percent)[:count])

@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
-from avactl.contracts.delivery import MAX_KNOWN, PipelineState
-from avactl.daemons.delivery.validation import Bound, MetricsError, missed_bounds, parse_metrics
+from avactl.contracts.delivery import MAX_KNOWN, MetricBound, PipelineState
+from avactl.daemons.delivery.validation import MetricsError, missed_bounds, parse_metrics
 
 Step = Literal["train", "stage", "validate", "seal"]
 Status = Literal["running", "succeeded", "failed"]
@@ -40,7 +40,7 @@ class PipelineConfig(NamedTuple):
     """Directory of all versions."""
     trains: bool = True
     """True if a run has Jobs that train; False if it publishes from a running job."""
-    bounds: tuple[Bound, ...] = ()
+    bounds: tuple[MetricBound, ...] = ()
     deploys: Literal["", "commit", "pullRequest"] = ""
     rollout: bool = False
     """True if the service says by a condition how its rollout ends."""
@@ -229,9 +229,7 @@ def _decide_working(config: PipelineConfig, state: PipelineState, seen: Seen, no
     if step == "stage":
         return DeliveryPlan(_stage_output(config, state, job, now))
     return (
-        _judge_candidate(config, state, seen, job, now)
-        if step == "validate"
-        else _decide_published(config, state, seen, now)
+        _judge_candidate(config, state, seen, job, now) if step == "validate" else _decide_published(config, state, now)
     )
 
 
@@ -252,7 +250,8 @@ def _stage_output(config: PipelineConfig, state: PipelineState, job: PipelineJob
 
 def _verdict_terms(config: PipelineConfig, served: str) -> str:
     """Return a digest of the terms of a verdict: validation, live version and bounds."""
-    return hashlib.sha256(repr((config.validation, served, config.bounds)).encode()).hexdigest()[:16]
+    bounds = [bound.model_dump() for bound in config.bounds]
+    return hashlib.sha256(repr((config.validation, served, bounds)).encode()).hexdigest()[:16]
 
 
 def _rejected_output(config: PipelineConfig, state: PipelineState, served: str) -> str:
@@ -301,7 +300,7 @@ def _judge_candidate(
     )
 
 
-def _decide_published(config: PipelineConfig, state: PipelineState, seen: Seen, now: float) -> DeliveryPlan:
+def _decide_published(config: PipelineConfig, state: PipelineState, now: float) -> DeliveryPlan:
     url = candidate_url(config, state.run)
     kept = [each for each in state.known if each != url][-MAX_KNOWN + 1 :]
     # Only what is compared: pods may write more.

@@ -10,7 +10,6 @@ from pydantic import JsonValue
 from avactl.contracts.delivery import DeployPlan, PipelinePlan, PipelineState, TriggerPlan
 from avactl.contracts.document import DocumentError, load
 from avactl.daemons.delivery.decide import PipelineConfig
-from avactl.daemons.delivery.validation import Bound
 
 
 class PipelineTarget(NamedTuple):
@@ -90,9 +89,7 @@ def _config(plan: PipelinePlan) -> PipelineConfig:
     return PipelineConfig(
         to=plan.publish.to,
         trains=bool(plan.train.jobs),
-        bounds=tuple(
-            Bound(each.name, each.min, each.max, each.at_least, each.at_most) for each in plan.validation.metrics
-        ),
+        bounds=plan.validation.metrics,
         deploys="" if plan.deploy is None else plan.deploy.by,
         rollout=plan.deploy is not None and plan.deploy.rollout,
         concurrency=plan.concurrency,

@@ -6,16 +6,13 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from avactl.contracts.delivery import MAX_ORIGINS
+from avactl.contracts.delivery import COMMIT_PATTERN, IMAGE_DIGEST_PATTERN, MAX_ORIGINS
 from avactl.contracts.pod_annotations import DEFAULT_CONTAINER
 from avactl.program.lowering.pods import CODE
 
 Body = dict[str, Any]
-_DIGEST_PATTERN = "sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}"
-_IMAGE_ID = re.compile(
-    rf"(?:[a-z]{{1,16}}(?:-[a-z]{{1,16}})?://)?((?:[A-Za-z0-9._:/-]{{1,255}}@)?(?:{_DIGEST_PATTERN}))"
-).fullmatch
-_IS_COMMIT = re.compile("[0-9a-f]{40}|[0-9a-f]{64}").fullmatch
+_IMAGE_ID = re.compile(rf"(?:[a-z]{{1,16}}(?:-[a-z]{{1,16}})?://)?({IMAGE_DIGEST_PATTERN})").fullmatch
+_IS_COMMIT = re.compile(COMMIT_PATTERN).fullmatch
 
 
 def provenance_of(pods: Iterable[Body]) -> dict[str, list[str]]:

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from avactl.contracts.delivery import MetricBound
+
 MAX_TEXT = 4096
 """Longest text that Kubernetes keeps of a container, in bytes."""
 MAX_NAMES = 64
@@ -18,17 +20,6 @@ _IS_METRIC_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,62}").fullmatch
 
 class MetricsError(ValueError):
     """The text of a validation is no JSON object of numbers."""
-
-
-class Bound(NamedTuple):
-    """Bounds of one metric; None where there is none."""
-
-    name: str
-    min: float | None = None
-    max: float | None = None
-    at_least: float | None = None
-    """Smallest multiple of the live version's value."""
-    at_most: float | None = None
 
 
 class Measured(NamedTuple):
@@ -67,7 +58,9 @@ def _finite_numbers(data: dict[str, Any]) -> dict[str, float]:
     return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
-def missed_bounds(bounds: Iterable[Bound], measured: Measured, published: Mapping[str, float] | None) -> list[str]:
+def missed_bounds(
+    bounds: Iterable[MetricBound], measured: Measured, published: Mapping[str, float] | None
+) -> list[str]:
     """Return the bounds that a candidate misses, each with its numbers.
 
     `published`: the metrics that the live version was published with; None if no version is live. What the validation

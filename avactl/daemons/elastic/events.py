@@ -123,7 +123,7 @@ _GRADIENT_FORMAT = struct.Struct("<BQIB")
 _REPLACED_FORMAT = struct.Struct("<BQdd")
 _METRIC_FORMAT = struct.Struct("<Bd")
 _REGISTERED, _JOIN, _GIVEN, _FINISHED, _RETURNED, _LEFT, _END, _STEP, _FATE, _SLOW = range(1, 11)
-_MOST_DEFINITION = 100_000_000
+_MAX_DEFINITION = 100_000_000
 """Bytes of a definition, decompressed."""
 
 
@@ -221,7 +221,7 @@ def encode_definition(definition: Definition) -> bytes:
 def decode_definition(data: bytes) -> Definition:
     """Return the definition that `data` encodes. Raises ValueError if it encodes none."""
     try:
-        head, _, counts = zlib.decompressobj().decompress(data, _MOST_DEFINITION).partition(b"\n")
+        head, _, counts = zlib.decompressobj().decompress(data, _MAX_DEFINITION).partition(b"\n")
         about = orjson.loads(head)
         return Definition(
             about["name"],

@@ -22,7 +22,7 @@ _SPEED_WINDOW_S = 60.0
 """Seconds over which the speed of the job is measured."""
 _MAX_POINTS = 64
 """Points of the curve; when there are more, neighbours are merged."""
-_MOST_DATASETS, _MOST_METRICS, _MOST_STRAGGLERS, _MOST_REPLACED = 8, 8, 8, 4
+_MAX_DATASETS, _MAX_METRICS, _MAX_STRAGGLERS, _MAX_REPLACED = 8, 8, 8, 4
 """Entries of the summary, which is an annotation."""
 
 
@@ -155,9 +155,9 @@ class Summary:
             "at": timestamp(),
             "complete": status["complete"],
             "workers": status["workers"],
-            "stragglers": slow[:_MOST_STRAGGLERS],
+            "stragglers": slow[:_MAX_STRAGGLERS],
             "slow": len(slow),
-            "replaced": status["replaced"][-_MOST_REPLACED:],
+            "replaced": status["replaced"][-_MAX_REPLACED:],
             "dropped": job.gradients.dropped,
             "speed": None if speed is None else round(speed, 3),
             "datasets": [
@@ -167,7 +167,7 @@ class Summary:
                     "size": dataset.definition.records,
                     "metrics": _first_metrics(_latest_metrics(dataset)),
                 }
-                for dataset, each in zip(job.by_number[:_MOST_DATASETS], status["datasets"], strict=False)
+                for dataset, each in zip(job.by_number[:_MAX_DATASETS], status["datasets"], strict=False)
             ],
             "metric": self._metric,
             "curve": [[each.records, _round_value(each.total / each.weight)] for each in self._curve],
@@ -188,7 +188,7 @@ def _latest_metrics(dataset: ElasticDataset) -> dict[str, float]:
 
 
 def _first_metrics(metrics: dict[str, float]) -> dict[str, float]:
-    chosen = sorted(metrics.items(), key=lambda each: each[0] != "loss")[:_MOST_METRICS]
+    chosen = sorted(metrics.items(), key=lambda each: each[0] != "loss")[:_MAX_METRICS]
     return {name: _round_value(value) for name, value in chosen}
 
 

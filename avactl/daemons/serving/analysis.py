@@ -13,7 +13,7 @@ from avactl.contracts.document import DocumentError
 from avactl.contracts.serving import RolloutAnalysis, RolloutQuery
 
 _TIMEOUT_S = 10.0
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 
 
 class PrometheusError(Exception):
@@ -35,7 +35,7 @@ class Prometheus:
                 aiohttp.ClientSession(timeout=limits, trust_env=False) as session,
                 session.get(f"{self.url}/api/v1/query", params=query, allow_redirects=False) as response,
             ):
-                content = await response.content.read(_MOST_BYTES)
+                content = await response.content.read(_MAX_BYTES)
                 status = response.status
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise PrometheusError(f"Prometheus does not answer: {type(error).__name__} {error}"[:300]) from None

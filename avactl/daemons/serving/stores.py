@@ -25,7 +25,7 @@ LARGEST = 256 << 10
 """Maximum size of the JSON of one object that is kept, in bytes."""
 MOST = 16 << 20
 """Maximum size of the JSON of all objects of one kind in one namespace, in bytes."""
-_MOST_OWNERS = 8
+_MAX_OWNERS = 8
 
 
 class Objects:
@@ -99,7 +99,7 @@ def objects_of(kind: str) -> Objects:
 
 def owner_uids(item: Mapping[str, Any]) -> list[str]:
     """Return the UIDs of an object's owners."""
-    return [str(each.get("uid")) for each in (item["metadata"].get("ownerReferences") or ())[:_MOST_OWNERS]]
+    return [str(each.get("uid")) for each in (item["metadata"].get("ownerReferences") or ())[:_MAX_OWNERS]]
 
 
 def object_namespace(item: Mapping[str, Any]) -> list[str]:
@@ -119,7 +119,7 @@ def _replica_set(item: Body) -> Body | None:
     selector = spec.get("selector") or {}
     if not any(each.get("kind") == "Deployment" for each in metadata.get("ownerReferences") or ()):
         return None
-    if selector.get("matchExpressions") or len(selector.get("matchLabels") or ()) > _MOST_LABELS:
+    if selector.get("matchExpressions") or len(selector.get("matchLabels") or ()) > _MAX_LABELS:
         return None
     return {
         "metadata": _keep_identity(metadata, REJECTED, NUMBER, TEMPLATE_DIGEST),
@@ -131,7 +131,7 @@ def _replica_set(item: Body) -> Body | None:
 def _keep_service(item: Body) -> Body:
     """Keep what a Service selects, and the speeds of pools."""
     selector = item["spec"].get("selector") or {}
-    kept = selector if len(selector) <= _MOST_LABELS else {}
+    kept = selector if len(selector) <= _MAX_LABELS else {}
     return {"metadata": _keep_identity(item["metadata"], WEIGHTS), "spec": {"selector": kept}}
 
 
@@ -154,7 +154,7 @@ def _keep_plain(item: Body) -> Body:
     return {**item, "metadata": {key: value for key, value in item["metadata"].items() if key != "managedFields"}}
 
 
-_MOST_LABELS = 64
+_MAX_LABELS = 64
 _IDENTITY_FIELDS = (
     "name",
     "namespace",
@@ -174,7 +174,7 @@ def _keep_identity(metadata: Mapping[str, Any], *annotations: str) -> Body:
         **{key: metadata[key] for key in _IDENTITY_FIELDS if key in metadata},
         "labels": {key: labels[key] for key in _KEPT_LABELS if key in labels},
         "annotations": {key: notes[key] for key in annotations if key in notes},
-        "ownerReferences": (metadata.get("ownerReferences") or ())[:_MOST_OWNERS],
+        "ownerReferences": (metadata.get("ownerReferences") or ())[:_MAX_OWNERS],
     }
 
 

@@ -65,8 +65,7 @@ def dataset_readers(program: Program) -> dict[tuple[str, str, str], dict[Place, 
                     index.setdefault(dataset, {}).setdefault(place, set()).add(version)
         return index
 
-    index: dict[tuple[str, str, str], dict[Place, set[str]]] = program.memo("readers of datasets", make)
-    return index
+    return program.memo("readers of datasets", make)
 
 
 def volume_places(item: Item[DatasetSpec], program: Program, tier: Item[CacheTierSpec]) -> dict[Place, set[str]]:

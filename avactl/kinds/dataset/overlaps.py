@@ -78,7 +78,7 @@ def find_overlaps(program: Program, kind: str) -> list[Diagnostic]:
 
     A dataset is reported rather than a bucket, and the wider of two prefixes rather than the one inside it.
     """
-    found: list[tuple[PathClaim, PathClaim]] = program.memo("overlaps", lambda: list(_find_conflicts(program)))
+    found = program.memo("overlaps", lambda: list(_find_conflicts(program)))
     return [_overlap_problem(reported, other) for reported, other in found if reported.item.kind == kind]
 
 

@@ -37,8 +37,7 @@ class Sources(NamedTuple):
 
 def manifest_sources(item: Item[KubernetesObjectsSpec], program: Program) -> Sources:
     """Return the manifests of a spec; each file is read once."""
-    made: Sources = program.memo(("kubernetes objects", item.key), lambda: _read_sources(item, program))
-    return made
+    return program.memo(("kubernetes objects", item.key), lambda: _read_sources(item, program))
 
 
 def _path_hint(name: str) -> str:

@@ -29,10 +29,8 @@ def node_labels(item: Item[NodePoolSpec], program: Program) -> dict[str, str]:
     return {**item.spec.labels, **own, **({names.CAPACITY: names.SPOT} if item.spec.is_spot else {})}
 
 
-def _build_taints(item: Item[NodePoolSpec]) -> list[Body]:
-    return [
-        k8s.drop_none(key=taint.key, value=taint.value or None, effect=taint.effect) for taint in item.spec.all_taints
-    ]
+def _build_taints(spec: NodePoolSpec) -> tuple[PoolTaint, ...]:
+    return tuple(PoolTaint(key=taint.key, value=taint.value or None, effect=taint.effect) for taint in spec.all_taints)
 
 
 def _build_nodes(item: Item[NodePoolSpec], program: Program) -> list[Manifest]:
@@ -45,14 +43,14 @@ def _build_nodes(item: Item[NodePoolSpec], program: Program) -> list[Manifest]:
     if not item.spec.nodes:
         return []
     metadata = item.resource.metadata
-    labels, taints = {**metadata.labels, **node_labels(item, program)}, _build_taints(item)
+    labels, taints = {**metadata.labels, **node_labels(item, program)}, _build_taints(item.spec)
     result = []
     for name in item.spec.nodes:
         body: Body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": dict(labels)}}
         if metadata.annotations:
             body["metadata"]["annotations"] = dict(metadata.annotations)
         if taints:
-            body["spec"] = {"taints": [dict(taint) for taint in taints]}
+            body["spec"] = {"taints": [taint.model_dump(by_alias=True, exclude_none=True) for taint in taints]}
         result.append(Manifest(item, item.cluster, body, patch=True))
     return result
 
@@ -89,9 +87,7 @@ def _build_topology(item: Item[NodePoolSpec], program: Program) -> Manifest:
         allocation=_build_allocation(item, program),
         levels=tuple(cluster.placement.levels),
         node_labels=node_labels(item, program),
-        node_taints=tuple(
-            PoolTaint(key=taint.key, value=taint.value or None, effect=taint.effect) for taint in spec.all_taints
-        ),
+        node_taints=_build_taints(spec),
         machine=machine_facts(program.machine(item)),
     )
     return k8s.config_map(

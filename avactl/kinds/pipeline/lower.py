@@ -117,7 +117,7 @@ def _build_plan(item: Item[PipelineSpec], program: Program, jobs: list[str], ste
         stage=step_name(item, STAGE),
         validation=ValidationPlan(
             job=validation.name,
-            metrics=tuple(_build_metric(each) for each in spec.validation.metrics),
+            metrics=tuple(build_metric_bound(each) for each in spec.validation.metrics),
             digest=k8s.short_digest(validation.body),
         ),
         seal=step_name(item, SEAL),
@@ -156,7 +156,8 @@ def _build_trigger(item: Item[PipelineSpec], program: Program) -> TriggerPlan:
     return TriggerPlan(kind="dataset", dataset=spec.dataset.name, version=dataset.spec.versions[-1].name)
 
 
-def _build_metric(metric: Metric) -> MetricBound:
+def build_metric_bound(metric: Metric) -> MetricBound:
+    """Return the bounds of a metric as the validation compares them."""
     live = metric.vs_live
     return MetricBound(
         name=metric.name,

@@ -144,7 +144,7 @@ def check_all(program: Program) -> Iterator[Diagnostic]:
             yield from _check_guarantees(program, cluster, model, quotas)
 
 
-_MOST_NOTES = 6
+_MAX_NOTES = 6
 
 
 def _check_guarantees(
@@ -163,12 +163,11 @@ def _check_guarantees(
     last, own = given[-1]
     others = given[:-1]
     notes = [
-        Note(entry_span(item, model, "guaranteed"), f"team {item.team}: {count}")
-        for item, count in others[:_MOST_NOTES]
+        Note(entry_span(item, model, "guaranteed"), f"team {item.team}: {count}") for item, count in others[:_MAX_NOTES]
     ]
-    if len(others) > _MOST_NOTES:
-        rest = sum(count for _, count in others[_MOST_NOTES:])
-        notes.append(Note(others[_MOST_NOTES][0].span("spec", key=True), f"{len(others) - _MOST_NOTES} more: {rest}"))
+    if len(others) > _MAX_NOTES:
+        rest = sum(count for _, count in others[_MAX_NOTES:])
+        notes.append(Note(others[_MAX_NOTES][0].span("spec", key=True), f"{len(others) - _MAX_NOTES} more: {rest}"))
     who = "teams are" if others else f"team {last.team} is"
     yield Diagnostic(
         "quota-over-capacity",

@@ -93,7 +93,7 @@ def usage_problems(program: Program, quota: Item[QuotaSpec]) -> Iterator[Diagnos
         return found
 
     if quota_of(program, quota.team, quota.cluster) is quota:
-        running: dict[tuple[str | None, str], list[Item]] = program.memo("running specs", by_team)
+        running = program.memo("running specs", by_team)
         yield from _check_team(program, quota, in_file_order(running.get((quota.team, quota.cluster), [])))
 
 

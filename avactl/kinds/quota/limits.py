@@ -54,7 +54,7 @@ def quota_of(program: Program, team: str | None, cluster: str) -> Item[QuotaSpec
             found.setdefault((item.team, item.cluster), item)
         return found
 
-    by_team: dict[tuple[str | None, str], Item[QuotaSpec]] = program.memo("quotas", find)
+    by_team = program.memo("quotas", find)
     return by_team.get((team, cluster))
 
 

@@ -88,6 +88,8 @@ class RuntimeFacts:
     """Parts of the names of its images, by which the importer knows it."""
     model_options: tuple[str, ...] = ()
     """Words of its command line before the model's directory, for the importer. Only with `takes_path`."""
+    name_options: tuple[str, ...] = ()
+    """Options of its command line with the name that clients request the model by, for the importer."""
     replaced_env: tuple[str, ...] = ()
     """Variables of its image that avactl's own arguments replace, for the importer."""
     repository: bool = False

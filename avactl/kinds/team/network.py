@@ -83,8 +83,7 @@ def _reachable_teams(program: Program, cluster: str) -> dict[str, list[str]]:
                         found.setdefault(caller, []).append(service.team)
         return found
 
-    reachable: dict[str, list[str]] = program.memo(("reachable teams", cluster), make)
-    return reachable
+    return program.memo(("reachable teams", cluster), make)
 
 
 def _exposed_to(service: Item) -> Sequence[str]:
@@ -106,5 +105,4 @@ def _egress_blocks(program: Program, cluster: str) -> list[Body]:
             blocks.append(k8s.drop_none(cidr=cidr, **{"except": inside if inside and inside != [cidr] else None}))
         return blocks
 
-    outside: list[Body] = program.memo(("egress", cluster), make)
-    return outside
+    return program.memo(("egress", cluster), make)

@@ -142,10 +142,7 @@ def machine_offers(
             found.append(Offer(item, pool_size(item), pool_topology(program, item), cpu, memory, cache))
         return found
 
-    found: list[Offer] = program.memo(
-        ("offers", cluster, model, pool, None if tolerates is None else tuple(tolerates)), find
-    )
-    return found
+    return program.memo(("offers", cluster, model, pool, None if tolerates is None else tuple(tolerates)), find)
 
 
 def total_gpus(program: Program, cluster: str, model: str) -> int:

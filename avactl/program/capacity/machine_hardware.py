@@ -62,7 +62,6 @@ def machine_facts(spec: MachineTypeSpec) -> MachineFacts:
 def pool_topology(program: Program, pool: Item[NodePoolSpec]) -> Topology:
     """Return the topology of a pool's machines. Their type must have passed its checks."""
     name = pool.spec.machine_type
-    found: Topology = program.memo(
+    return program.memo(
         ("topology", name), lambda: topology_of(Machine.from_facts(machine_facts(program.machine(pool))))
     )
-    return found

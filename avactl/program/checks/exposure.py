@@ -132,8 +132,7 @@ def _by_host(program: Program) -> dict[str, list[Item]]:
                 found.setdefault(host, []).append(item)
         return found
 
-    by_host: dict[str, list[Item]] = program.memo("exposed hosts", make)
-    return by_host
+    return program.memo("exposed hosts", make)
 
 
 def expose_problems(item: Item[Exposing], program: Program) -> Iterator[Diagnostic]:

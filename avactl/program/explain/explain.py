@@ -154,7 +154,7 @@ def topic_of(topic: str) -> tuple[str, list[str], FieldInfo | None, list[type[Ba
     if name is None:
         known = [*registry.kind_names(), *(() if head[:1].isupper() else CODES)]
         raise UnknownTopicError(f"unknown kind or diagnostic code `{head}`", did_you_mean(head, known, "known kinds"))
-    model: type[BaseModel] = registry.get_kind(name).model
+    model: type[BaseModel] = registry.get_model(name)
     if not path:
         return name, [], None, [model]
     return name, *_find_field(name, model, path)
@@ -194,7 +194,7 @@ def _format_owned(title: str, owned: Sequence[Owned], style: Style, *, of: bool 
 def _format_overview(style: Style) -> str:
     out = [f"{style.bold}Kinds{style.off} (apiVersion avactl.dev/v1)\n"]
     for name in registry.kind_names():
-        first = (inspect.getdoc(registry.get_kind(name).model) or "").split("\n\n")[0].replace("\n", " ")
+        first = (inspect.getdoc(registry.get_model(name)) or "").split("\n\n")[0].replace("\n", " ")
         out.append(f"  {style.bold}{name:<18}{style.off} {first}\n")
     out.append("\n`avactl explain KIND` shows a kind, `avactl explain KIND.spec.field` a field.\n")
     return "".join(out)

@@ -31,7 +31,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 }
 _QUANTITY_TYPE = "io.k8s.apimachinery.pkg.api.resource.Quantity"
 _COUNT_FIELDS = ("replicas", "minReplicas", "maxReplicas", "parallelism", "completions")
-_MOST_PODS = 100_000
+_MAX_PODS = 100_000
 """Largest number of pods of one object, which `avactl plan` simulates: as in the kinds."""
 _TYPE_WORDS = {
     "string": "a string",
@@ -140,8 +140,8 @@ def schema_violations(schema: Schema, value: Any, path: Path = ()) -> Iterator[V
         except ValueError:
             yield Violation(path, f"`{str(value)[:60]}` is not a quantity", "write an amount such as `500m` or `2Gi`")
     elif kind == "integer":
-        if path[-1:] and path[-1] in _COUNT_FIELDS and not 0 <= value <= _MOST_PODS:
-            yield Violation(path, f"{str(value)[:30]} pods", f"write a number from 0 to {_MOST_PODS:,}")
+        if path[-1:] and path[-1] in _COUNT_FIELDS and not 0 <= value <= _MAX_PODS:
+            yield Violation(path, f"{str(value)[:30]} pods", f"write a number from 0 to {_MAX_PODS:,}")
     elif kind == "list":
         for index, entry in enumerate(value):
             if entry is None and resolve_reference(schema["items"])["type"] != "any":

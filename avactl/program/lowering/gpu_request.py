@@ -47,7 +47,7 @@ class GpuRequest:
         self.claim_name = f"{item.name}-{role}-gpus"
         self._scheduler = bool(program.cluster_spec(self.cluster).daemons.scheduler)
         wanted = (self.cluster, self.model, compute.pool, tuple(compute.tolerates), bool(self.rdma))
-        self._steering: _Steering = program.memo(("gpu steering", *wanted), lambda: _gpu_steering(program, *wanted))
+        self._steering = program.memo(("gpu steering", *wanted), lambda: _gpu_steering(program, *wanted))
         self.pools = self._steering.pools
         self.dra = bool(self.count and self.pools and self.pools[0].spec.allocation == "dra")
         self.nics = nic_count(program, self.pools, self.count, self.rdma)

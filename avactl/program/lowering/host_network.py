@@ -71,8 +71,7 @@ def _first_specs(program: Program, kind: str) -> dict[tuple[str, int], tuple[str
                 found.setdefault(place, item.key)
         return found
 
-    made: dict[tuple[str, int], tuple[str, str, str]] = program.memo(("host ports", kind), collect)
-    return made
+    return program.memo(("host ports", kind), collect)
 
 
 def host_network_problems(

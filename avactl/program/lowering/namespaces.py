@@ -47,8 +47,7 @@ def of_team(team: Item[TeamSpec]) -> Iterator[NamespaceClaim]:
 def _owning_claims(program: Program, cluster: str) -> dict[str, NamespaceClaim]:
     """Return the claim that owns each namespace of a cluster: first the cluster's own, then a team of that name,
     then the other teams by name."""
-    claimed: dict[str, NamespaceClaim] = program.memo(("namespaces", cluster), lambda: _first_claims(program, cluster))
-    return claimed
+    return program.memo(("namespaces", cluster), lambda: _first_claims(program, cluster))
 
 
 def _first_claims(program: Program, cluster: str) -> dict[str, NamespaceClaim]:

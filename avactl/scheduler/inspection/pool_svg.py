@@ -58,7 +58,7 @@ class _PoolStyle(NamedTuple):
 
 _LARGE = _PoolStyle(18, 4, 10, 6, 15, 10)
 _SMALL = _PoolStyle(8, 1.5, 4, 3, 0, 4)
-_MOST_LARGE = 160
+_MAX_LARGE = 160
 """Machines up to which they are drawn large."""
 
 
@@ -84,7 +84,7 @@ def draw(cache: ClusterCache, pools: Iterable[str] | None = None) -> str:
             continue
         groups.setdefault((shown, cache.tables.model_of(name)), []).append(_machine(cache, info, slot))
     count = sum(len(group) for group in groups.values())
-    return _Picture(cache, _LARGE if count <= _MOST_LARGE else _SMALL).draw(groups)
+    return _Picture(cache, _LARGE if count <= _MAX_LARGE else _SMALL).draw(groups)
 
 
 def _machine(cache: ClusterCache, info: NodeInfo, slot: int) -> _DrawnMachine:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from avactl.contracts import names
 from avactl.kube.client import STRATEGIC, ApiError, Client, Rate, UnreachableError
-from avactl.kube.events import EventRecorder, new_event
+from avactl.kube.events import EventPoster, new_event
 from avactl.kube.timestamps import timestamp
 from avactl.scheduler import metrics
 from avactl.scheduler.objects.pod_info import PodInfo
@@ -18,7 +18,7 @@ from avactl.scheduler.objects.pod_info import PodInfo
 _WORKERS = 16
 _FEW = 4
 _TRIES = 4
-_MOST = 100_000
+_MAX_REPORTS = 100_000
 """Reports that wait to be written; beyond it they are dropped."""
 _REPEAT = 30.0
 """Seconds before a pod that still waits is told new counts."""
@@ -38,7 +38,7 @@ class PodReporter:
 
     def __init__(self, client: Client, rate: Rate) -> None:
         self._client, self._rate = client, rate
-        self._events = EventRecorder(client, names.CONTROLLER)
+        self._events = EventPoster(client)
         self.yield_to: Callable[[], bool] = lambda: False
         """Return True while bindings are in flight: reports are then written a few at a time."""
         self._urgent: deque[_Report] = deque()
@@ -109,7 +109,7 @@ class PodReporter:
         self._put(_Report(event), self._queue)
 
     def _put(self, report: _Report, queue: deque[_Report]) -> None:
-        if self.left >= _MOST:
+        if self.left >= _MAX_REPORTS:
             metrics.EVENTS.labels("dropped").inc()
             return
         queue.append(report)

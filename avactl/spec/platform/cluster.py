@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
+from avactl.contracts.names import SYSTEM_NAMESPACE
 from avactl.spec.platform.delivery import Delivery
 from avactl.spec.platform.prices import Prices
 from avactl.spec.platform.reconcile import Reconcile
@@ -219,7 +220,7 @@ class ClusterSpec(Model):
     kubernetes_version: KubernetesVersion = Field(
         "1.36", description="Kubernetes version: 1.30 or newer, 1.34 or newer for pools that use DRA."
     )
-    system_namespace: Name = Field("avactl-system", description="Namespace of avactl's daemons and ConfigMaps.")
+    system_namespace: Name = Field(SYSTEM_NAMESPACE, description="Namespace of avactl's daemons and ConfigMaps.")
     images: Images = Field(default_factory=Images, description="Images of the platform's own containers.")
     storage_classes: StorageClasses = Field(default_factory=StorageClasses, description="Storage classes by use.")
     daemons: Daemons = Field(default_factory=Daemons, description="Daemons to run.")

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from avactl.diagnostics import Diagnostic, Span
 
-_MOST_VALUES = 4_000_000
+_MAX_VALUES = 4_000_000
 """Maximum number of values in an answer, counted by their separators."""
 _MAX_DEPTH = 100
 """Deepest nesting of an answer; that of a spec within it is less (`avactl.program.python_capture`)."""
@@ -22,7 +22,7 @@ FORGED = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, R
 
 def parse(data: bytes) -> Any:
     """Parse strict JSON: UTF-8, finite numbers, no lone surrogates, bounded depth. Raises ValueError."""
-    if sum(data.count(mark) for mark in (b",", b"[", b"{")) > _MOST_VALUES:
+    if sum(data.count(mark) for mark in (b",", b"[", b"{")) > _MAX_VALUES:
         raise ValueError("too many values")
     source = data.decode("utf-8")
     try:

@@ -22,7 +22,7 @@ RUNTIME_PARTS = (".crio.io", ".nri.io", ".noderesource.dev")
 Source: ANNOTATION_MIGRATION.md of cri-o/cri-o, plugins/device-injector of containerd/nri."""
 _HOST_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 _PORT_NAME = "^[a-z0-9]([-a-z0-9]{0,13}[a-z0-9])?$"
-_MOST_SEARCHED = 2048
+_MAX_SEARCHED = 2048
 """Characters of all search domains. Source: MaxDNSSearchListChars of Kubernetes."""
 Id = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Port = Annotated[int, Field(ge=1, le=65535)]
@@ -49,8 +49,8 @@ def _port_name(value: str) -> str:
 
 
 def _check_search_domains(value: list[str]) -> list[str]:
-    if len(" ".join(value)) > _MOST_SEARCHED:
-        raise value_error(f"the search domains have more than {_MOST_SEARCHED} characters", "list fewer")
+    if len(" ".join(value)) > _MAX_SEARCHED:
+        raise value_error(f"the search domains have more than {_MAX_SEARCHED} characters", "list fewer")
     return value
 
 

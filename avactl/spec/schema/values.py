@@ -221,15 +221,15 @@ def is_quantity(annotation: Any) -> bool:
     return any(isinstance(mark, BeforeValidator) and mark.func is _check_quantity for mark in marks)
 
 
-_MOST_CORES = 2048
+_MAX_CORES = 2048
 """More CPU cores than any machine has: such a number is in millicores."""
 
 
 def _check_cores(value: str) -> str:
     cores = parse_quantity(value)
-    if cores > _MOST_CORES:
+    if cores > _MAX_CORES:
         number = re.sub("[^0-9.]", "", value)
-        fewer = f"write `{number}m`" if value == number else f"write {_MOST_CORES} or less"
+        fewer = f"write `{number}m`" if value == number else f"write {_MAX_CORES} or less"
         raise value_error(f"`{value}` CPU cores are more than any machine has", fewer)
     return value
 

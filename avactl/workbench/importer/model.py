@@ -18,7 +18,7 @@ LIVE = "<live>"
 """File of the objects of a cluster. No file that is read has such a name (`odd_name`)."""
 
 Body = dict[str, Any]
-_MOST_LOSSES = 100
+_MAX_LOSSES = 100
 """Losses listed per object."""
 
 
@@ -128,8 +128,8 @@ class ImportReader:
     def lose_rest(self, why: str, remedy: str = "", path: Path = ()) -> None:
         """Record the loss of every value below a path that was not taken."""
         for count, each in enumerate(list(self._rest(self.given.get(*path), path))):
-            if count == _MOST_LOSSES:
-                self.lose(path, f"more than {_MOST_LOSSES} values have no key in the spec", remedy)
+            if count == _MAX_LOSSES:
+                self.lose(path, f"more than {_MAX_LOSSES} values have no key in the spec", remedy)
                 break
             self.lose(each, why, remedy)
 

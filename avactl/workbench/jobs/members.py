@@ -19,7 +19,7 @@ from avactl.contracts.pod_annotations import GANG_SIZE, GPU_SHARE, JOB_INDEX, RU
 INSTANCE, COMPONENT = "app.kubernetes.io/instance", "app.kubernetes.io/component"
 SELECTOR = "app.kubernetes.io/name=trainingjob"
 """Label selector of the objects of training jobs."""
-_MOST_DIGITS = 9
+_MAX_DIGITS = 9
 _MAX_TEXT_LENGTH = 1000
 _FINISHED_CONDITIONS = {
     "Complete": "succeeded",
@@ -229,5 +229,5 @@ def _pod_gpus(spec: Mapping[str, Any], notes: Mapping[str, str]) -> Fraction:
 
 
 def _parse_number(text: object, otherwise: int) -> int:
-    known = isinstance(text, str) and text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
+    known = isinstance(text, str) and text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS
     return int(str(text)) if known else otherwise

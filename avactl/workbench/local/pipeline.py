@@ -13,7 +13,8 @@ from avactl.base.terminal import visible_text
 from avactl.contracts import names
 from avactl.contracts.pod_annotations import LIVE_URL, VERSION_LINEAGE
 from avactl.daemons.delivery.publish import LINEAGE
-from avactl.daemons.delivery.validation import Bound, MetricsError, missed_bounds, parse_metrics
+from avactl.daemons.delivery.validation import MetricsError, missed_bounds, parse_metrics
+from avactl.kinds.pipeline.lower import build_metric_bound
 from avactl.kinds.pipeline.spec import PipelineSpec
 from avactl.kinds.pipeline.steps import RESULT_FILE, SEAL, STAGE, VALIDATE, step_name, versions_directory
 from avactl.kinds.pipeline.training import RUN, checkpoint_directory, job_of
@@ -119,16 +120,7 @@ class _PipelineRun:
 
     def judge(self) -> int:
         """Print what the validation has measured, and return 0 if the model passes."""
-        bounds = [
-            Bound(
-                each.name,
-                each.min,
-                each.max,
-                None if each.vs_live is None else each.vs_live.at_least,
-                None if each.vs_live is None else each.vs_live.at_most,
-            )
-            for each in self._item.spec.validation.metrics
-        ]
+        bounds = [build_metric_bound(metric) for metric in self._item.spec.validation.metrics]
         try:
             measured = parse_metrics(self._result.read_text(encoding="utf-8", errors="replace"))
         except MetricsError as error:

@@ -15,7 +15,7 @@ from avactl.workbench.local.process import PodProcess
 _END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _FIRST_DELAY, _LONGEST_DELAY = 1.0, 60.0
 """Seconds before a restart, doubled each time."""
-_MOST_REPLACED, _HOUR = 2, 3600.0
+_MAX_REPLACED, _HOUR = 2, 3600.0
 """Times in an hour that a pod may be replaced: the job master does so once. More often, its script is at fault."""
 _TIMED_OUT = 124
 """Exit code of a run that took too long, as of timeout(1)."""
@@ -89,13 +89,13 @@ class Runner:
     async def _keep_running(self, member: _Member) -> int:
         """Run a pod until it succeeds, or fails once more than it is retried."""
         failures, delay = 0, _FIRST_DELAY
-        replaced: deque[float] = deque(maxlen=_MOST_REPLACED)
+        replaced: deque[float] = deque(maxlen=_MAX_REPLACED)
         clock = asyncio.get_running_loop().time
         while True:
             code = await member.process.attempt()
             if member.ending or (code == 0 and member.pod.leads):
                 return code
-            often = len(replaced) == _MOST_REPLACED and clock() - replaced[0] < _HOUR
+            often = len(replaced) == _MAX_REPLACED and clock() - replaced[0] < _HOUR
             if code in self._job.ignored and not often:
                 replaced.append(clock())
                 self._output.event(member.pod.label, f"exited with code {code}: replaced, without using up a restart")

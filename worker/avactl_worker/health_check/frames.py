@@ -18,7 +18,7 @@ VERSION = 1
 GREETING = {"avactl-health-check": VERSION}
 MOST_BYTES = 16_384
 """Longest message."""
-_MOST_UNSENT = 1 << 20
+_MAX_UNSENT = 1 << 20
 """Bytes for a peer that does not read."""
 _LENGTH = struct.Struct("!I")
 
@@ -52,7 +52,7 @@ class Channel:
     def send(self, message: Message) -> None:
         """Send a message, or as much of it as the network takes now."""
         data = json.dumps(message, separators=(",", ":")).encode()
-        if len(data) > MOST_BYTES or len(self._out) > _MOST_UNSENT:
+        if len(data) > MOST_BYTES or len(self._out) > _MAX_UNSENT:
             raise ProtocolError(f"a message of {len(data)} bytes, {len(self._out)} bytes not read")
         self._out += _LENGTH.pack(len(data)) + data
         self.flush()

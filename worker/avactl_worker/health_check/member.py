@@ -29,7 +29,7 @@ _STRANGE = 5
 """Attempts in a row that find another program at worker 0."""
 _IMPORTS = 5
 """Share of a test's timeout that the first import of torch may take: it may be read over the network."""
-_MOST_SAID = 2000
+_MAX_SAID = 2000
 """Characters of the coordinator's message that are printed."""
 _PROBE = (sys.executable, "-m", "avactl_worker.health_check.probe")
 
@@ -169,7 +169,7 @@ class Member:
             if "end" in message:
                 if message["end"] not in (STARTS, REPLACED, FAILED):
                     raise ProtocolError("an end that no check has")
-                return message["end"], str(message["message"])[:_MOST_SAID]
+                return message["end"], str(message["message"])[:_MAX_SAID]
             if "replaced" in message:
                 self._replaced = {str(each): int(count) for each, count in message["replaced"].items()}
             elif "test" in message:

@@ -8,12 +8,12 @@ from avactl.apply.reconcile.actions import Action, ReconcileStep
 from avactl.apply.reconcile.reporting.report import StepResult
 from avactl.base.object_identity import object_reference
 from avactl.base.terminal import shorten_middle, visible_text
+from avactl.contracts.names import RECONCILER
 from avactl.diagnostics.redaction import redact_text
 from avactl.kube.client import Client
 from avactl.kube.events import EventRecorder
 from avactl.kube.object_client import Body
 
-CONTROLLER = "avactl-reconcile"
 _MAX_STEPS = 20
 """Events of objects in one run: a thousand would hide the rest, and cost more than the run."""
 _MAX_NOTE_CHARS = 4096
@@ -24,7 +24,7 @@ class RunEvents:
     """Posts the Events of runs."""
 
     def __init__(self, client: Client) -> None:
-        self._recorder = EventRecorder(client, CONTROLLER, "Reconcile")
+        self._recorder = EventRecorder(client, RECONCILER, "Reconcile")
 
     async def report_run(self, reference: dict[str, str], result: StepResult) -> None:
         """Post the Events of a run that changed something."""

@@ -12,8 +12,8 @@ from avactl.apply.reconcile.health import Health, HealthState
 from avactl.base.terminal import count_text, inert_text, shorten_middle, visible_text
 from avactl.diagnostics.redaction import redact_text
 
-_MOST_LINES = 40
-_MOST_FIELDS = 4
+_MAX_LINES = 40
+_MAX_FIELDS = 4
 _MAX_MESSAGE_LENGTH = 2000
 """Longest API server message shown, in characters."""
 _MAX_VALUE_LENGTH = 80
@@ -147,17 +147,17 @@ def as_text(result: StepResult, colour: bool) -> str:
     lines = []
     for action, (sign, word) in _ACTION_SIGNS.items():
         steps = [step for step in result.steps if step.action is action and not step.error]
-        for step in steps[:_MOST_LINES]:
+        for step in steps[:_MAX_LINES]:
             lines.append(
                 f"  {tint.get(action, '')}{sign}{off} {visible_text(step.title)}{_step_detail(step, dim, off)}"
             )
-        if len(steps) > _MOST_LINES:
-            lines.append(f"  {sign} … and {len(steps) - _MOST_LINES} more {word}")
+        if len(steps) > _MAX_LINES:
+            lines.append(f"  {sign} … and {len(steps) - _MAX_LINES} more {word}")
     # Causes come before the steps that they block.
     failed = sorted(result.failed, key=lambda step: step.blocked)
-    lines += [f"  {red}!{off} {visible_text(step.title)}: {_one_line(step.error)}" for step in failed[:_MOST_LINES]]
-    if len(failed) > _MOST_LINES:
-        lines.append(f"  {red}!{off} … and {len(failed) - _MOST_LINES} more failed")
+    lines += [f"  {red}!{off} {visible_text(step.title)}: {_one_line(step.error)}" for step in failed[:_MAX_LINES]]
+    if len(failed) > _MAX_LINES:
+        lines.append(f"  {red}!{off} … and {len(failed) - _MAX_LINES} more failed")
     if waiting := sum(step.lacks_rights for step in failed):
         lines.append(f"  {red}!{off} {count_text(waiting, 'object')} for an administrator: {_ADMINISTRATOR_HINT}")
     for name, health in sorted(result.health.items()):
@@ -185,15 +185,15 @@ def _one_line(text: str) -> str:
 
 def _step_detail(step: ReconcileStep, dim: str, off: str) -> str:
     parts = []
-    for difference in step.differences[:_MOST_FIELDS]:
+    for difference in step.differences[:_MAX_FIELDS]:
         old, new = masked_values(difference, step.key.kind)
         by = f" {dim}(by {visible_text(difference.by)}){off}" if difference.by and step.action is Action.restore else ""
         # Two long texts often share their beginning, so showing it would not help.
         long = any(isinstance(value, str) and ("\n" in value or len(value) > _MAX_VALUE_LENGTH) for value in (old, new))
         how = "changed" if long and old is not ABSENT and new is not ABSENT else f"{_shorten(old)} → {_shorten(new)}"
         parts.append(f"{visible_text(difference.field)} {visible_text(how)}{by}")
-    if len(step.differences) > _MOST_FIELDS:
-        parts.append(f"{len(step.differences) - _MOST_FIELDS} more")
+    if len(step.differences) > _MAX_FIELDS:
+        parts.append(f"{len(step.differences) - _MAX_FIELDS} more")
     text = ", ".join(parts)
     if step.reason:
         text = f"{step.reason}: {text}" if text else step.reason

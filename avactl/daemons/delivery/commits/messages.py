@@ -30,7 +30,7 @@ def commit_message(pipeline: DeliveredPipeline, state: PipelineState, url: str, 
         f"Model: {url}",
         *([f"Before: {state.before}"] if state.before else []),
         *(
-            f"{name}: {_format_number(value)}{_previous_version(pipeline, state, name)}"
+            f"{name}: {_format_number(value)}{_previous_version(state, name)}"
             for name, value in sorted(state.metrics.items())
         ),
     ]
@@ -91,6 +91,6 @@ def _format_number(value: float) -> str:
     return f"{value:.6g}"
 
 
-def _previous_version(pipeline: DeliveredPipeline, state: PipelineState, name: str) -> str:
+def _previous_version(state: PipelineState, name: str) -> str:
     known = state.known.get(state.before, {})
     return f" (live: {_format_number(known[name])})" if name in known else ""

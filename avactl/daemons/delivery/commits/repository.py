@@ -37,7 +37,7 @@ TRAILER, ROLLBACK_TRAILER = "Avactl-Pipeline", "Avactl-Rollback"
 _MAX_COMMITS = 1000
 """Commits of the branch that are searched for a change of certain files."""
 _SERVING_KIND = "ServingDeployment"
-_MOST_KNOWN = 10_000
+_MAX_KNOWN = 10_000
 
 
 class DeliveryError(HintedError):
@@ -139,7 +139,7 @@ class Repository:
         _, document = self.document(commit, target)
         found = [_value_at(document.value, path) for path in (target.url_path, target.version_path)]
         served = ModelOfService(*("" if value is None else str(value)[:4000] for value in found))
-        if len(self._known) >= _MOST_KNOWN:
+        if len(self._known) >= _MAX_KNOWN:
             self._known.clear()
         self._known[commit, target] = served
         return served

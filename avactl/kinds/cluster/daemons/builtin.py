@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from avactl.contracts.names import RECONCILER
 from avactl.kinds.cluster.daemons import delivery, limits, rbac
 from avactl.program.lowering import k8s
 from avactl.program.lowering.k8s import drop_none
@@ -12,7 +13,6 @@ from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
 from avactl.spec.platform.cluster import ClusterSpec
 
-NAME = "avactl-reconcile"
 COMPONENT = "reconcile"
 _CACHE, _CREDENTIALS = "/cache", "/etc/git-credentials"
 # git's credential helper reads the files on each use, so a changed Secret needs no restart.
@@ -36,7 +36,7 @@ def build_reconciler(item: Item[ClusterSpec], program: Program, priority: str, p
     return [
         _build_object(item, "v1", "ServiceAccount", namespace=system, automountServiceAccountToken=False),
         *_build_rights(item, system),
-        *limits.reconciler_policy(item, program, NAME, COMPONENT, delivery.delivery_account(item)),
+        *limits.reconciler_policy(item, program, RECONCILER, COMPONENT, delivery.delivery_account(item)),
         _build_object(
             item, "apps/v1", "Deployment", namespace=system, spec=_build_deployment(item, program, priority, port)
         ),
@@ -44,18 +44,18 @@ def build_reconciler(item: Item[ClusterSpec], program: Program, priority: str, p
 
 
 def _build_object(item: Item[ClusterSpec], api_version: str, kind: str, **fields: Any) -> Manifest:
-    return k8s.build_manifest(item, item.name, api_version, kind, NAME, component=COMPONENT, **fields)
+    return k8s.build_manifest(item, item.name, api_version, kind, RECONCILER, component=COMPONENT, **fields)
 
 
 def _build_rights(item: Item[ClusterSpec], system: str) -> list[Manifest]:
     version, group = "rbac.authorization.k8s.io/v1", "rbac.authorization.k8s.io"
-    subjects = [{"kind": "ServiceAccount", "name": NAME, "namespace": system}]
+    subjects = [{"kind": "ServiceAccount", "name": RECONCILER, "namespace": system}]
     made = []
     for kind, namespace, rules in (
         ("ClusterRole", None, rbac.reconcile_cluster_rules()),
-        ("Role", system, rbac.reconcile_rules(f"{NAME}-{item.name}", f"avactl-inventory-{item.name}")),
+        ("Role", system, rbac.reconcile_rules(f"{RECONCILER}-{item.name}", f"avactl-inventory-{item.name}")),
     ):
-        role = {"apiGroup": group, "kind": kind, "name": NAME}
+        role = {"apiGroup": group, "kind": kind, "name": RECONCILER}
         made.append(_build_object(item, version, kind, namespace=namespace, rules=rules))
         made.append(
             _build_object(item, version, f"{kind}Binding", namespace=namespace, roleRef=role, subjects=list(subjects))
@@ -108,7 +108,7 @@ def _build_deployment(item: Item[ClusterSpec], program: Program, priority: str, 
         "volumeMounts": mounts,
     }
     pod = drop_none(
-        serviceAccountName=NAME,
+        serviceAccountName=RECONCILER,
         automountServiceAccountToken=True,
         priorityClassName=priority,
         securityContext=pod_security(),

@@ -170,7 +170,7 @@ def scheduler_policy(item: Item[ClusterSpec]) -> list[Manifest]:
         _build_resources("", ["pods/binding"], "CREATE"),
         _build_resources("resource.k8s.io", ["resourceclaims"], "UPDATE"),
     ]
-    return limit_policy(item, "avactl-scheduler", item.spec.system_namespace, resources, rules, "scheduler")
+    return limit_policy(item, names.CONTROLLER, item.spec.system_namespace, resources, rules, "scheduler")
 
 
 # -- the cache daemon

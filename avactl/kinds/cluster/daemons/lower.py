@@ -55,7 +55,7 @@ def build_daemons(item: Item[ClusterSpec], program: Program, config: Manifest) -
 
 
 def _build_scheduler(item: Item[ClusterSpec], program: Program, config: Manifest) -> list[Manifest]:
-    daemon = DaemonDeployment(item, "scheduler", "avactl-scheduler", item.spec.system_namespace)
+    daemon = DaemonDeployment(item, "scheduler", names.CONTROLLER, item.spec.system_namespace)
     # It reads its policy at startup: a changed digest restarts it.
     digest = {CONFIG.name: k8s.short_digest(config.body["data"])}
     volumes = {"config": ("/etc/avactl", {"configMap": {"name": config.name}})}

@@ -106,6 +106,7 @@ RUNTIME = ServingRuntime(
     },
     images=("lmsysorg/sglang",),
     model_options=("--model-path", "--model"),
+    name_options=("--served-model-name",),
     server=server,
     batching=BatchingSupport(fields=("max_size",), why="SGLang adds each request to the running batch at once"),
     llm=LanguageModelSupport(

@@ -66,6 +66,7 @@ RUNTIME = ServingRuntime(
     metrics={"queue": sum_of_pods("te_queue_size")},
     images=("text-embeddings-inference",),
     model_options=("--model-id",),
+    name_options=("--served-model-name",),
     server=server,
     batching=BatchingSupport(
         fields=("max_size", "queue"),

@@ -116,6 +116,7 @@ RUNTIME = ServingRuntime(
     error_rate=share(rate(_REQUESTS, ',status!="OK"'), rate(_REQUESTS)),
     latency=p99(":tensorflow:serving:request_latency"),
     images=("tensorflow/serving", "tensorflow-serving"),
+    name_options=("--model_name",),
     replaced_env=("MODEL_NAME", "MODEL_BASE_PATH"),
     server=server,
     batching=BatchingSupport(fields=("max_size", "max_delay", "queue")),

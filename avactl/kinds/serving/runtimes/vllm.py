@@ -124,6 +124,7 @@ RUNTIME = ServingRuntime(
     },
     images=("vllm-openai",),
     model_options=("serve", "--model"),
+    name_options=("--served-model-name", "--served_model_name"),
     server=server,
     batching=BatchingSupport(fields=("max_size",), why="vLLM adds each request to the running batch at once"),
     llm=LanguageModelSupport(

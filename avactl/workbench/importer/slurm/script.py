@@ -17,7 +17,7 @@ from avactl.spec.documents.document import Document, Path
 from avactl.workbench.importer.model import GivenValue, ImportProblem, spec_name
 
 GROUP, KIND = "slurm", "SlurmScript"
-_MOST_BYTES = 256 * 1024
+_MAX_BYTES = 256 * 1024
 _SHORT_OPTIONS = {
     "J": "job-name",
     "N": "nodes",
@@ -87,8 +87,8 @@ class _Lines:
 
 def read_script(file: str, data: bytes) -> GivenValue:
     """Return a script as an object of the source. Raises ImportProblem."""
-    if len(data) > _MOST_BYTES:
-        raise ImportProblem(f"{file}: the script has more than {_MOST_BYTES >> 10} KiB")
+    if len(data) > _MAX_BYTES:
+        raise ImportProblem(f"{file}: the script has more than {_MAX_BYTES >> 10} KiB")
     try:
         text = data.decode()
     except UnicodeDecodeError:

@@ -16,6 +16,8 @@ from avactl.workbench.importer.sources.training import format_seconds
 
 _TEMPLATE_PATH = ("spec", "template")
 _MODEL_URL = re.compile(r"(s3|gs|oss|cos|obs|az|abfs|hdfs)://\S+")
+_VARIABLE = re.compile(r"\$\((\w+)\)|\$\{?(\w+)\}?")
+"""A variable in an argument, as the kubelet or a shell replaces it."""
 
 
 def convert_deployment(context: Context, reader: ImportReader) -> ImportedSpec | str:
@@ -105,11 +107,20 @@ def _directory(runtime: str, words: list[Any]) -> str:
 def _read_model(reader: ImportReader, pod: Pod, runtime: str) -> Body:
     words = [*pod.command, *pod.args]
     url = next((found[0] for word in words if (found := _MODEL_URL.search(word))), None)
-    options = dict(re.findall(r"--?([a-z_-]+)[= ](\S+)", " ".join(words)))
-    name = options.get("model_name") or str(pod.env.get("MODEL_NAME") or "") or options.get("model") or ""
-    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", name.rpartition("/")[2]).strip("-.")[:63] or reader.given.name
-    made: Body = {"name": name, "version": "1"}
     directory = _directory(runtime, words) if runtime else ""
+    names = _served_names(pod, runtime, words)
+    hub = re.search(r"--?model[= ](\S+)", " ".join(words))
+    guess = pod.env.get("MODEL_NAME") or (hub[1] if hub is not None else "")
+    name = _model_name(names[0] if names else guess if isinstance(guess, str) else "") or reader.given.name
+    made: Body = {"name": name, "version": "1"}
+    if runtime and facts_of(runtime).name_options:
+        # Without a name on its command line, such a server answers to the directory of its model.
+        for unknown in [each for each in names or ([directory] if directory else []) if each != name]:
+            reader.lose(
+                pod.paths["args" if pod.args else "command",],
+                f"clients request the model as `{unknown}`; the server of the spec knows it as `{name}` only",
+                "let clients request that name",
+            )
     if directory:
         made["path"] = directory
     elif url is not None and runtime and facts_of(runtime).repository:
@@ -124,6 +135,29 @@ def _read_model(reader: ImportReader, pod: Pod, runtime: str) -> Body:
     why = f"the Deployment names no version of the model; the spec says {made['name']}, version 1"
     reader.lose(pod.paths["image",], why, "write `model: {name, version}` as clients know it")
     return made
+
+
+def _served_names(pod: Pod, runtime: str, words: list[str]) -> list[str]:
+    """Return the names that clients request the model by, from the command line; the first is the main one."""
+    records = [facts_of(runtime)] if runtime else runtimes().values()
+    options = "|".join(re.escape(option) for record in records for option in record.name_options)
+    # The option of vLLM takes several names.
+    given = re.search(rf"(?:^|\s)(?:{options})(?:=|\s+)([^\s;&|]+(?:\s+[^-\s;&|][^\s;&|]*)*)", " ".join(words))
+    if not options or given is None:
+        return []
+
+    def value(variable: re.Match[str]) -> str:
+        of_env = pod.env.get(variable[1] or variable[2])
+        return of_env if isinstance(of_env, str) else variable[0]
+
+    return [_VARIABLE.sub(value, name.strip("'\"")) for name in given[1].split()]
+
+
+def _model_name(text: str) -> str:
+    """Return a text as name of a model; "" for one with a variable that only the pod knows."""
+    if _VARIABLE.search(text):
+        return ""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", text.rstrip("/").rpartition("/")[2]).strip("-_.")[:63]
 
 
 def _keep_command(body: Body, pod: Pod) -> None:

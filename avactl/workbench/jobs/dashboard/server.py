@@ -37,7 +37,7 @@ _SECURITY_HEADERS = {
 _STATIC_FILES = {"style.css": "text/css", "live.js": "text/javascript"}
 _VIEW_LIFETIME_S = 1.0
 """Seconds for which a page is kept: several browsers cost no more than one."""
-_MOST_KEPT = 50
+_MAX_KEPT = 50
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -131,7 +131,7 @@ class Dashboard:
         if kept is None or monotonic() - kept[0] > _VIEW_LIFETIME_S:
             title, main, status = build()
             kept = monotonic(), pages.page_document(title, main), status
-            if len(self._kept) >= _MOST_KEPT:
+            if len(self._kept) >= _MAX_KEPT:
                 self._kept.clear()
             self._kept[key] = kept
         return web.Response(text=kept[1], status=kept[2], content_type="text/html")
