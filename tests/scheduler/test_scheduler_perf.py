@@ -26,9 +26,7 @@ from benchmarks.scheduler_perf.configurations import (
 from benchmarks.scheduler_perf.executor import Measurement
 from benchmarks.scheduler_perf.objects import resource_slice
 from benchmarks.scheduler_perf.templates import Manifest, TemplateError, render
-from tests.cluster_fixtures import unavailable
 from tests.test_layout import ROOT
-from tools.controlplane import UnavailableError
 from tools.controlplane.build import KUBERNETES_VERSION
 from tools.measured import PAGE
 
@@ -57,10 +55,7 @@ CONFIGURATION = """
 
 @pytest.fixture(scope="module")
 def cases() -> dict[str, Case]:
-    try:
-        return {case.name: case for case in read_cases(find_folder())}
-    except UnavailableError as reason:
-        unavailable(reason)
+    return {case.name: case for case in read_cases(find_folder())}
 
 
 def parse(text: str) -> Case:
