@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from avactl.contracts.pod_annotations import DATA_LOCALITY
+from avactl.contracts.names import GANG_LABEL
+from avactl.contracts.pod_annotations import DATA_LOCALITY, GANG_SIZE
 from tests.scheduler.memory import Memory
 from tests.scheduler.test_cached_datasets import IMAGENET, status, told
 
@@ -86,6 +87,19 @@ def test_a_gang_that_requires_more_than_there_is_waits() -> None:
     gang.settle()
     assert gang.where() == {}
     assert "without a part of its datasets in the cache" in gang.said["train-0"]
+
+
+def test_members_of_a_gang_are_not_exchanged_if_only_some_require_data() -> None:
+    """Equal members exchange places, so that their ranks are neighbours."""
+    for position in range(3):
+        gang = memory(3)
+        size = {GANG_SIZE.name: "3"}
+        for index in range(3):
+            notes = size if index == position else {**size, **REQUIRE}
+            gang.pod("vision", f"train-{index}", 8, notes, {GANG_LABEL: "train"})
+        gang.datasets.put(holding(n1=0.5, n2=0.5))
+        gang.settle()
+        assert gang.where()[f"train-{position}"] == "n0"
 
 
 def test_what_others_hold_is_not_told() -> None:

@@ -160,7 +160,8 @@ class Placer:
         for index, pod in enumerate(attempt.pods):
             if not pod.claims:  # the devices of a claim were chosen for this pod
                 labels = frozenset(item for item in pod.labels.items() if item[0] not in _RANK_LABELS)
-                key = (attempt.requests[pod.uid], pod.shape, pod.volumes, labels)
+                asked = frozenset(pod.annotations.items())  # constraints read them
+                key = (attempt.requests[pod.uid], pod.shape, pod.volumes, labels, asked)
                 equal_pods.setdefault(key, []).append(index)
         for indexes in equal_pods.values():
             order = contiguous(self._cache.tables.state, [bookings[index].node for index in indexes])
