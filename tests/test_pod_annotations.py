@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from avactl.contracts.names import GROUP
-from avactl.contracts.pod_annotations import POD_ANNOTATIONS, AnnotationReader, PodAnnotation
+from avactl.contracts.pod_annotations import (
+    AFTER,
+    DATA_LOCALITY,
+    POD_ANNOTATIONS,
+    START_WHEN_WARM,
+    AnnotationReader,
+    PodAnnotation,
+    read_by,
+)
 from tests.example_trees import EXAMPLES
 from tests.startup import pods
 from tests.test_layout import ROOT, tracked
@@ -153,3 +161,11 @@ def test_only_the_table_spells_their_names() -> None:
         if f'"{name}"' in (text := path.read_text()) or f"'{name}'" in text
     }
     assert found == set()
+
+
+def test_plans_read_what_constraints_read() -> None:
+    """A plan ignores the others in silence: these are of a constraint whose state only the daemon knows."""
+    unread = {
+        each.name for each in read_by(AnnotationReader.CONSTRAINTS) if AnnotationReader.SNAPSHOT not in each.readers
+    }
+    assert unread == {each.name for each in (DATA_LOCALITY, AFTER, START_WHEN_WARM)}

@@ -22,7 +22,7 @@ MAX_DOCUMENT_CHARS = 4096
 class Writer(Enum):
     """Accounts that write an annotation."""
 
-    MEMBER = "specs, and members of the team"
+    MEMBER = "specs that avactl compiles, and manifests of teams"
     SPEC = "specs"
     SCHEDULER_BINDING = "the scheduler, with the binding"
     SCHEDULER_STATUS = "the scheduler, with the status"
