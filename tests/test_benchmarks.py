@@ -46,6 +46,7 @@ ELSEWHERE = {
     "openb": "the trace comes from outside; tests/placement/test_benchmarks.py replays a small one",
     "pulumi": "the engine: `make bench`",
     "reconcile": "three control planes: `make bench`",
+    "scheduler_perf": "tests/scheduler/test_scheduler_perf.py runs some cases in the smallest form",
     "scheduler": "machines by kwok on a control plane of its own: `make bench`",
 }
 """Benchmarks that do not run here, and why; their modules are imported, and their options read."""

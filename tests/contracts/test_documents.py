@@ -66,6 +66,7 @@ WORDS = (
 """Texts of which each pattern matches some."""
 EXAMPLES = {
     "_validate_schedule": st.sampled_from(["once", "admitted", "0 3 * * 1-5", "*/5 * * * *"]),
+    "_validate_levels": st.sampled_from(["/a", "/a/b-c/d.e", "/" + "/".join("a" * 16)]),
     "_validate_flushed": st.sampled_from(["/a", "tier:/a/b"]),
     "_validate_numbers": st.dictionaries(st.text(max_size=8), JSON, max_size=3),
 }

@@ -19,6 +19,7 @@ ALLOWED = {
     "avactl/forges/forge.py",  # variables of GitHub Actions, which other runners set as well
     "avactl/forges/gitea/__init__.py",
     "avactl/forges/__init__.py",  # the list
+    "avactl/program/explain/explain.py",  # the repository of this project
     "avactl/forges/forgejo/__init__.py",  # has the API and the workflows of another one
 }
 """Modules that name a forge of another package."""

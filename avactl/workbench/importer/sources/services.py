@@ -141,7 +141,7 @@ def _served_names(pod: Pod, runtime: str, words: list[str]) -> list[str]:
     """Return the names that clients request the model by, from the command line; the first is the main one."""
     records = [facts_of(runtime)] if runtime else runtimes().values()
     options = "|".join(re.escape(option) for record in records for option in record.name_options)
-    # The option of vLLM takes several names.
+    # An option may take several names.
     given = re.search(rf"(?:^|\s)(?:{options})(?:=|\s+)([^\s;&|]+(?:\s+[^-\s;&|][^\s;&|]*)*)", " ".join(words))
     if not options or given is None:
         return []
