@@ -72,11 +72,11 @@ def test_one_of_two_replicas_leads_and_the_other_takes_over(world: World) -> Non
     world.tier()
     first = world.start("--lease", "avactl-cache")
     world.wait(world.status)
+    lease = "coordination.k8s.io/v1", "Lease", "avactl-cache", world.namespace
+    holder = world.kube.get(*lease)["spec"]["holderIdentity"]
     world.start("--lease", "avactl-cache")
     first.terminate()
     first.wait()
-    lease = "coordination.k8s.io/v1", "Lease", "avactl-cache", world.namespace
-    holder = world.kube.get(*lease)["spec"].get("holderIdentity")
     world.kube.delete("v1", "ConfigMap", "avactl-cache-status", world.namespace)
     world.wait(lambda: world.kube.get(*lease)["spec"].get("holderIdentity") not in ("", None, holder))
     world.wait(world.status)
