@@ -6,7 +6,7 @@ skips the tests that `skipped_in_ci.txt` lists, and no others; one that is liste
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from tools.controlplane import UnavailableError, is_required
 from tools.programs import require_programs
 
 LIST = Path(__file__).with_name("skipped_in_ci.txt")
+_LISTED = pytest.StashKey[dict[str, str]]()
 
 
 def read_list() -> dict[str, str]:
@@ -27,10 +28,15 @@ def read_list() -> dict[str, str]:
     return listed
 
 
-def find_entry(node_id: str) -> str | None:
-    """Return the entry of the list that names a test."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Read the list."""
+    config.stash[_LISTED] = read_list()
+
+
+def find_entry(node_id: str, listed: Iterable[str]) -> str | None:
+    """Return the entry of a list that names a test."""
     # With `--dist loadgroup`, pytest-xdist appends `@GROUP`.
-    entries = (entry for entry in read_list() if f"{node_id}@".startswith(tuple(entry + end for end in "[:@")))
+    entries = (entry for entry in listed if f"{node_id}@".startswith(tuple(entry + end for end in "[:@")))
     return next(entries, None)
 
 
@@ -51,7 +57,8 @@ def pytest_runtest_makereport(
         report.outcome = "skipped"
         report.longrepr = (__file__, 1, f"Skipped: {call.excinfo.value}")
     if is_required():
-        entry = find_entry(item.nodeid)
+        listed = item.config.stash[_LISTED]
+        entry = find_entry(item.nodeid, listed)
         if entry is None:
             _fail_if_skipped(report)
         elif report.when == "call" and report.passed:
