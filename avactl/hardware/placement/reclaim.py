@@ -101,9 +101,10 @@ class _ReclaimPlanner:
 
     def suffices(self, takes: Sequence[Reclaim]) -> bool:
         """Return True if the work can start after these reclaims."""
-        own = [take for take in takes if self.ledger.works[take.key].team == self.work.team]
-        if not self.entitled and len(own) < len(takes) and self._entitlement(own) is None:
-            return False
+        if not self.entitled:
+            own = [take for take in takes if self.ledger.works[take.key].team == self.work.team]
+            if len(own) < len(takes) and self._entitlement(own) is None:
+                return False
         if not self.within_limits:
             # Only work that shares a limit with this one can block it.
             counted = [take for take in takes if self.ledger.line(self.ledger.works[take.key].team) & self.line]
@@ -126,9 +127,11 @@ class _ReclaimPlanner:
         rest = [work for work in mine if work.model == self.work.model or not (work.total and self.work.total)]
         rest = [work for work in rest if work.preemptible and not work.reclaim_only and work.rank < rank]
         lower = [self._reclaim_whole(work, "priority") for work in sorted(rest, key=self._first_in_team)]
-        first = bisect_left(
-            range(len(lower)), True, key=lambda count: self._entitlement([*surplus, *lower[:count]]) is not None
-        )
+        first = 0
+        if not self.entitled:
+            first = bisect_left(
+                range(len(lower)), True, key=lambda count: self._entitlement([*surplus, *lower[:count]]) is not None
+            )
         takes = [*surplus, *lower[:first]]
         others = [work for work in works if work.team != own and work.model == self.work.model]
         return takes + self._reclaim_borrowed(others, takes) + lower[first:]
@@ -145,13 +148,15 @@ class _ReclaimPlanner:
 
         None if the team may not reclaim from others: it would exceed its share, or the work needs no GPUs.
         """
+        if not self.work.total:
+            return None
         model, own = self.work.model, self.work.team
         mine = {take.key: take.members * self.ledger.works[take.key].gpus for take in takes}
         freed = sum(gpus for key, gpus in mine.items() if self.ledger.works[key].model == model)
         used = self.ledger.used(own, model) - freed + self.work.total
         guaranteed = used <= self.ledger.limit(own, model).guaranteed
         due = self.ledger.shares(model, own, self.work.total - freed)
-        return (guaranteed, due) if self.work.total and (guaranteed or used <= due[own]) else None
+        return (guaranteed, due) if guaranteed or used <= due[own] else None
 
     def _reclaim_borrowed(self, works: list[TeamWorkload], own_takes: Sequence[Reclaim]) -> list[Reclaim]:
         model, own = self.work.model, self.work.team
