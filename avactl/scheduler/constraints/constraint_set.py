@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from avactl.contracts.scheduling import PlacementPolicy
@@ -30,13 +30,14 @@ class ConstraintSet:
         """`offline`: leave out the constraints whose state is only known by watching the cluster."""
         kinds = [kind for kind in CONSTRAINTS if kind.enabled(policy) and (kind.offline or not offline)]
         self._all = [kind(cache, policy) for kind in kinds]
-        # Every decision asks: constraints that do not answer a question are not asked it.
-        self._ready = [each for each in self._all if type(each).check_ready is not Constraint.check_ready]
-        self._filters = [each for each in self._all if type(each).filter_nodes is not Constraint.filter_nodes]
-        self._scorers = [each for each in self._all if type(each).score_nodes is not Constraint.score_nodes]
-        self._outweighing = [
-            each for each in self._all if type(each).outweighs_closeness is not Constraint.outweighs_closeness
-        ]
+        self._ready = self._overriding(Constraint.check_ready)
+        self._filters = self._overriding(Constraint.filter_nodes)
+        self._scorers = self._overriding(Constraint.score_nodes)
+        self._outweighing = self._overriding(Constraint.outweighs_closeness)
+
+    def _overriding(self, question: Callable[..., object]) -> list[Constraint]:
+        """Return the constraints that answer a question. Every decision asks: the others are not asked it."""
+        return [each for each in self._all if getattr(type(each), question.__name__) is not question]
 
     def get(self, kind: type[_Kind]) -> _Kind:
         """Return the constraint of a class."""
