@@ -43,14 +43,15 @@ def _build_nodes(item: Item[NodePoolSpec], program: Program) -> list[Manifest]:
     if not item.spec.nodes:
         return []
     metadata = item.resource.metadata
-    labels, taints = {**metadata.labels, **node_labels(item, program)}, _build_taints(item.spec)
+    labels = {**metadata.labels, **node_labels(item, program)}
+    taints = [taint.model_dump(by_alias=True, exclude_none=True) for taint in _build_taints(item.spec)]
     result = []
     for name in item.spec.nodes:
         body: Body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": dict(labels)}}
         if metadata.annotations:
             body["metadata"]["annotations"] = dict(metadata.annotations)
         if taints:
-            body["spec"] = {"taints": [taint.model_dump(by_alias=True, exclude_none=True) for taint in taints]}
+            body["spec"] = {"taints": [dict(taint) for taint in taints]}
         result.append(Manifest(item, item.cluster, body, patch=True))
     return result
 
