@@ -13,12 +13,12 @@ import argparse
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from avactl.kube.access import from_kubeconfig
 from avactl.kube.client import JSON, MERGE, ApiError, Client
-from benchmarks.clusters import SCHEDULERS, running
+from benchmarks.clusters import SCHEDULERS, run_concurrently, running
 from benchmarks.measure import Bar, bar
 from benchmarks.random_sets import OVERHEAD, Object, RandomSet, namespaces, random_set
 from benchmarks.random_storage import CLASS, KEPT
@@ -111,14 +111,14 @@ class _Comparison:
         }
         await self._create("/apis/storage.k8s.io/v1/storageclasses", waits)
         labels = {name: each for number in range(count) for name, each in namespaces(number).items()}
-        await _each(
+        await run_concurrently(
             (
                 self._create("/api/v1/namespaces", {"metadata": {"name": name, "labels": each}})
                 for name, each in labels.items()
             )
         )
         account = {"metadata": {"name": "default"}}
-        await _each(self._create(f"/api/v1/namespaces/{name}/serviceaccounts", account) for name in labels)
+        await run_concurrently(self._create(f"/api/v1/namespaces/{name}/serviceaccounts", account) for name in labels)
 
     async def _create(self, path: str, item: Object) -> str:
         """Create an object unless it exists; return the API server's refusal, or an empty string."""
@@ -163,9 +163,9 @@ class _Comparison:
 
     async def _stand(self, sets: Sequence[RandomSet]) -> dict[int, str]:
         """Create the existing nodes and pods; return the sets with a test pod that the API server refuses, and why."""
-        await _each(self._node(node) for each in sets for node in each.nodes)
-        await _each(self._keep(item) for each in sets for item in each.storage)
-        await _each(self._standing(pod) for each in sets for pod in each.pods)
+        await run_concurrently(self._node(node) for each in sets for node in each.nodes)
+        await run_concurrently(self._keep(item) for each in sets for item in each.storage)
+        await run_concurrently(self._standing(pod) for each in sets for pod in each.pods)
         refused = {}
         for each in sets:
             path = PODS.format(each.test["metadata"]["namespace"])
@@ -218,7 +218,7 @@ class _Comparison:
                 name = f"{'pin' if pins else 'test'}-{scheduler}"
                 pod = each.pod(name, SCHEDULERS[scheduler], pins.get(each.number, ""))
                 pods[f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"] = (each.number, pod)
-        await _each(self._must(PODS.format(pod["metadata"]["namespace"]), pod) for _, pod in pods.values())
+        await run_concurrently(self._must(PODS.format(pod["metadata"]["namespace"]), pod) for _, pod in pods.values())
         found: dict[int, str] = {}
         deadline = time.monotonic() + PATIENCE
         while pods.keys() and len(found) < len(pods):
@@ -232,7 +232,7 @@ class _Comparison:
                 if key in pods and (answer := _answer(item)) is not None:
                     number = pods[key][0]
                     found[number], self._words[scheduler, number] = answer
-        await _each(
+        await run_concurrently(
             self._client.request("DELETE", f"{PODS.format(key.split('/')[0])}/{key.split('/')[1]}") for key in pods
         )
         return found
@@ -244,9 +244,13 @@ class _Comparison:
 
     async def _clear(self, sets: Sequence[RandomSet]) -> None:
         now = {"gracePeriodSeconds": 0}
-        await _each(self._client.request("DELETE", PODS.format(name), now) for each in sets for name in each.namespaces)
-        await _each(self._drop(f"/api/v1/nodes/{node['metadata']['name']}") for each in sets for node in each.nodes)
-        await _each(self._lose(item) for each in sets for item in each.storage)
+        await run_concurrently(
+            self._client.request("DELETE", PODS.format(name), now) for each in sets for name in each.namespaces
+        )
+        await run_concurrently(
+            self._drop(f"/api/v1/nodes/{node['metadata']['name']}") for each in sets for node in each.nodes
+        )
+        await run_concurrently(self._lose(item) for each in sets for item in each.storage)
 
     async def _lose(self, item: Object) -> None:
         metadata = item["metadata"]
@@ -270,19 +274,6 @@ def _answer(item: Object) -> tuple[str, str] | None:
         if each["type"] == "PodScheduled" and each["status"] == "False":
             return "", str(each.get("message"))
     return None
-
-
-async def _each(tasks: Iterable[Awaitable[Any]]) -> None:
-    """Run all, with bounded concurrency."""
-    todo = iter(tasks)
-
-    async def work() -> None:
-        for task in todo:
-            await task
-
-    async with asyncio.TaskGroup() as group:
-        for _ in range(16):
-            group.create_task(work())
 
 
 def main() -> None:

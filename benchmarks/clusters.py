@@ -8,7 +8,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -231,3 +231,16 @@ def bar(name: str, value: float, bound: float, at_least: bool, unit: str = "") -
     good = value >= bound if at_least else value <= bound
     word = "least" if at_least else "most"
     print(f"bar {name}: {value:.2f}{unit} (at {word} {bound:.2f}{unit}) {'ok' if good else 'short'}", flush=True)
+
+
+async def run_concurrently(tasks: Iterable[Awaitable[object]], limit: int = 16) -> None:
+    """Await all tasks, at most `limit` at a time. Each is taken from the iterable when its turn comes."""
+    todo = iter(tasks)
+
+    async def work() -> None:
+        for task in todo:
+            await task
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(limit):
+            group.create_task(work())

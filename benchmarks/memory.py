@@ -19,7 +19,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ import orjson
 
 from avactl.kube.access import from_kubeconfig
 from avactl.kube.client import MERGE, Client
-from benchmarks.clusters import NAMESPACE, POLICY, pod
+from benchmarks.clusters import NAMESPACE, POLICY, pod, run_concurrently
 from benchmarks.measure import Bar, bar, peak_memory
 from tools.controlplane import ControlPlane
 from tools.waiting import wait_until
@@ -223,23 +223,13 @@ async def fill(plane: ControlPlane, nodes: int, pods: int) -> int:
             await post("/api/v1/namespaces", {"metadata": {"name": name}})
             account = {"metadata": {"name": "default"}, "automountServiceAccountToken": False}
             await post(f"/api/v1/namespaces/{name}/serviceaccounts", account)
-        await _each(machine(number) for number in range(nodes))
+        await run_concurrently((machine(number) for number in range(nodes)), WRITERS)
         made = (running_pod(number, nodes) for number in range(pods))
-        await _each(post(f"/api/v1/namespaces/{item['metadata']['namespace']}/pods", item) for item in made)
+        await run_concurrently(
+            (post(f"/api/v1/namespaces/{item['metadata']['namespace']}/pods", item) for item in made), WRITERS
+        )
         page = await client.request("GET", "/api/v1/pods", query={"limit": "100"})
         return len(orjson.dumps(page["items"])) // max(1, len(page["items"]))
-
-
-async def _each(tasks: Iterable[Awaitable[Any]]) -> None:
-    todo = iter(tasks)
-
-    async def work() -> None:
-        for task in todo:
-            await task
-
-    async with asyncio.TaskGroup() as group:
-        for _ in range(WRITERS):
-            group.create_task(work())
 
 
 # -- the scheduler ---------------------------------------------------------------------------------------------------

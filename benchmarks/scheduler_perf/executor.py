@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -14,6 +14,7 @@ from avactl.base.object_identity import Gvk
 from avactl.contracts.names import TEAM_LABEL
 from avactl.kube.client import MERGE, ApiError, Client, UnreachableError
 from avactl.kube.object_client import ApiResource, ObjectClient
+from benchmarks.clusters import run_concurrently
 from benchmarks.scheduler_perf import configurations as model
 from benchmarks.scheduler_perf import objects, templates
 from benchmarks.scheduler_perf.allocation import Allocation
@@ -244,7 +245,7 @@ class Executor:
             await self._create(pod)
 
         pods = self._pods(path, namespace, operation.count)
-        await _concurrently(create(index, pod) for index, pod in enumerate(pods))
+        await run_concurrently((create(index, pod) for index, pod in enumerate(pods)), WRITERS)
 
     async def _create_pods_steadily(self, path: Path | None, namespace: str, operation: model.CreatePods) -> None:
         """Create pods, delete them once all are bound, and begin again until the time is over."""
@@ -322,7 +323,9 @@ class Executor:
             path = f"{resource.path(metadata['namespace'], metadata['name'])}/status"
             await self._request("PUT", path, {**claim, "status": {"allocation": allocation.allocate(claim)}})
 
-        await _concurrently(write(claim) for claim in claims if "allocation" not in claim.get("status", {}))
+        await run_concurrently(
+            (write(claim) for claim in claims if "allocation" not in claim.get("status", {})), WRITERS
+        )
 
     def _in_namespace(self, body: Manifest, namespace: str) -> Manifest:
         """Return an object in a namespace; a pod is for the scheduler of this run."""
@@ -332,7 +335,7 @@ class Executor:
         return {**body, "metadata": metadata}
 
     async def _create_all(self, bodies: Iterable[Manifest]) -> None:
-        await _concurrently(self._create(body) for body in bodies)
+        await run_concurrently((self._create(body) for body in bodies), WRITERS)
 
     async def _create(self, body: Manifest) -> Manifest:
         gvk = Gvk(body["apiVersion"], body["kind"])
@@ -438,7 +441,7 @@ class Executor:
             while left := await self._list(gvk, namespace):
                 if time.monotonic() > ends:
                     raise TimeoutError(f"{len(left)} objects of kind {gvk.kind} are not deleted")
-                await _concurrently(self._delete_now(resource, item) for item in left)
+                await run_concurrently((self._delete_now(resource, item) for item in left), WRITERS)
 
     async def _delete_now(self, resource: ApiResource, item: Manifest) -> None:
         """Delete an object that is still there: new since, kept by a finalizer, or a pod that no kubelet ends."""
@@ -459,19 +462,6 @@ def _is_measured(binding: Binding, collection: _Collection) -> bool:
 
 def _shorten(text: str) -> str:
     return text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]}…"
-
-
-async def _concurrently(work: Iterable[Awaitable[object]]) -> None:
-    """Await all, a limited number at a time, each made when its turn comes."""
-    todo = iter(work)
-
-    async def write() -> None:
-        for item in todo:
-            await item
-
-    async with asyncio.TaskGroup() as group:
-        for _ in range(WRITERS):
-            group.create_task(write())
 
 
 async def _paced(items: Iterable[_T], per_second: int) -> AsyncIterator[_T]:
