@@ -1,26 +1,37 @@
 """Edit values in YAML text: only the value's characters change, so comments, order and quoting are kept.
 
-ruamel.yaml writes the new value; the parser provides the position. A round trip through a dumper would re-wrap flow
-mappings and long lines of the rest of the file, and clutter the review.
+After each edit the values of the new text are those of the old one with this change and no other, or the text stays as
+it is and the reason is told. A round trip through a dumper would re-wrap flow mappings and long lines of the rest of
+the file, and clutter the review.
 """
 
 from __future__ import annotations
 
-import io
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import yaml
-from ruamel.yaml import YAML
-from ruamel.yaml.comments import CommentedMap, CommentedSeq
-from ruamel.yaml.error import YAMLError
-from ruamel.yaml.scalarstring import DoubleQuotedScalarString, SingleQuotedScalarString
 
+from avactl.base.equality import is_same
 from avactl.base.errors import HintedError
 from avactl.base.exit_codes import USAGE
+from avactl.diagnostics import Diagnostic
 from avactl.diagnostics.suggest import did_you_mean
+from avactl.spec.documents.scalars import resolve_plain
+from avactl.spec.documents.text_edits import empty_collection, insert_entry, remove_entry, replace_node, write_value
+from avactl.spec.documents.text_nodes import (
+    AliasText,
+    CollectionText,
+    ScalarText,
+    TextNode,
+    parse_text_nodes,
+)
 from avactl.spec.documents.value_path import PathEntry, parse_path
-from avactl.spec.documents.yaml import compose_documents, load_yaml
+from avactl.spec.documents.yaml import load_yaml
+
+Steps = tuple[str | int, ...]
+_REMOVED = object()
 
 
 class EditError(HintedError):
@@ -39,223 +50,274 @@ def parse_edit(text: str) -> tuple[str, str | None]:
     raise EditError(f"`{text}` is not PATH=VALUE", "write e.g. spec.workers.replicas=8, or `spec.ttl-` to remove a key")
 
 
-def _resolve(text: str, root: Any) -> tuple[str | int, ...]:
-    """Return the keys and indices of a path in a document. Raises PathError, and EditError for an unknown entry."""
-    path: list[str | int] = []
-    node = root
+def set_values(file: str, text: str, document: int, edits: list[tuple[str, str | None]]) -> str:
+    """Apply the edits to one document of the text, counted from 0, and return the new text.
+
+    `edits`: paths with the new value as YAML, or None to remove it. Line ends stay as they are. Raises EditError, with
+    the text unchanged, if an edit is impossible or would change another value, and PathError.
+    """
+    for path, value in edits:
+        plain = text.replace("\r\n", "\n")
+        new = _TextEdit(file, plain, document, path, value).apply()
+        text = new if plain == text else _with_line_ends(text, plain, new)
+    return text
+
+
+class _TextEdit:
+    """One edit: the wanted values, and the ways to write them."""
+
+    def __init__(self, file: str, text: str, document: int, path: str, value: str | None) -> None:
+        self.file, self.text, self.document, self.path, self.value = file, text, document, path, value
+        self.values = self._load(text)
+        if document not in self.values:
+            raise EditError(f"{file} has no document {document}")
+        try:
+            self.root = parse_text_nodes(text)[document]
+        except yaml.YAMLError as error:  # load_yaml has parsed it
+            raise EditError(f"{file} is not YAML: {error}") from None
+        self.steps = _resolve_path(path, self.values[document])
+        self.problem = ""
+
+    def apply(self) -> str:
+        """Return the new text. Raises EditError."""
+        wanted = dict(self.values)
+        written = _REMOVED if self.value is None else self._parse_value(self.value)
+        wanted[self.document] = _changed(self.values[self.document], self.steps, self.path, written)
+        if is_same(wanted[self.document], self.values[self.document]):
+            return self.text
+        for candidate in self._candidates(wanted[self.document]):
+            try:
+                if is_same(self._load(candidate), wanted):
+                    return candidate
+            except EditError as error:
+                self.problem = self.problem or str(error)
+        raise self._refusal()
+
+    def _load(self, text: str) -> dict[int, Any]:
+        """Return the values of each document. Raises EditError."""
+        documents, problems = load_yaml(self.file, text.encode("utf-8", "surrogateescape"))
+        errors = [each for each in problems if _prevents_edit(each)]
+        if errors:
+            raise EditError(f"{self.file}:{errors[0].span.line}: {errors[0].message}", errors[0].hint)
+        return {each.index: each.value for each in documents}
+
+    def _parse_value(self, text: str) -> Any:
+        """Return the value that the user wrote. A quoted text stays one, whatever the new text looks like."""
+        quoted = _is_quoted(self._find_node())
+        if not text.strip() or (quoted and text.strip()[0] not in "'\"[{"):
+            return text
+        documents, problems = load_yaml("value", text.encode())
+        errors = [each for each in problems if _prevents_edit(each) and each.code != "empty-file"]
+        quoting = "quote it for YAML: PATH='\"text\"'"
+        if errors:
+            raise EditError(f"the value `{text}` is not YAML: {errors[0].message.removeprefix('not YAML: ')}", quoting)
+        if text.strip() in ("null", "~"):
+            return None  # by itself, it is a file without documents
+        if len(documents) != 1:
+            raise EditError(f"the value `{text}` has {len(documents)} YAML documents, not one", quoting)
+        if "#" in _outside_scalars(text):
+            raise EditError(f"the value `{text}` has a comment", quoting)
+        return documents[0].value
+
+    def _find_node(self) -> TextNode | None:
+        """Return the node of the path; None if there is none, or only by an alias or a merge."""
+        node: TextNode = self.root
+        for step in self.steps:
+            index = node.find_child(step) if isinstance(node, CollectionText) else None
+            if index is None or not isinstance(node, CollectionText):
+                return None
+            node = node.entries[index].value
+        return node
+
+    def _candidates(self, wanted: Any) -> Iterator[str]:
+        """Yield new texts that may have the wanted values, the tidiest first."""
+        parent: CollectionText | None = None
+        node, index = self.root, 0
+        for depth, step in enumerate(self.steps):
+            if not isinstance(node, CollectionText):
+                # An alias is replaced by a copy of its own, an empty value by a mapping.
+                yield from self._replacements(parent, index, node, depth, wanted)
+                return
+            child = node.find_child(step)
+            if child is None:
+                if self.value is None:
+                    raise EditError(f"`{self.path}` comes from a merge (`<<`)", "remove it there")
+                value = _value_at(wanted, self.steps[: depth + 1])
+                for new in self._texts(value, node.flow, None, depth + 1):
+                    yield from insert_entry(self.text, node, step if isinstance(step, str) else None, new)
+                return
+            if self.value is None and depth == len(self.steps) - 1:
+                if len(node.entries) > 1:
+                    yield from remove_entry(self.text, node, child)
+                else:
+                    yield from empty_collection(self.text, parent, index, node)
+                return
+            parent, node, index = node, node.entries[child].value, child
+        yield from self._replacements(parent, index, node, len(self.steps), wanted)
+
+    def _replacements(
+        self, parent: CollectionText | None, index: int, node: TextNode, depth: int, wanted: Any
+    ) -> Iterator[str]:
+        value = _value_at(wanted, self.steps[:depth])
+        for new in self._texts(value, parent is not None and parent.flow, node, depth):
+            yield from replace_node(self.text, parent, index, node, new)
+
+    def _texts(self, value: Any, flow: bool, old: TextNode | None, depth: int) -> list[str]:
+        """Return ways to write a value: as the user did, if it is the path's and keeps its meaning, else dumped."""
+        dumped = write_value(value, flow, old)
+        as_written = (self.value or "").strip()
+        is_whole = depth == len(self.steps) and as_written and "\n" not in as_written
+        if not is_whole or re.search(r"[&*!]", _outside_scalars(as_written)):
+            return dumped
+        if _is_quoted(old) and as_written[0] not in "'\"[{":
+            return dumped
+        return [as_written, *dumped]
+
+    def _refusal(self) -> EditError:
+        """Explain why no text has the wanted values."""
+        anchored: list[str] = []
+        node: TextNode | None = self.root
+        for step in self.steps:
+            if node is not None and node.anchor and not isinstance(node, AliasText):
+                anchored.append(node.anchor)
+            index = node.find_child(step) if isinstance(node, CollectionText) else None
+            node = node.entries[index].value if isinstance(node, CollectionText) and index is not None else None
+        if node is not None and node.anchor:
+            anchored.append(node.anchor)
+        for name in anchored:
+            if use := re.search(rf"\*{re.escape(name)}(?![^\s,\[\]{{}}])", self.text):
+                line = self.text.count("\n", 0, use.start()) + 1
+                message = f"`{self.path}` is part of the anchor `&{name}`, which line {line} uses too"
+                return EditError(message, f"replace `*{name}` there by a copy first, or edit the file")
+        message = f"`{self.path}` cannot be changed in place without changing anything else"
+        return EditError(f"{message}: {self.problem}" if self.problem else message, "edit the file")
+
+
+def _prevents_edit(problem: Diagnostic) -> bool:
+    # The edit may be removing a credential.
+    return problem.severity == "error" and problem.code != "credential-literal"
+
+
+def _is_quoted(node: TextNode | None) -> bool:
+    return isinstance(node, ScalarText) and node.style in ("'", '"')
+
+
+def _outside_scalars(text: str) -> str:
+    """Return the text of a value without its scalars; empty if it is not YAML."""
+    try:
+        roots = parse_text_nodes(text)
+    except yaml.YAMLError:
+        return ""
+    outside, position = [], 0
+    for scalar in _scalars(roots):
+        outside.append(text[position : scalar.start])
+        position = scalar.end
+    return "".join([*outside, text[position:]])
+
+
+def _scalars(nodes: list[TextNode]) -> Iterator[TextNode]:
+    for node in nodes:
+        if isinstance(node, CollectionText):
+            for entry in node.entries:
+                yield from _scalars([entry.value] if entry.key is None else [entry.key, entry.value])
+        elif isinstance(node, ScalarText) and not node.anchor:
+            yield node
+
+
+def _resolve_path(text: str, value: Any) -> Steps:
+    """Return the keys and indices of a path in a document's value. Raises PathError, and EditError for no entry."""
+    steps: list[str | int] = []
     for selector in parse_path(text):
         step: str | int
         if isinstance(selector, PathEntry):
-            step = _find_entry(node, selector, text)
+            step = _find_entry(value, selector, text)
         else:
-            index = isinstance(selector, str) and selector.isdigit() and isinstance(node, yaml.SequenceNode)
+            index = isinstance(selector, str) and selector.isdecimal() and isinstance(value, list)
             step = int(selector) if index else selector
-        path.append(step)
-        node = _child_nodes(node, step)[1]
-    return tuple(path)
+        steps.append(step)
+        value = _child(value, step)
+    return tuple(steps)
 
 
-def _find_entry(node: Any, wanted: PathEntry, text: str) -> int:
+def _find_entry(entries: Any, wanted: PathEntry, text: str) -> int:
     names = []
-    for i, entry in enumerate(node.value if isinstance(node, yaml.SequenceNode) else []):
-        found = _child_nodes(entry, wanted.key)[1]
-        if isinstance(found, yaml.ScalarNode):
-            if found.value == wanted.value:
-                return i
-            names.append(found.value)
+    for index, entry in enumerate(entries if isinstance(entries, list) else []):
+        name = entry.get(wanted.key) if isinstance(entry, dict) else None
+        if name is not None and (name == wanted.value or is_same(name, resolve_plain(wanted.value))):
+            return index
+        if isinstance(name, str):
+            names.append(name)
     hint = did_you_mean(wanted.value, names, "entries") if names else ""
     raise EditError(f"`{text}`: no entry has {wanted.key} `{wanted.value}`", hint)
 
 
-def _child_nodes(node: Any, step: str | int) -> tuple[Any, Any]:
-    if isinstance(node, yaml.MappingNode):
-        return next(((k, v) for k, v in node.value if isinstance(k, yaml.ScalarNode) and k.value == step), (None, None))
-    if isinstance(node, yaml.SequenceNode) and isinstance(step, int) and 0 <= step < len(node.value):
-        return None, node.value[step]
-    return None, None
+def _child(value: Any, step: str | int) -> Any:
+    if isinstance(value, dict):
+        return value.get(step)
+    return value[step] if isinstance(value, list) and isinstance(step, int) and 0 <= step < len(value) else None
 
 
-def _parse_value(text: str) -> Any:
-    loader = YAML()
-    try:
-        return loader.load(text) if text.strip() else text
-    except YAMLError as error:
-        problem = getattr(error, "problem", None) or error
-        raise EditError(f"the value `{text}` is not YAML: {problem}", "quote it for YAML: PATH='\"text\"'") from None
-
-
-def _one_line(value: Any, flow: bool) -> str:
-    """Write a value on one line with ruamel.yaml, inside a flow collection (`flow`) or after a block key."""
-    for part in _node_parts(value):
-        part.fa.set_flow_style()
-    writer = YAML()
-    writer.width = 1_000_000
-    stream = io.StringIO()
-    holder: Any = CommentedSeq([value]) if flow else CommentedMap({"k": value})
-    if flow:
-        holder.fa.set_flow_style()
-    writer.dump(holder, stream)
-    if flow and isinstance(value, CommentedMap):
-        written = stream.getvalue().strip()[1:-1]
-        return written if written.startswith("{") else f"{{{written}}}"  # a single pair is written without braces
-    return stream.getvalue().strip()[1:-1] if flow else stream.getvalue().strip().removeprefix("k:").strip()
-
-
-def _stands_as_it_is(text: str, flow: bool) -> bool:
-    """Return whether the user's text is valid there and keeps its meaning."""
-    if not text.strip() or "\n" in text or "#" in text:
-        return False
-    if text.strip() in ("null", "~"):
-        return True  # by itself, it is a file without documents
-    documents, problems = load_yaml("value", (f"[{text}]" if flow else f"k: {text}").encode())
-    alone, more = load_yaml("value", f"[{text}]".encode()) if flow else load_yaml("value", text.encode())
-    if problems or more or len(documents) != 1 or len(alone) != 1:
-        return False
-    if flow:
-        return len(documents[0].value) == 1
-    return bool(documents[0].value == {"k": alone[0].value})
-
-
-def _new_text(old: Any, text: str, flow: bool) -> str:
-    """Return the text of a new value: in the quotes of the old one, else as the user wrote it."""
-    if (not _is_quoted(old) or text.strip()[:1] in "'\"[{") and _stands_as_it_is(text, flow):
-        return text.strip()
-    return _one_line(_quoted_like(old, text), flow)
-
-
-def _is_quoted(node: Any) -> bool:
-    return isinstance(node, yaml.ScalarNode) and node.style in ("'", '"')
-
-
-def _node_parts(value: Any) -> list[Any]:
-    if isinstance(value, CommentedMap):
-        return [value, *(part for inner in value.values() for part in _node_parts(inner))]
-    if isinstance(value, CommentedSeq):
-        return [value, *(part for inner in value for part in _node_parts(inner))]
-    return []
-
-
-def _quoted_like(old: Any, text: str) -> Any:
-    """Return the new value in the old one's quoting: quoted strings stay quoted strings."""
-    value = _parse_value(text)
-    if _is_quoted(old) and not isinstance(value, CommentedMap | CommentedSeq):
-        plain = str(value) if isinstance(value, str) and text.strip()[:1] in "'\"" else text
-        return DoubleQuotedScalarString(plain) if old.style == '"' else SingleQuotedScalarString(plain)
+def _value_at(value: Any, steps: Steps) -> Any:
+    for step in steps:
+        value = value[step]
     return value
 
 
-def set_values(file: str, text: str, document: int, edits: list[tuple[str, str | None]]) -> str:
-    """Apply the edits to one document of the text (counted from 0). Raises EditError and PathError."""
-    for path, value in edits:
-        nodes = compose_documents(text)
-        steps = _resolve(path, nodes[document])
-        text = _apply(text, nodes[document], steps, value)
-        _, problems = load_yaml(file, text.encode())
-        # Validation is not done here: the edit may be removing a credential.
-        wrong = [p for p in problems if p.severity == "error" and p.code != "credential-literal"]
-        if wrong:
-            message = f"`{path}` cannot be set to this value: {wrong[0].message}"
-            raise EditError(message, "quote the value, or edit the file")
-    return text
-
-
-def _apply(text: str, root: Any, path: tuple[str | int, ...], value: str | None) -> str:
-    node = parent = root
-    for depth, step in enumerate(path):
-        key, found = _child_nodes(node, step)
-        if found is None:
-            if value is None:
-                raise EditError(f"`{'.'.join(map(str, path))}` does not exist")
-            return _insert_value(text, node, path[depth:], value)
-        parent, node = node, found
-    if value is None:
-        return _remove(text, parent, key, node)
-    start, end = _node_extent(text, node)
-    block = not isinstance(node, yaml.ScalarNode) and not node.flow_style
-    new = _new_text(node, value, bool(parent.flow_style))
-    if block:
-        # The old value was on lines of its own; the new one follows its key.
-        colon = text.rindex(":", 0, start) + 1
-        return f"{text[:colon]} {new}{text[end:]}"
-    if start == end and start and text[start - 1] == ":":
-        new = f" {new}"
-    return text[:start] + new + text[end:]
-
-
-def _node_extent(text: str, node: Any) -> tuple[int, int]:
-    """Return the first and last character of a node, without trailing line ends and comments of a block."""
-    start, end = node.start_mark.index, node.end_mark.index
-    if isinstance(node, yaml.ScalarNode) and node.style not in ("|", ">"):
-        return start, end
-    if not isinstance(node, yaml.ScalarNode) and node.flow_style:
-        return start, end
-    if isinstance(node, yaml.ScalarNode):
-        body = text[start:end].rstrip("\n")
-        return start, start + len(body)
-    children = [n for pair in node.value for n in (pair if isinstance(pair, tuple) else (pair,))]
-    return start, max(_node_extent(text, child)[1] for child in children)
-
-
-def _nested_text(steps: tuple[str | int, ...], value: str, flow: bool) -> str:
-    """Return the text of a new value below keys that do not exist yet."""
+def _changed(value: Any, steps: Steps, path: str, new: Any) -> Any:
+    """Return a value with another one below it, or without it (`_REMOVED`); the rest is shared. Raises EditError."""
     if not steps:
-        return _new_text(None, value, flow)
-    result = _parse_value(value)
-    for step in reversed(steps):
-        if isinstance(step, int):
-            raise EditError(f"entry [{step}] does not exist", "to append, use the length of the list as the index")
-        result = CommentedMap({step: result})
-    return _one_line(result, flow)
-
-
-def _insert_value(text: str, parent: Any, steps: tuple[str | int, ...], value: str) -> str:
-    first, rest = steps[0], steps[1:]
-    if isinstance(parent, yaml.SequenceNode):
-        if first != len(parent.value):
-            message = f"entry [{first}] does not exist"
-            raise EditError(message, f"the list has {len(parent.value)} entries; to append, use [{len(parent.value)}]")
-        new = _nested_text(rest, value, bool(parent.flow_style))
-    elif isinstance(parent, yaml.MappingNode) and isinstance(first, str):
-        new = f"{_one_line(first, True)}: {_nested_text(rest, value, bool(parent.flow_style))}"
+        return new
+    step, rest = steps[0], steps[1:]
+    if isinstance(step, int):
+        if not isinstance(value, list | None):
+            raise EditError(f"`{path}`: [{step}] is below a value that is not a list")
+        items = list(value or [])
+        if step > len(items) or (step == len(items) and new is _REMOVED):
+            hint = f"the list has {len(items)} entries; to append, use [{len(items)}]"
+            raise EditError(f"`{path}`: entry [{step}] does not exist", hint)
+        below = items[step] if step < len(items) else None
+        items[step : step + 1] = [] if new is _REMOVED and not rest else [_changed(below, rest, path, new)]
+        return items
+    if not isinstance(value, dict | None):
+        raise EditError(f"`{path}`: `{step}` is below a value that is not a mapping")
+    fields = dict(value or {})
+    if new is _REMOVED and step not in fields:
+        raise EditError(f"`{path}` does not exist")
+    if new is _REMOVED and not rest:
+        del fields[step]
     else:
-        raise EditError(f"`{first}` is below a value that is not a {'list' if isinstance(first, int) else 'mapping'}")
-    if parent.flow_style:
-        close = parent.end_mark.index - 1
-        body_end = len(text[:close].rstrip())
-        comma = ", " if parent.value and text[body_end - 1] != "," else " " if parent.value else ""
-        return text[:body_end] + comma + new + text[body_end:]
-    end = _node_extent(text, parent)[1]
-    line_end = text.find("\n", end)
-    line_end = len(text) if line_end < 0 else line_end
-    indent = " " * parent.start_mark.column
-    dash = "- " if isinstance(parent, yaml.SequenceNode) else ""
-    return f"{text[:line_end]}\n{indent}{dash}{new}{text[line_end:]}"
+        fields[step] = _changed(fields.get(step), rest, path, new)
+    return fields
 
 
-def _remove(text: str, parent: Any, key: Any, node: Any) -> str:
-    start = (key or node).start_mark.index
-    end = _node_extent(text, node)[1]
-    if len(parent.value) == 1:
-        p_start, p_end = _node_extent(text, parent)
-        empty = "{}" if isinstance(parent, yaml.MappingNode) else "[]"
-        if parent.flow_style:
-            return text[:p_start] + empty + text[p_end:]
-        colon = text.rindex(":", 0, p_start) + 1
-        return f"{text[:colon]} {empty}{text[p_end:]}"
-    if parent.flow_style:
-        after = re.compile(r"\s*,\s*").match(text, end)
-        if after:
-            return text[:start] + text[after.end() :]
-        before = len(text[:start].rstrip().rstrip(",").rstrip())
-        return text[:before] + text[end:]
-    line_end = text.find("\n", end)
-    line_end = len(text) if line_end < 0 else line_end
-    line_start = text.rfind("\n", 0, start) + 1
-    lead = text[line_start:start]
-    if lead.strip():  # `- key: value`: remove the entry's first key, keep the dash
-        following = re.compile(r"\n\s*").match(text, line_end)
-        return text[:start] + text[following.end() if following else line_end :]
-    return text[:line_start] + text[line_end + 1 :]
+def _with_line_ends(original: str, old: str, new: str) -> str:
+    """Return the new text with the line ends of the original; `old` is the original with LF.
+
+    Only what is inserted gets a line end, that of the line before it, so a file with both kinds keeps them.
+    """
+    head = _common_length(old, new)
+    tail = _common_length(old[head:][::-1], new[head:][::-1])
+    start, stop = _original_position(original, head), _original_position(original, len(old) - tail)
+    inserted = new[head : len(new) - tail]
+    line_feed = original.rfind("\n", 0, start)
+    line_feed = original.find("\n") if line_feed < 0 else line_feed
+    if line_feed > 0 and original[line_feed - 1] == "\r":
+        inserted = inserted.replace("\n", "\r\n")
+    return original[:start] + inserted + original[stop:]
+
+
+def _common_length(one: str, other: str) -> int:
+    """Return the number of characters with which both texts begin."""
+    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+
+
+def _original_position(original: str, position: int) -> int:
+    """Return where a character of the text with LF stands in the text with CRLF."""
+    for match in re.finditer("\r\n", original):
+        if match.start() >= position:
+            break
+        position += 1
+    return position
 
 
 def document_content(text: str, index: int) -> str:

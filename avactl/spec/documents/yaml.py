@@ -275,7 +275,7 @@ def _check_depth(file: str, text: str) -> None:
     if not _may_nest_deeply(text):
         return
     depth = 0
-    for event in _parse_events(text):
+    for event in parse_events(text):
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > MAX_DEPTH:
@@ -284,7 +284,7 @@ def _check_depth(file: str, text: str) -> None:
             depth -= 1
 
 
-def _parse_events(text: str) -> Iterator[Any]:
+def parse_events(text: str) -> Iterator[Any]:
     loader = yaml.CSafeLoader(text)
     try:
         while loader.check_event():
