@@ -186,7 +186,7 @@ def test_a_merge_request_of_gitlab_without_a_token_fails(pipelines: Pipelines) -
 
         for rule in jobs[job]["rules"]:
             if all(map(holds, rule["if"].split(" && "))):
-                return rule.get("when") != "never"
+                return bool(rule.get("when") != "never")
         return False
 
     assert [

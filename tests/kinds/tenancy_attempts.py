@@ -292,13 +292,13 @@ def pods() -> Iterator[Attempt]:
             noted = workload(kind, pod_spec(), annotations={annotation: "kube-system/hosts"})
             yield Attempt(f"{kind}: {annotation}", " network-annotations: ", "POST", path(*KINDS[kind]), noted)
         for kind in ("Pod", "Deployment", "StatefulSet", "ReplicaSet", "CronJob"):
-            body: Body = {"metadata": {"annotations": {annotation: "kube-system/hosts"}}}
+            template: Body = {"metadata": {"annotations": {annotation: "kube-system/hosts"}}}
             if kind == "CronJob":
-                body = {"spec": {"jobTemplate": {"spec": {"template": body}}}}
+                template = {"spec": {"jobTemplate": {"spec": {"template": template}}}}
             elif kind != "Pod":
-                body = {"spec": {"template": body}}
+                template = {"spec": {"template": template}}
             target = path(KINDS[kind][0], KINDS[kind][1], "own")
-            yield Attempt(f"annotate {kind} with {annotation}", " network-annotations: ", "PATCH", target, body)
+            yield Attempt(f"annotate {kind} with {annotation}", " network-annotations: ", "PATCH", target, template)
     for field, key, value in (
         ("annotations", "avactl.dev/gpu-share", "0.01"),
         ("annotations", "avactl.dev/gpu-share", None),

@@ -302,10 +302,10 @@ def test_the_platform_and_network_plugins_annotate_pods(
     for found in network_plugin("calico"):
         admin.create(found)
     name = pod["metadata"]["name"]
-    own = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": OWN}}
 
     def annotate(**notes: str | None) -> dict[str, Any]:
-        return {**own, "metadata": {**own["metadata"], "annotations": notes}}
+        metadata = {"name": name, "namespace": OWN, "annotations": notes}
+        return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata}
 
     with plane.client(plane.service_account_token("default", "calico")) as plugin:
         plugin.patch(annotate(**{got: "10.0.0.7"}))
