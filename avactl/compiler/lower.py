@@ -11,7 +11,8 @@ from avactl.compiler.pass_state import PassState
 from avactl.contracts.document import DocumentTooLargeError, exceeds_limits, explain
 from avactl.diagnostics import Diagnostic
 from avactl.program import registry
-from avactl.program.manifest import Manifest
+from avactl.program.lowering.gpu_request import hide_amd_devices, uses_amd_gpus
+from avactl.program.manifest import Manifest, templates_of
 from avactl.program.program import Item, Program
 from avactl.program.refused import RefusedError
 
@@ -22,13 +23,24 @@ def objects_of(item: Item, program: Program) -> list[Manifest]:
     Raises RefusedError for objects that are not allowed, and for a document that no daemon would read.
     """
     try:
-        return apply_patches(item, program, registry.get_kind(item.kind).lower(item, program))
+        manifests = registry.get_kind(item.kind).lower(item, program)
+        _hide_amd_devices(item, program, manifests)
+        return apply_patches(item, program, manifests)
     except DocumentTooLargeError as error:
         raise RefusedError([_beyond_limits(item, str(error))]) from error
     except ValidationError as error:
         if not exceeds_limits(error):
             raise
         raise RefusedError([_beyond_limits(item, explain(error))]) from error
+
+
+def _hide_amd_devices(item: Item, program: Program, manifests: list[Manifest]) -> None:
+    if item.team is None:
+        return
+    for manifest in manifests:
+        if uses_amd_gpus(program, manifest.cluster):
+            for _, template in templates_of(manifest.body):
+                hide_amd_devices(template["spec"])
 
 
 def apply_patches(item: Item, program: Program, found: list[Manifest]) -> list[Manifest]:

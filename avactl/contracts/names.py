@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 GROUP = "avactl.dev"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 """Label of every object that avactl writes, with the value `MANAGER`."""
@@ -139,8 +141,29 @@ GPU_VARIABLES = (
     "HABANA_VISIBLE_DEVICES",
     "ASCEND_VISIBLE_DEVICES",
     "MTHREADS_VISIBLE_DEVICES",
+    "CAMBRICON_VISIBLE_DEVICES",
+    "ILUVATAR_COREX_VISIBLE_DEVICES",
+    "METAX_VISIBLE_DEVICES",
+    "ENFLAME_VISIBLE_DEVICES",
 )
-"""Environment variables by which container runtimes inject devices. CUDA_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES are
-not among them: they choose among a container's own devices. Source: NVIDIA's container-toolkit."""
+"""Known environment variables by which container runtimes inject devices; `GPU_VARIABLE_PATTERN` has those of other
+vendors, too. Source: NVIDIA's container-toolkit, device plugins of the vendors."""
+_CHOOSING_VARIABLES = (
+    "(CUDA|ROCR|HIP|ASCEND_RT|MUSA|MLU|TPU|XPU)_VISIBLE_DEVICES",
+    "(RAY_EXPERIMENTAL_NOSET|JAX)_[A-Z_]*_VISIBLE_DEVICES",
+)
+"""Variables that choose among a container's own devices; libraries read them, not runtimes."""
+_RUNTIME_VARIABLES = ("[A-Za-z0-9_]*_VISIBLE_DEVICES", *(name for name in GPU_VARIABLES if "VISIBLE" not in name))
+GPU_VARIABLE_PATTERN = f"^({'|'.join(_RUNTIME_VARIABLES)})$"
+"""All names with the suffix of the vendors' variables, except where `CHOOSING_VARIABLE_PATTERN` matches. RE2, which
+admission uses, has no lookahead."""
+CHOOSING_VARIABLE_PATTERN = f"^({'|'.join(_CHOOSING_VARIABLES)})$"
+
+
+def injects_devices(variable: str) -> bool:
+    """Return True for an environment variable by which a container runtime injects devices."""
+    return bool(re.match(GPU_VARIABLE_PATTERN, variable)) and not re.match(CHOOSING_VARIABLE_PATTERN, variable)
+
+
 GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu")
 """Extended resources that count as GPUs even if no pool names them."""

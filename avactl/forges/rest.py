@@ -23,6 +23,7 @@ MAX_RESPONSE_BYTES = 128 * 1024 * 1024
 """Largest response in bytes: a page of 100 of GitLab's longest notes."""
 _MAX_DIGITS = 12
 """Digits from which a time in seconds is out of range."""
+_PORTS = {"http": 80, "https": 443}
 _BODY_HEADERS = ("content-encoding", "content-length", "transfer-encoding")
 
 
@@ -54,19 +55,21 @@ class Api:
     def __init__(self, root: str, headers: Mapping[str, str], sleep: Callable[[float], None] = time.sleep) -> None:
         self._root = root
         self._sleep = sleep
-        self._host = httpx.URL(root).host
+        self._origin = _origin(httpx.URL(root))
         self._client = httpx.Client(
             headers={"User-Agent": "avactl", **headers},
             timeout=30.0,
             follow_redirects=True,
-            event_hooks={"request": [self._forbid_other_host]},
+            event_hooks={"request": [self._forbid_other_origin]},
         )
 
-    def _forbid_other_host(self, request: httpx.Request) -> None:
-        """Raise ForgeError for a redirect to another host: httpx removes only `Authorization` from it."""
-        if request.url.host != self._host:
+    def _forbid_other_origin(self, request: httpx.Request) -> None:
+        """Raise ForgeError for a redirect to another host, port or scheme: httpx removes only `Authorization` from it,
+        and nothing from one to another port of the same host."""
+        if _origin(request.url) != self._origin:
             raise ForgeError(
-                f"the forge redirects to another host, {request.url.host}", f"is {self._root} the forge's API?"
+                f"the forge redirects to another origin, {':'.join(map(str, _origin(request.url)))}",
+                f"is {self._root} the forge's API?",
             )
 
     def _request(self, method: str, url: str, action: str, options: Mapping[str, Any]) -> httpx.Response:
@@ -136,6 +139,11 @@ class Api:
             else:
                 return
         raise ForgeError(f"{action}: the list has more than {MAX_PAGES} pages", "nothing was written")
+
+
+def _origin(url: httpx.URL) -> tuple[str, int]:
+    """Return the scheme and host of a URL as text, and the port."""
+    return f"{url.scheme}://{url.host}", url.port or _PORTS.get(url.scheme, 0)
 
 
 def _rate_limit(response: httpx.Response) -> float | None:

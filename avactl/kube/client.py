@@ -227,7 +227,14 @@ class Client:
         try:
             async with asyncio.timeout(timeout):
                 async with self._session.request(
-                    method, path, data=data, headers=head, params=query, timeout=_NO_TIMEOUT, server_hostname=name
+                    method,
+                    path,
+                    data=data,
+                    headers=head,
+                    params=query,
+                    timeout=_NO_TIMEOUT,
+                    server_hostname=name,
+                    allow_redirects=False,  # API servers do not redirect, and the token is for no other
                 ) as response:
                     return Response(response.status, response.headers, await _read(response))
         except aiohttp.ClientConnectorCertificateError as error:
@@ -260,7 +267,7 @@ class Client:
         try:
             head, name = self._head(JSON, accept), self._access.server_name or None
             async with self._session.get(
-                path, headers=head, params=query, timeout=limits, server_hostname=name
+                path, headers=head, params=query, timeout=limits, server_hostname=name, allow_redirects=False
             ) as response:
                 if response.status >= 300:
                     raise _refusal(Response(response.status, response.headers, await _read(response)))

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from avactl.kube.listen import ListenError, split_address
+
+
+def _is_of_server(record: logging.LogRecord) -> bool:
+    """Return False for a malformed request: it is answered by 400, and its traceback tells nothing of the server."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], HttpProcessingError)
+
+
+_logger = logging.getLogger("avactl.http")
+_logger.addFilter(_is_of_server)
 
 
 async def serve(
@@ -44,7 +55,7 @@ async def serve(
 
 async def start(app: web.Application, listen: str) -> web.AppRunner:
     """Serve an application at `HOST:PORT`. Raises ListenError."""
-    runner = web.AppRunner(app, access_log=None)
+    runner = web.AppRunner(app, access_log=None, logger=_logger)
     await runner.setup()
     host, port = split_address(listen)
     try:

@@ -162,6 +162,55 @@ def test_packages_are_installed_by_hash(pipelines: Pipelines) -> None:
     assert f"pulumi/pulumi-python-3.12:{found['pulumi']}" in stack
 
 
+def test_a_merge_request_of_gitlab_without_a_token_fails(pipelines: Pipelines) -> None:
+    """The comment job runs in all pipelines of merge requests of the project itself; forks get the plan."""
+    text = (pipelines.repository.root / ".gitlab-ci.yml").read_text()
+    about = " ".join(text[: text.index("stages:")].replace("#", " ").split())
+    assert "GITLAB_TOKEN (masked; not protected, because pipelines of merge requests would not get it)" in about
+    jobs = pipelines.gitlab()
+
+    def runs(job: str, token: str, source: str) -> bool:
+        values = {
+            "$CI_PIPELINE_SOURCE": "merge_request_event",
+            "$GITLAB_TOKEN": token,
+            "$CI_MERGE_REQUEST_SOURCE_PROJECT_ID": source,
+            "$CI_MERGE_REQUEST_PROJECT_ID": "42",
+        }
+
+        def holds(term: str) -> bool:
+            left, operator, right = (*term.split(), "", "")[:3]
+            if not operator:
+                return bool(values[left])
+            equal = values[left] == values.get(right, right.strip('"'))
+            return equal if operator == "==" else not equal
+
+        for rule in jobs[job]["rules"]:
+            if all(map(holds, rule["if"].split(" && "))):
+                return bool(rule.get("when") != "never")
+        return False
+
+    assert [
+        (job, token, source)
+        for job in ("comment", "plan")
+        for token in ("t", "")
+        for source in ("42", "7")
+        if runs(job, token, source)
+    ] == [("comment", "t", "42"), ("comment", "t", "7"), ("comment", "", "42"), ("plan", "", "7")]
+    code, said, _ = pipelines.sh(
+        jobs["comment"]["script"][1],
+        GITLAB_CI="true",
+        CI_JOB_TOKEN="job",
+        CI_PIPELINE_SOURCE="merge_request_event",
+        CI_PROJECT_ID="42",
+        CI_MERGE_REQUEST_IID="7",
+        CI_MERGE_REQUEST_PROJECT_ID="42",
+        CI_API_V4_URL="https://gitlab.example.com/api/v4",
+    )
+    assert code == 3
+    assert "GITLAB_TOKEN is not set" in said
+    assert "not protected" in said
+
+
 def test_no_pipeline_runs_a_downloaded_script(pipelines: Pipelines) -> None:
     root = pipelines.repository.root
     files = [*(root / ".github").rglob("*.yml"), root / ".gitlab-ci.yml", *(root / ".gitlab").iterdir()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import random
 import struct
 import tarfile
@@ -414,13 +415,45 @@ def test_unreadable_images(tmp_path: Path, avactl: Run) -> None:
     bomb = image(1, 1, "PNG")
     bomb = bomb[:16] + struct.pack(">II", 50_000, 50_000) + bomb[24:]
     good = {"ok.jpg": whole, "ok.cls": b"1"}
-    for name, content in {"cut": whole[:2000], "text": b"text", "bomb": bomb, "empty": b""}.items():
+    png = image(300, 300, "PNG")
+    for name, content in {"cut": whole[:2000], "text": b"text", "bomb": bomb, "empty": b"", "png": png}.items():
         fill(tmp_path / name, {**good, f"{name}.jpg": content, f"{name}.cls": b"2"})
         args = (name, f"{name}-out", "--format", "webdataset", "--resize", "64")
         done = avactl("dataset", "pack", *args)
         assert done.returncode == 1, done.stderr
         assert f"{name}.jpg is not a readable image: " in done.stderr
+        assert "0x" not in done.stderr
         assert "--skip-unreadable" in done.stderr
         told = packed(avactl, name, f"{name}-skipped", *args[2:], "--skip-unreadable")
         assert f"left out 1 unreadable image: {name}.jpg" in told
         assert set(records(tmp_path / f"{name}-skipped")) == set(good)
+
+
+def test_bombs_are_refused_before_they_are_decoded(tmp_path: Path, avactl: Run) -> None:
+    """Compressed to kilobytes, they would take gigabytes."""
+    for format, name in (("PNG", "bomb.png"), ("TIFF", "bomb.tif"), ("JPEG", "bomb.jpg")):
+        bomb = io.BytesIO()
+        Image.new("1" if format != "JPEG" else "L", (12_000, 8_000)).save(
+            bomb, format, **({"compression": "group4"} if format == "TIFF" else {})
+        )
+        fill(tmp_path / format, {name: bomb.getvalue(), "bomb.cls": b"1"})
+        done = avactl("dataset", "pack", format, f"{format}-out", "--format", "webdataset", "--resize", "64")
+        assert done.returncode == 1
+        assert f"{name} is not a readable image: " in done.stderr
+        assert "decompression bomb" in done.stderr
+
+
+def test_no_program_decodes_an_image(tmp_path: Path, avactl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    started = tmp_path / "started"
+    for name in ("gs", "gswin64c", "ffmpeg", "djpeg", "identify"):
+        (programs / name).write_text(f"#!/bin/sh\necho {name} >> {started}\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    eps = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 600 600\n%%EndComments\n(id) system\n%%EOF\n"
+    files = {f"{number}.{extension}": eps for number, extension in enumerate(("jpg", "png", "tiff", "webp", "bmp"))}
+    fill(tmp_path / "data", files)
+    told = packed(avactl, "data", "out", "--format", "recordio", "--resize", "64", "--skip-unreadable")
+    assert "left out 5 unreadable images" in told
+    assert not started.exists()

@@ -36,7 +36,7 @@ def test_the_order_is_a_permutation_that_follows_from_seed_and_epoch(tasks: int,
     assert sorted(order.tolist()) == list(range(tasks))
     again = definition([tasks], 1, seed=seed).order(epoch)
     assert again is not None
-    assert (order == again).all()
+    assert order == again
 
 
 def test_the_order_never_changes_between_versions() -> None:

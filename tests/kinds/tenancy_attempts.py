@@ -201,9 +201,29 @@ BREACHES: dict[str, tuple[str, Body]] = {
     ),
     **{
         name: ("gpu-variables", {"containers": [container("main", _VOID, variable(name, "all"))]})
-        for name in names.GPU_VARIABLES[1:]
+        for name in (*names.GPU_VARIABLES[1:], "DCU_VISIBLE_DEVICES", "NEW_VENDOR_VISIBLE_DEVICES")
     },
 }
+NETWORK_NOTES = (
+    "v1.multus-cni.io/default-network",
+    "k8s.v1.cni.cncf.io/networks",
+    "cni.projectcalico.org/allowedSourcePrefixes",
+    "cni.projectcalico.org/ipAddrsNoIpam",
+    "k8s.ovn.org/pod-networks",
+    "ovn.kubernetes.io/logical_switch",
+    "second.team.ovn.kubernetes.io/ip_address",
+    "policy.cilium.io/no-track-port",
+    "io.cilium/shared-service",
+    "ipam.antrea.io/pod-ips",
+    "ipam.spidernet.io/ippool",
+    "opflex.cisco.com/endpoint-group",
+    "networking.gke.io/interfaces",
+    "vpc.amazonaws.com/pod-eni",
+    "k8s.aliyun.com/pod-networks",
+    "danm.k8s.io/interfaces",
+    "iam.amazonaws.com/role",
+)
+"""Annotations that take a pod out of the team's network, or give it a role of the cloud provider."""
 
 _HOST = {"name": "host", "hostPath": {"path": "/"}}
 _FAR: tuple[tuple[str, Body], ...] = (
@@ -267,6 +287,18 @@ def pods() -> Iterator[Attempt]:
         yield Attempt(f"Pod: {annotation}", f" {rule}: ", "POST", path("v1", "pods"), noted)
         change = {"metadata": {"annotations": {annotation: "0"}}}
         yield Attempt(f"annotate {annotation}", f" {rule}: ", "PATCH", own, change)
+    for annotation in NETWORK_NOTES:
+        for kind in KINDS:
+            noted = workload(kind, pod_spec(), annotations={annotation: "kube-system/hosts"})
+            yield Attempt(f"{kind}: {annotation}", " network-annotations: ", "POST", path(*KINDS[kind]), noted)
+        for kind in ("Pod", "Deployment", "StatefulSet", "ReplicaSet", "CronJob"):
+            template: Body = {"metadata": {"annotations": {annotation: "kube-system/hosts"}}}
+            if kind == "CronJob":
+                template = {"spec": {"jobTemplate": {"spec": {"template": template}}}}
+            elif kind != "Pod":
+                template = {"spec": {"template": template}}
+            target = path(KINDS[kind][0], KINDS[kind][1], "own")
+            yield Attempt(f"annotate {kind} with {annotation}", " network-annotations: ", "PATCH", target, template)
     for field, key, value in (
         ("annotations", "avactl.dev/gpu-share", "0.01"),
         ("annotations", "avactl.dev/gpu-share", None),

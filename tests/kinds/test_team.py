@@ -109,13 +109,13 @@ def test_only_admins_have_a_rule_on_secrets() -> None:
     assert holders == {"avactl-admin"}
 
 
-def test_talks_to_opens_both_ends_but_not_workspaces() -> None:
+def test_talks_to_opens_both_ends_but_not_workspaces_and_jobs() -> None:
     result = compiled(PLATFORM)
     for team in ("vision", "web"):
         assert teams(peers(body(result, "NetworkPolicy", "allow-own", team), "ingress")) == [team]
     guests = body(result, "NetworkPolicy", "allow-teams", "vision")
     assert teams(peers(guests, "ingress")) == ["web"]
-    assert guests["spec"]["podSelector"]["matchExpressions"][0]["values"] == ["workspace"]
+    assert guests["spec"]["podSelector"]["matchExpressions"][0]["values"] == ["pipeline", "trainingjob", "workspace"]
     assert "web/allow-teams" not in names(result, "NetworkPolicy")
     assert teams(peers(body(result, "NetworkPolicy", "allow-egress", "web"), "egress")) == ["vision", "web"]
     assert teams(peers(body(result, "NetworkPolicy", "allow-egress", "vision"), "egress")) == ["vision"]

@@ -14,11 +14,12 @@ import pytest
 
 from avactl.kinds.team.names import RUN_ACCOUNT
 from tests.conftest import ROOT
-from tests.kinds.compiling import DIGEST, apply, body, compiled
+from tests.kinds.compiling import DIGEST, apply, body, codes, compiled, unchecked
 from tests.kinds.tenancy_attempts import (
     DEVICES,
     KINDS,
     MERGE,
+    NETWORK_NOTES,
     OTHER,
     OWN,
     Attempt,
@@ -148,9 +149,9 @@ def honest() -> Iterator[dict[str, Any]]:
     yield {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": metadata, "spec": budget}
 
 
-def status_writer(name: str) -> Iterator[dict[str, Any]]:
+def status_writer(name: str, namespace: str = "kube-system") -> Iterator[dict[str, Any]]:
     """An account that may write the status of pods, as kubelets do, and may not bind them."""
-    rbac, account = "rbac.authorization.k8s.io", {"name": name, "namespace": "kube-system"}
+    rbac, account = "rbac.authorization.k8s.io", {"name": name, "namespace": namespace}
     rule = {"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"]}
     yield {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account}
     yield {"apiVersion": f"{rbac}/v1", "kind": "ClusterRole", "metadata": {"name": name}, "rules": [rule]}
@@ -286,6 +287,50 @@ def test_the_scheduler_writes_its_annotations(plane: ControlPlane, admin: KubeCl
         scheduler.request("POST", f"/api/v1/namespaces/{OWN}/pods/one/binding", body=binding)
     notes = admin.get("v1", "Pod", "one", OWN)["metadata"]["annotations"]
     assert (notes["avactl.dev/devices"], notes["avactl.dev/preemption"]) == ("0", "u/1")
+
+
+def test_the_platform_and_network_plugins_annotate_pods(
+    plane: ControlPlane, admin: KubeClient, member: Callable[[str], KubeClient]
+) -> None:
+    """Specs of the platform may choose a network; plugins note what a pod got; a member changes neither."""
+    chosen, got = "k8s.v1.cni.cncf.io/networks", "cni.projectcalico.org/podIP"
+    admin.create(workload("Job", pod_spec(), "fabric", {chosen: "fabric/rail-1"}))
+    (pod,) = wait_until(
+        lambda: [pod for pod in admin.list("v1", "Pod", OWN) if pod["metadata"]["labels"].get("job-name") == "fabric"]
+    )
+    assert pod["metadata"]["annotations"][chosen] == "fabric/rail-1"
+    for found in network_plugin("calico"):
+        admin.create(found)
+    name = pod["metadata"]["name"]
+
+    def annotate(**notes: str | None) -> dict[str, Any]:
+        metadata = {"name": name, "namespace": OWN, "annotations": notes}
+        return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata}
+
+    with plane.client(plane.service_account_token("default", "calico")) as plugin:
+        plugin.patch(annotate(**{got: "10.0.0.7"}))
+    ann = member("ann")
+    ann.patch(annotate(note="mine"))
+    for notes in ({got: "10.0.0.8"}, {got: None}, {chosen: None}, {chosen: "kube-system/hosts"}):
+        with pytest.raises(ApiError, match=" network-annotations: "):
+            ann.patch(annotate(**notes))
+
+
+@pytest.mark.parametrize("key", NETWORK_NOTES)
+def test_specs_cannot_have_them_either(key: str) -> None:
+    noted = TEAMS.replace(
+        "{name: detect, team: vision}", f'{{name: detect, team: vision, annotations: {{"{key}": x}}}}'
+    )
+    text = CLUSTER + noted
+    assert codes(unchecked(text)) != []
+
+
+def network_plugin(name: str) -> Iterator[dict[str, Any]]:
+    """An account that annotates pods, and writes their status."""
+    for found in status_writer(name, "default"):
+        if found["kind"] == "ClusterRole":
+            found["rules"].append({"apiGroups": [""], "resources": ["pods"], "verbs": ["patch"]})
+        yield found
 
 
 # -- honest work ----------------------------------------------------------------------------------------------------

@@ -162,6 +162,20 @@ def test_changed_settings_are_in_diff_and_comment(tmp_path: Path, avactl: Run) -
     assert [line for line in expected if line not in comment] == []
 
 
+def test_a_changed_program_is_named_though_it_computes_the_same(tmp_path: Path, avactl: Run) -> None:
+    """By the clock, or by files of the machine, it can compute other specs where they are applied."""
+    repository = Repository(tmp_path)
+    plain = {"teams/ads/jobs.py": "from shared import base\n", "shared/base.py": "", "notes.txt": ""}
+    repository.commit({**BASE, "avactl.yaml": f"{OWNERS}python: {{allow: true}}\n", **plain})
+    bomb = "import os, time\nif time.time() > 2e9 or os.path.exists('/var/run/secrets'):\n    raise SystemExit\n"
+    repository.commit({"shared/base.py": bomb, "teams/ads/more.py": "x = 1\n", "notes.txt": "x"})
+    comment = avactl("ci", "comment", "--dry-run", "--base", "HEAD~1", "--head", "HEAD").stdout
+    assert "programs that compute specs changed: shared/base.py, teams/ads/more.py" in comment
+    assert "notes.txt" not in comment
+    diff = avactl("diff", "--base", "HEAD~1", "-f", "json").stdout
+    assert [warning["code"] for warning in json.loads(diff)["warnings"]] == ["security-setting"]
+
+
 def test_a_cached_compile_notices_changed_owners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AVACTL_CACHE_DIR", str(tmp_path / "cache"))
     root = tmp_path / "repo"

@@ -89,6 +89,8 @@ class Forge:
 
     def __init__(self) -> None:
         self.failures: list[int] = []
+        self.location = ""
+        """Target of redirects."""
         self.seen: list[tuple[str, str, dict[str, Any]]] = []
         forge = self
 
@@ -99,6 +101,8 @@ class Forge:
                 forge.seen.append((self.path, token, body))
                 self.send_response(forge.failures.pop(0) if forge.failures else 201)
                 self.send_header("Content-Length", "0")
+                if forge.location:
+                    self.send_header("Location", forge.location)
                 self.end_headers()
 
             def log_message(self, *_: object) -> None:
@@ -173,6 +177,29 @@ def test_a_host_without_a_name_has_the_forge_of_the_pipeline(forge: Forge, monke
         monkeypatch.setenv(name, "true")
     asyncio.run(commit_status.set_status(revision(url), "", "success", "fine"))
     assert [(path, token) for path, token, _ in forge.seen] == [("/repos/acme/platform/statuses/c0ffee", "token t3")]
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_the_token_of_a_status_goes_to_no_other_origin(
+    forge: Forge, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], status: int
+) -> None:
+    monkeypatch.setenv("GITLAB_TOKEN", "t2")
+    elsewhere = HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
+    forge.location, forge.failures = f"http://127.0.0.1:{elsewhere.server_port}/x", [status]
+    asyncio.run(commit_status.set_status(revision("https://gitlab.com/acme/platform.git"), "train", "success", "fine"))
+    assert "could not set the status of commit c0ffee: " in capsys.readouterr().err
+    assert len(forge.seen) == 1
+    with elsewhere:
+        elsewhere.socket.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            elsewhere.socket.accept()
+
+
+def test_a_repository_that_has_moved_gets_its_status(forge: Forge, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_TOKEN", "t1")
+    forge.location, forge.failures = "/repositories/7/statuses/c0ffee", [307]
+    asyncio.run(commit_status.set_status(revision("https://github.com/acme/platform"), "train", "success", "fine"))
+    assert [(path, token) for path, token, _ in forge.seen][1:] == [("/repositories/7/statuses/c0ffee", "Bearer t1")]
 
 
 def test_a_refused_status_is_a_note(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 
+import httpx
 import pytest
 
 from avactl.change.review.publish import connect, publish
@@ -162,10 +164,18 @@ def test_a_long_answer_is_not_read_to_its_end(forge: FakeForge, monkeypatch: pyt
         write(forge)
 
 
-def test_the_token_goes_to_no_other_host(forge: FakeForge) -> None:
-    forge.faults = [answer(302, Location="http://localhost.example.invalid/x")]
-    with pytest.raises(ForgeError, match=r"redirects to another host, localhost\.example\.invalid"):
-        write(forge)
+@pytest.mark.parametrize(
+    "origin", ["http://localhost.example.invalid:80", "http://{host}:{other}", "https://{host}:{port}"]
+)
+def test_the_token_goes_to_no_other_origin(forge: FakeForge, origin: str) -> None:
+    """Nor to another port or scheme of the same host: another program may listen there."""
+    own = httpx.URL(forge.url)
+    with serving(FakeGitHub()) as other:
+        where = origin.format(host=own.host, port=own.port, other=httpx.URL(other.url).port)
+        forge.faults = [answer(302, Location=f"{where}/x")]
+        with pytest.raises(ForgeError, match=f"redirects to another origin, {re.escape(where)}"):
+            write(forge)
+        assert other.log == []
 
 
 def test_deleted_while_it_is_edited(forge: FakeForge) -> None:

@@ -103,6 +103,20 @@ def test_what_a_quota_never_allows_is_told_at_once() -> None:
     assert world.said["waits-0"].endswith("uses 12 of 16 (0 guaranteed + 16 borrowed)")
 
 
+def test_a_refusal_names_the_model_of_which_the_team_lacks_least() -> None:
+    """Not a model that the team has no quota of: pods without a model may take any."""
+    world = Memory(machines=0)
+    world.machine("h", 8, {names.GPU_LABEL: "H100"})
+    world.machine("v", 8, {})
+    world.quota("a", 4, 0)
+    world.pod("a", "runs", 3)
+    world.pod("a", "more", 3)
+    world.pod("a", "huge", 6)
+    world.settle()
+    assert world.said["more"] == "quota of team a: requests 3 V100, uses 3 of 4"
+    assert world.said["huge"].startswith("quota of team a: requests 6 V100, uses 3 of 4; it can never start")
+
+
 def test_elastic_surplus_goes_first_from_its_last_index_and_does_not_come_back(lent: Memory) -> None:
     lent.gang("guest", "elastic", 3, 4, size=1)
     lent.pod("guest", "young", 4)

@@ -15,6 +15,11 @@ _MAX_UINT64 = (1 << 64) - 1
 _WIRE_TYPES = {"uint64": _VARINT, "bool": _VARINT, "double": _FIXED64}
 _DEFAULTS: dict[Any, Any] = {"uint64": 0, "bool": False, "double": 0.0, "string": "", "bytes": b""}
 _SMALL = [bytes([value]) for value in range(128)]
+_CONTINUED = bytes(range(128, 256))
+"""Bytes of a number that others follow."""
+MAX_NUMBERS, MAX_ENTRIES = 1_000_000, 100_000
+"""Numbers, and texts or messages, of a field that is repeated. In memory they take up to a hundred times as much as on
+the wire."""
 M = TypeVar("M", bound="Message")
 
 
@@ -146,8 +151,12 @@ class Message:
                 values[name] = value
             elif type(value) is list:
                 values[name] += value
+                if len(values[name]) > MAX_NUMBERS:
+                    raise WireError(f"field {name} of {cls.__name__} has more than {MAX_NUMBERS:,} numbers")
             else:
                 values[name].append(value)
+                if len(values[name]) > MAX_ENTRIES:
+                    raise WireError(f"field {name} of {cls.__name__} has more than {MAX_ENTRIES:,} entries")
         return found
 
 
@@ -176,6 +185,8 @@ def _double(data: bytes) -> float:
 
 def _unpacked(data: bytes) -> list[int]:
     found, at = [], 0
+    if len(data.translate(None, _CONTINUED)) > MAX_NUMBERS:  # the last byte of each number is below 128
+        raise WireError(f"a list has more than {MAX_NUMBERS:,} numbers")
     while at < len(data):
         value, at = _read_varint(data, at)
         found.append(value)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from avactl.compiler.policies.deciding_files import deciding_files
+from avactl.compiler.policies.deciding_files import OF_PYTHON, deciding_files
 from avactl.compiler.selection import CONFIG_FILE
 from avactl.diagnostics import Diagnostic, Span
 from avactl.spec.documents.yaml import load_yaml
@@ -44,14 +44,22 @@ def changed_settings(base: Tree, head: Tree) -> list[Diagnostic]:
     sides = deciding_files(base), deciding_files(head)
     hint = "check it as you check code that runs with the rights of the platform"
     found = []
+    programs = []
     for path, why in sorted((sides[0].files | sides[1].files).items()):
         old, new = (side.read(path) for side in sides)
         if old == new:
+            continue
+        if why == OF_PYTHON:
+            programs.append(path)
             continue
         text = "removed" if new is None else "added" if old is None else "changed"
         if path == CONFIG_FILE:
             text = _settings_text(_parse_settings(old), _parse_settings(new)) or text
         found.append(Diagnostic("security-setting", f"{path} {why}: {text}", Span(path), "warning", hint=hint))
+    if programs:
+        text = f"programs that compute specs changed: {', '.join(programs)}"
+        hint = "read them: by the clock and the machine's files they can compute other specs where these are applied"
+        found.append(Diagnostic("security-setting", text, Span(programs[0]), "warning", hint=hint))
     return sorted(found, key=lambda problem: problem.span.file != CONFIG_FILE)
 
 

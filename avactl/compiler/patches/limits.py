@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from avactl.compiler.patches.pods import pod_refusals
+from avactl.contracts.foreign_keys import key_owner
 from avactl.kinds.team.names import team_namespaces
 from avactl.program import registry
 from avactl.program.manifest import Body, Manifest, templates_of
 from avactl.program.program import Item, Program
-from avactl.spec.schema.base import OF_CONTROLLERS, foreign_key
+from avactl.spec.schema.base import OF_CONTROLLERS
 from avactl.spec.schema.pod_settings import of_runtime
 
 FORBIDDEN = frozenset(
@@ -117,7 +118,7 @@ def _metadata_refusals(old: Body, new: Body, path: tuple[str, ...]) -> Iterator[
             continue
         one, other = old.get(key) or {}, new.get(key) or {}
         for name in {**one, **other}:
-            owner = "container runtimes" if key == "annotations" and of_runtime(name) else foreign_key(name)
+            owner = "container runtimes" if key == "annotations" and of_runtime(name) else key_owner(name)
             if key == "labels" and name in OF_CONTROLLERS:
                 owner = "Kubernetes"
             if one.get(name) != other.get(name) and owner:

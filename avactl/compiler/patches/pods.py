@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from avactl.contracts.names import CAPACITY, GPU_VARIABLES
+from avactl.contracts.names import CAPACITY, injects_devices
 from avactl.diagnostics.secrets import looks_secret
 from avactl.program.checks.pod_security_levels import BASELINE, RESTRICTED, required_level
 from avactl.program.lowering.pod_collisions import OWN_CONTAINERS, OWN_VOLUMES, hides_system_files
@@ -213,7 +213,7 @@ def _device_requests(container: Body) -> dict[str, Any]:
 
 
 def _environment(container: Body) -> list[Body]:
-    return [each for each in container.get("env") or () if each.get("name") in GPU_VARIABLES]
+    return [each for each in container.get("env") or () if injects_devices(str(each.get("name")))]
 
 
 def _security_refusals(

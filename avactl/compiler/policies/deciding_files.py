@@ -24,6 +24,8 @@ from avactl.spec.repository.tree import DirTree, Tree
 
 OF_SPECS = "decides what specs may do"
 OF_CI = "decides what CI runs"
+OF_PYTHON = "computes specs"
+"""Python spec files, and the modules that they mention. What they compute here, they need not compute elsewhere."""
 
 _PIPELINES = tuple(pipeline_paths())
 """Files and directories that define pipelines on any forge."""
@@ -63,6 +65,10 @@ def deciding_files(tree: Tree) -> DecidingFiles:
     of_ci = _of_ci(set(whole.paths()) - specs, prefix, whole)
     found = {posixpath.relpath(path, prefix or "."): why for path, why in of_ci.items()}
     rules = [path for path in paths if path.startswith(POLICIES)]
+    evaluated = spec_files(include, config.exclude, paths) if config.python.allow else ()
+    programs = [path for path in evaluated if path.endswith(".py")]
+    modules = (path for path in _imported_files(programs, paths, read) if path.endswith(".py"))
+    found |= dict.fromkeys((*programs, *modules), OF_PYTHON)
     found |= dict.fromkeys((CONFIG_FILE, *rules, *_imported_files(rules, paths, read)), OF_SPECS)
     return DecidingFiles(found, read)
 

@@ -18,6 +18,9 @@ import numpy.typing as npt
 MAX_DATASETS = 100
 MAX_FILES = 1_000_000
 MAX_TASKS = 10_000_000
+MAX_ALL_FILES, MAX_ALL_TASKS = 1_000_000, 10_000_000
+"""Files and tasks of all datasets of a job together: 24 bytes a file, and 4.25 a task, twice that for a moment at the
+start of an epoch. So what workers register fits into the pod's 512Mi, and into the journal."""
 MAX_RECORDS = 2**50
 MAX_EPOCHS = 1_000_000
 MAX_SEED = 2**63 - 1
@@ -84,7 +87,7 @@ class Definition:
         start = (index - before) * self.records_per_task
         return Task(file, start, min(start + self.records_per_task, self._records[file]))
 
-    def order(self, epoch: int) -> npt.NDArray[np.int32] | None:
+    def order(self, epoch: int) -> array[int] | None:
         """Return the task index at each position of an epoch; None for the order of files.
 
         NumPy guarantees that RandomState's streams never change (NEP 19), so a restarted master with another
@@ -93,8 +96,10 @@ class Definition:
         if self.seed is None:
             return None
         bits = np.random.MT19937(np.random.SeedSequence([self.seed, epoch]))
-        order = np.arange(self.tasks, dtype=np.int32)
-        np.random.RandomState(bits).shuffle(order)
+        order = array("i", [0]) * self.tasks
+        view = np.frombuffer(order, np.int32)
+        view[:] = np.arange(self.tasks, dtype=np.int32)
+        np.random.RandomState(bits).shuffle(view)
         return order
 
     def difference(self, other: Definition) -> str:

@@ -13,7 +13,14 @@ from enum import Enum
 from typing import Any, NamedTuple, TypeVar
 
 from avactl.daemons.elastic.clock import Gradients
-from avactl.daemons.elastic.definition import MAX_DATASETS, Definition, DefinitionError, Task
+from avactl.daemons.elastic.definition import (
+    MAX_ALL_FILES,
+    MAX_ALL_TASKS,
+    MAX_DATASETS,
+    Definition,
+    DefinitionError,
+    Task,
+)
 from avactl.daemons.elastic.events import (
     Ended,
     Event,
@@ -37,8 +44,11 @@ LEASE = 8.0
 MAX_WORKERS = 20_000
 MAX_HELD = 64
 """Tasks that one worker may hold."""
+MAX_ALL_HELD = 100_000
+"""Tasks that all workers together may hold: one takes some hundred bytes."""
 HOLDERS = 2
 """Workers that may hold the same task."""
+_SIZE_REMEDIES = {"files": "pack the files (`avactl dataset pack`)", "tasks": "raise records_per_task"}
 _STRAGGLING, _AT_LEAST = 3.0, 2.0
 """At the end of an epoch a task is given to a second worker after this many medians, and not before these seconds."""
 _MAX_INDEXES_AHEAD = 1_000_000
@@ -144,6 +154,8 @@ class JobLedger:
         self._replaced: OrderedDict[int, None] = OrderedDict()
         self._newest: OrderedDict[str, int] = OrderedDict()
         """By name, the incarnation of the process that joined last, also if it is gone."""
+        self._held = 0
+        """Tasks that workers hold, each counted by worker."""
         self.available = 0
         """Counts up whenever a waiting worker may get a task, or end."""
 
@@ -219,6 +231,7 @@ class JobLedger:
         dataset = self.by_number[number]
         dataset.progress.give(position)
         dataset.holders.setdefault(position, {})[worker.index] = now
+        self._held += (number, position) not in worker.held
         worker.held.add((number, position))
 
     def _complete_task(
@@ -227,7 +240,7 @@ class JobLedger:
         holders = dataset.holders.pop(position, {})
         for holder in holders:
             if holder in self.workers:
-                self.workers[holder].held.discard((dataset.number, position))
+                self._forget_held(self.workers[holder], dataset.number, position)
         task = dataset.progress.task(position)
         if worker := self.workers.get(index):
             if (since := holders.get(index)) is not None:
@@ -240,12 +253,16 @@ class JobLedger:
 
     def _release_task(self, number: int, position: int, worker: ElasticWorker) -> None:
         dataset = self.by_number[number]
-        worker.held.discard((number, position))
+        self._forget_held(worker, number, position)
         holders = dataset.holders.get(position, {})
         holders.pop(worker.index, None)
         if not holders and dataset.holders.pop(position, None) is not None:
             dataset.progress.put_back(position)
             self.available += 1
+
+    def _forget_held(self, worker: ElasticWorker, number: int, position: int) -> None:
+        self._held -= (number, position) in worker.held
+        worker.held.discard((number, position))
 
     # -- datasets ----------------------------------------------------------------------------------------------------
 
@@ -267,6 +284,16 @@ class JobLedger:
             )
         if len(self.datasets) >= MAX_DATASETS:
             raise DefinitionError(f"dataset {definition.name}: a job has at most {MAX_DATASETS} datasets")
+        definitions = [definition, *(each.definition for each in self.by_number)]
+        for what, total, most in (
+            ("files", sum(len(each.counts) for each in definitions), MAX_ALL_FILES),
+            ("tasks", sum(each.tasks for each in definitions), MAX_ALL_TASKS),
+        ):
+            if total > most:
+                raise DefinitionError(
+                    f"dataset {definition.name}: the datasets of the job would have {total:,} {what} together; "
+                    f"{most:,} are possible: {_SIZE_REMEDIES[what]}"
+                )
         if definition.after:
             main = self.datasets.get(definition.after)
             if main is None or main.definition.after:
@@ -345,7 +372,7 @@ class JobLedger:
             dataset = self.datasets.get(key.dataset)
             if dataset is None or not self._is_believable(dataset, key) or dataset.progress.is_done(key.position):
                 continue
-            if len(kept) < MAX_HELD:
+            if len(kept) < MAX_HELD and self._held < MAX_ALL_HELD:
                 kept.add((dataset.number, key.position))
                 if (dataset.number, key.position) not in worker.held:
                     self._apply_event(TaskGiven(dataset.number, key.position, worker.index), now)
@@ -408,6 +435,8 @@ class JobLedger:
         if len(worker.held) >= MAX_HELD:
             raise JobError(f"worker {worker.name} holds {MAX_HELD} tasks, and can have no more")
         unfinished = [dataset for dataset in wanted if not self.finished(dataset)]
+        if unfinished and self._held >= MAX_ALL_HELD:
+            return Nothing.YET
         if len(unfinished) > 1:
             unfinished.sort(key=lambda each: not each.definition.after)
         for dataset in unfinished:

@@ -6,8 +6,8 @@ small when compressed; in any order it has one bit a task, 125 kB for a million.
 
 from __future__ import annotations
 
-import heapq
 import math
+import re
 import zlib
 from array import array
 from collections import deque
@@ -22,6 +22,7 @@ MAX_METRICS = 16
 """Metrics of an epoch, by name."""
 _MAX_EPOCHS = 100
 """Finished epochs whose results are kept."""
+_ANY_BIT = re.compile(rb"[^\0]")
 
 
 @dataclass(slots=True)
@@ -62,14 +63,17 @@ class EpochProgress:
 
     def _start(self) -> None:
         self.result = EpochResult(self.epoch)
-        order = self.definition.order(self.epoch)
-        self._order = None if order is None else array("i", order.tobytes())
-        self._done = bytearray(-(-self.definition.tasks // 8))
+        self._order: array[int] | None = None  # the memory of the one before is free first
+        self._order = self.definition.order(self.epoch)
+        size = -(-self.definition.tasks // 8)
+        self._done = bytearray(size)
         self._asked = -1, Task(0, 0, 0)
         self.frontier = 0
         """Positions from here on were never given."""
-        self._returned: list[int] = []
-        """Heap of positions before the frontier that are to do."""
+        self._to_do = bytearray(size)
+        """Bitmap of positions before the frontier that are to do: workers can make millions of them."""
+        self._lowest = 0
+        """No byte of `_to_do` before this one has a position."""
 
     # -- tasks -------------------------------------------------------------------------------------------------------
 
@@ -82,28 +86,37 @@ class EpochProgress:
 
     def peek(self) -> int | None:
         """Return the position to give next, or None if all are given or done."""
-        while self._returned:
-            if not self.is_done(self._returned[0]):
-                return self._returned[0]
-            heapq.heappop(self._returned)
+        if match := _ANY_BIT.search(self._to_do, self._lowest):
+            self._lowest = match.start()
+            byte = self._to_do[self._lowest]
+            return self._lowest * 8 + (byte & -byte).bit_length() - 1
+        self._lowest = len(self._to_do)
         return self.frontier if self.frontier < self.definition.tasks else None
 
     def give(self, position: int) -> None:
         """Take a position out of those to do; one that was not to do stays as it is."""
-        if self._returned and self._returned[0] == position:
-            heapq.heappop(self._returned)
-        elif position >= self.frontier:
-            for skipped in range(self.frontier, position):
-                heapq.heappush(self._returned, skipped)
+        if position >= self.frontier:
+            self._mark_skipped(self.frontier, position)
             self.frontier = position + 1
-        elif position in self._returned:  # a worker of before a restart says that it holds the task
-            self._returned.remove(position)
-            heapq.heapify(self._returned)
+        else:
+            self._to_do[position >> 3] &= ~(1 << (position & 7))
+
+    def _mark_skipped(self, start: int, end: int) -> None:
+        """Make the positions from `start` to `end` (exclusive) ones to do."""
+        if start < end:
+            bits = np.unpackbits(
+                np.frombuffer(self._to_do, np.uint8, offset=start >> 3, count=(end + 7 >> 3) - (start >> 3)),
+                bitorder="little",
+            )
+            bits[start & 7 : end - (start & ~7)] = 1
+            self._to_do[start >> 3 : end + 7 >> 3] = np.packbits(bits, bitorder="little").tobytes()
+            self._lowest = min(self._lowest, start >> 3)
 
     def put_back(self, position: int) -> None:
         """Make a position that was given one to do."""
         if not self.is_done(position):
-            heapq.heappush(self._returned, position)
+            self._to_do[position >> 3] |= 1 << (position & 7)
+            self._lowest = min(self._lowest, position >> 3)
 
     def is_done(self, position: int) -> bool:
         """Return True if the task at a position is done."""
@@ -113,8 +126,7 @@ class EpochProgress:
         """Count a task as done; False if it was already, or is of an earlier epoch. The last one ends the epoch."""
         if epoch != self.epoch or self.is_done(position):
             return False
-        if position >= self.frontier:
-            self.give(position)
+        self.give(position)
         self._done[position >> 3] |= 1 << (position & 7)
         task = self.task(position)
         self.result.add(task.end - task.start, metrics)
@@ -164,7 +176,9 @@ class EpochProgress:
         bits = np.unpackbits(np.frombuffer(done, np.uint8), count=definition.tasks, bitorder="little")
         if int(bits.sum()) != progress.result.tasks or bits[progress.frontier :].any():
             raise ValueError(f"dataset {definition.name}: the bitmap contradicts the counts")
-        progress._returned = np.flatnonzero(bits[: progress.frontier] == 0).tolist()  # sorted, so it is a heap
+        to_do = bits == 0
+        to_do[progress.frontier :] = False
+        progress._to_do = bytearray(np.packbits(to_do, bitorder="little").tobytes())
         return progress
 
 

@@ -61,23 +61,25 @@ def is_image(key: str) -> bool:
 def resize_image(data: bytes, key: str, size: Resize) -> bytes:
     """Return an image in its own format with the new size, upright, without metadata. Smaller images are not enlarged.
 
-    Raises UnreadableImageError.
+    Only the decoder of the name's format reads the data: among those that Pillow would try are some that start
+    programs (Ghostscript for EPS). Raises UnreadableImageError.
     """
-    from PIL import Image, ImageOps
+    from PIL import Image, ImageOps, UnidentifiedImageError
 
     format, options = _IMAGE_FORMATS[key.rpartition(".")[2].lower()]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(BytesIO(data)) as image:
+            with Image.open(BytesIO(data), formats=[format]) as image:
                 image.draft("RGB", (4 * size.width, 4 * (size.height or size.width)))
                 upright = ImageOps.exif_transpose(image)
                 return _encode_image(_scale_image(_to_plain_mode(upright, format), size), format, options)
     except Exception as error:  # each decoder has its own exceptions
-        hint = "replace the file, or leave out such images: `--skip-unreadable`"
-        raise UnreadableImageError(
-            f"{key} is not a readable image: {str(error) or type(error).__name__}", hint
-        ) from None
+        # The text of this error is the address of a buffer.
+        unknown = isinstance(error, UnidentifiedImageError)
+        reason = f"it has no {format} data" if unknown else str(error) or type(error).__name__
+        hint = "replace or rename the file, or leave out such images: `--skip-unreadable`"
+        raise UnreadableImageError(f"{key} is not a readable image: {reason}", hint) from None
 
 
 def _to_plain_mode(image: Any, format: str) -> Any:

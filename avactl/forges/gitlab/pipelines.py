@@ -27,11 +27,10 @@ def _without_stacks(text: str, publish: str) -> str:
     """Return the pipeline without the jobs of stacks, and with that which publishes rendered files, if it is given."""
     text = text[: text.index("\nstacks:\n")]
     head = "# Default branch: the rendered objects are committed to the branch `rendered`.\n" if publish else ""
-    secrets = "GITLAB_TOKEN, RENDERED_TOKEN" if publish else "GITLAB_TOKEN"
+    variable = "GITLAB_TOKEN (masked; not protected, because pipelines of merge requests would not get it)"
+    more = ", and,\n# masked and protected, RENDERED_TOKEN" if publish else ""
     about = re.compile(r"# Default branch:.*?(?=stages:)", re.DOTALL)
-    text = about.sub(
-        f"{head}# Variables to set (masked, protected): {secrets}. docs/ci.md of avactl describes them.\n", text
-    )
+    text = about.sub(f"{head}# Variables to set: {variable}{more}.\n# docs/ci.md of avactl describes them.\n", text)
     stages = "[check, publish]" if publish else "[check]"
     return text.replace("stages: [check, stacks, apply]", f"stages: {stages}") + (f"\n{publish}" if publish else "")
 

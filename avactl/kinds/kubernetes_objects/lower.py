@@ -10,7 +10,13 @@ from avactl.kinds.kubernetes_objects.sources import manifest_sources
 from avactl.kinds.kubernetes_objects.spec import KubernetesObjectsSpec
 from avactl.program import kubernetes_schema
 from avactl.program.kubernetes_schema.templates import template_path, value_at
-from avactl.program.lowering.gpu_request import DEVICES_FIELD, VISIBLE_DEVICES
+from avactl.program.lowering.gpu_request import (
+    DEVICES_FIELD,
+    VISIBLE_DEVICES,
+    has_amd_gpus,
+    hide_amd_devices,
+    uses_amd_gpus,
+)
 from avactl.program.manifest import Body, Manifest, without_nulls
 from avactl.program.program import Item, Program
 from avactl.program.registry import Fact, WrittenObject
@@ -71,7 +77,7 @@ def _complete_pod(program: Program, cluster: str, pod: Body) -> None:
     scheduler = program.cluster_spec(cluster).daemons.scheduler
     if scheduler:
         pod.setdefault("schedulerName", names.SCHEDULER_NAME)
-    gpus = {pool.spec.resource_name for pool in program.pools(cluster)}
+    gpus = {pool.spec.resource_name for pool in program.pools(cluster) if not has_amd_gpus(program, pool)}
     for container in (*(pod.get("containers") or ()), *(pod.get("initContainers") or ())):
         env = list(container.get("env") or ())
         limits = (container.get("resources") or {}).get("limits") or {}
@@ -82,6 +88,8 @@ def _complete_pod(program: Program, cluster: str, pod: Body) -> None:
         elif scheduler:
             env.append({"name": VISIBLE_DEVICES, "valueFrom": {"fieldRef": {"fieldPath": DEVICES_FIELD}}})
         container["env"] = env
+    if uses_amd_gpus(program, cluster):
+        hide_amd_devices(pod)
 
 
 def facts(item: Item[KubernetesObjectsSpec], program: Program) -> dict[str, Fact]:

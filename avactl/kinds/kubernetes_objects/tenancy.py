@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from avactl.contracts import names
+from avactl.contracts.foreign_keys import key_owner
 from avactl.contracts.pod_annotations import Writer, written_by
 from avactl.kinds.kubernetes_objects.spec import KubernetesObjectsSpec
 from avactl.kinds.team.names import RUN_ACCOUNT
@@ -13,7 +14,6 @@ from avactl.program.kubernetes_schema.templates import template_path, value_at
 from avactl.program.lowering.gpu_request import DEVICES_FIELD, VISIBLE_DEVICES
 from avactl.program.manifest import Body
 from avactl.program.program import Item, Program
-from avactl.spec.schema.base import foreign_key
 from avactl.spec.schema.pod_affinity import NODE_TAINTS, foreign_terms
 from avactl.spec.schema.pod_settings import LONGEST_GRACE, of_runtime
 
@@ -90,7 +90,7 @@ def _metadata_problems(metadata: Body, path: tuple[str, ...]) -> Iterator[Proble
             yield (*path, key), f"specs of teams do not set `{key}`", "remove the key"
     for group in ("labels", "annotations"):
         for key in metadata.get(group) or {}:
-            owner = foreign_key(key)
+            owner = key_owner(key)
             inject = group == "annotations" and of_runtime(key)
             if inject or (owner and key not in _OWN_KEYS and not key.startswith("app.kubernetes.io/")):
                 yield (*path, group, key), f"`{key}` belongs to {owner or 'the container runtime'}", "remove it"
@@ -155,7 +155,7 @@ def _container_problems(container: Body, path: tuple[str, ...]) -> Iterator[Prob
     for variable in container.get("env") or ():
         field = ((variable.get("valueFrom") or {}).get("fieldRef") or {}).get("fieldPath")
         chosen = variable.get("name") == VISIBLE_DEVICES and field == DEVICES_FIELD
-        if variable.get("name") in names.GPU_VARIABLES and variable.get("value") != "void" and not chosen:
+        if names.injects_devices(str(variable.get("name"))) and variable.get("value") != "void" and not chosen:
             hint = "write `void`, or remove it"
             yield (*path, "env", str(variable["name"])), "the variable makes the runtime inject devices", hint
 

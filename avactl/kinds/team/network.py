@@ -45,9 +45,11 @@ def network_policies(item: Item[TeamSpec], program: Program, cluster: str, names
     ]
     if item.spec.talks_to:
         callers = [{"from": [_build_teams(sorted(set(item.spec.talks_to)))]}]
-        # A session (a workspace) is one user's editor, not a team service.
-        sessions = sorted(name_label(kind) for kind in registry.workload_kinds(Lifecycle.SESSION))
-        guests = {"matchExpressions": [{"key": "app.kubernetes.io/name", "operator": "NotIn", "values": sessions}]}
+        # A session (a workspace) is one user's editor, and the ports of jobs (masters, rendezvous, parameter servers,
+        # all-reduce) trust who connects: only services are for other teams.
+        private = {*registry.workload_kinds(Lifecycle.SESSION), *registry.workload_kinds(Lifecycle.JOB)}
+        names = sorted(map(name_label, private))
+        guests = {"matchExpressions": [{"key": "app.kubernetes.io/name", "operator": "NotIn", "values": names}]}
         wanted.append(("allow-teams", {"podSelector": guests, "policyTypes": ["Ingress"], "ingress": callers}))
     return [
         k8s.build_manifest(item, cluster, "networking.k8s.io/v1", "NetworkPolicy", name, namespace=namespace, spec=spec)

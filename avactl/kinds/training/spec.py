@@ -114,7 +114,9 @@ class Master(Model):
     """The job master: it hands out the data in tasks, knows which workers are alive, and keeps them in step."""
 
     cpu: PodCpu = Field("500m", description="CPU cores.")
-    memory: Bytes = Field("512Mi", description="Memory, in bytes. 1,000,000 tasks need about 150Mi.")
+    memory: Bytes = Field(
+        "512Mi", description="Memory, in bytes. 1,000,000 tasks need about 150Mi, and 10,000,000 about 300Mi."
+    )
 
 
 class Stragglers(Model):

@@ -15,15 +15,53 @@ from avactl.program.program import Item, Program
 from avactl.spec.platform.node_pool import NodePoolSpec
 from avactl.spec.schema.compute import Compute, GpuLinkCompute
 
-VISIBLE_DEVICES = names.GPU_VARIABLES[0]
+VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
+AMD_VISIBLE_DEVICES = "AMD_VISIBLE_DEVICES"
 DEVICES_FIELD = DEVICES.field_path
 """Field of a pod with the GPUs that the scheduler chose."""
 NO_GPUS = {VISIBLE_DEVICES: "void"}
 """Environment of pods without GPUs: CUDA images request all GPUs, which the NVIDIA runtime grants on GPU machines."""
 
 
+_AMD_DRIVER = "gpu.amd.com"
 NVIDIA_DRIVER = "gpu.nvidia.com"
 """DRA driver of NVIDIA GPUs, whose release also has ComputeDomains."""
+
+
+def has_amd_gpus(program: Program, pool: Item[NodePoolSpec]) -> bool:
+    """Return True if pods get GPUs of AMD from the pool: by its device plugin, or by its DRA driver."""
+    if pool.spec.allocation == "dra":
+        return program.cluster_spec(pool.spec.cluster).gpu_driver == _AMD_DRIVER
+    return pool.spec.resource_name.startswith("amd.com/")
+
+
+def nvidia_pools(program: Program, cluster: str) -> list[Item[NodePoolSpec]]:
+    """Pools whose machines have NVIDIA GPUs."""
+    return [
+        pool for pool in program.pools(cluster) if program.machine(pool).gpus.count and not has_amd_gpus(program, pool)
+    ]
+
+
+def uses_amd_gpus(program: Program, cluster: str) -> bool:
+    """Return True if a pool of the cluster has GPUs of AMD."""
+    return program.memo(
+        ("amd gpus", cluster),
+        lambda: any(
+            program.machine(pool).gpus.count and has_amd_gpus(program, pool) for pool in program.pools(cluster)
+        ),
+    )
+
+
+def hide_amd_devices(pod: Body) -> None:
+    """Set AMD_VISIBLE_DEVICES to `void` in each container: images of ROCm can ask for all GPUs of a machine.
+
+    Containers with GPUs, too: AMD's device plugin and DRA driver hand devices over by themselves, and do not set the
+    variable, unlike NVIDIA's. Source: internal/oci of ROCm/container-toolkit.
+    """
+    for container in (*(pod.get("containers") or ()), *(pod.get("initContainers") or ())):
+        env = container.get("env") or ()
+        if not any(each.get("name") == AMD_VISIBLE_DEVICES for each in env):
+            container["env"] = [*env, {"name": AMD_VISIBLE_DEVICES, "value": "void"}]
 
 
 class _Steering(NamedTuple):
@@ -40,6 +78,7 @@ class GpuRequest:
     def __init__(self, item: Item, program: Program, compute: Compute, role: str, pods: int = 1) -> None:
         """`pods` is the number of pods of the role that exchange data."""
         self.item = item
+        self._program = program
         self.cluster = item.cluster
         self.count = compute.gpus
         self.model = gpu_model(program, self.cluster, compute)
@@ -106,9 +145,10 @@ class GpuRequest:
         """Return NVIDIA_VISIBLE_DEVICES: no GPUs, or the devices named in the scheduler's Binding.
 
         With DRA the driver's CDI files select the devices, and set it to `void` too; without avactl's scheduler the
-        device plugin sets it.
+        device plugin sets it. Pods with GPUs of AMD get none of NVIDIA.
         """
-        if not self.count or self.dra:
+        amd = bool(self.pools) and has_amd_gpus(self._program, self.pools[0])
+        if not self.count or self.dra or amd:
             return [{"name": name, "value": value} for name, value in NO_GPUS.items()]
         if self._scheduler and self.pools and self.pools[0].spec.resource_name.startswith("nvidia."):
             return [{"name": VISIBLE_DEVICES, "valueFrom": {"fieldRef": {"fieldPath": DEVICES_FIELD}}}]

@@ -41,6 +41,12 @@ class QuotaExceeded(NamedTuple):
         suffix = "; it can never start with this quota" if never else ""
         return f"quota of team {self.refusals[0].quota}: {parts}{suffix}"
 
+    def rank(self) -> tuple[bool, int, int]:
+        """Return how far the pods are from a start: less is closer."""
+        never = any(each.asked > each.limit for each in self.refusals)
+        lacking = max(each.used + each.asked - each.limit for each in self.refusals)
+        return never, lacking, -max(each.limit for each in self.refusals)
+
     def _describe(self, refusal: QuotaRefusal) -> str:
         if isinstance(refusal.resource, int):
             name, unit, suffix = (("CPUs", 1000, ""), ("memory", 1 << 30, " GiB"))[refusal.resource]
@@ -203,7 +209,7 @@ class TeamUsage(ChangeListener):
         ledger = self.current_ledger()
         models = [model for model in self._tables.state.models if model]
         permitted: list[str] = []
-        first: QuotaExceeded | None = None
+        refused: list[QuotaExceeded] = []
         named = {model for wish in wishes for model in wish.request.models}
         gpus = any(wish.request.gpus for wish in wishes)
         unnamed = gpus and not named and self._has_unknown_models()
@@ -213,9 +219,11 @@ class TeamUsage(ChangeListener):
             exceeded = self._find_exceeded(ledger, wishes, model)
             if exceeded is None:
                 permitted.append(model)
-            first = first or exceeded
+            else:
+                refused.append(exceeded)
         if not permitted:
-            return first, None
+            # Of several models, that which lacks least: not one that the team has no quota of.
+            return min(refused, key=QuotaExceeded.rank, default=None), None
         if named or not gpus or len(permitted) == len(models):
             return None, None
         state = self._tables.state

@@ -140,7 +140,8 @@ class TeamSpec(Model):
         "namespaces.",
     )
     talks_to: list[Name] = Field(
-        default_factory=list, description="Other teams whose pods may reach this team's services."
+        default_factory=list,
+        description="Other teams whose pods may reach this team's services, but not its jobs and workspaces.",
     )
     notify: Notify | None = Field(
         None, description="Who is told of the states of the team's jobs and services, unless they have a `notify`."

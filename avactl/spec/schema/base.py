@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchem
 from pydantic.alias_generators import to_camel
 
 from avactl.contracts import names
+from avactl.contracts.foreign_keys import KEY_DOMAINS, domain_pattern, key_owner
 from avactl.spec.python_files import calls
 from avactl.spec.schema.values import (
     LABEL_KEY_PATTERN,
@@ -42,32 +43,12 @@ class Model(BaseModel):
     )
 
 
-_PREFIX_OWNERS = {
-    GROUP: "avactl",
-    "kubernetes.io": "Kubernetes",
-    "k8s.io": "Kubernetes",
-    "x-k8s.io": "Kubernetes",
-    "argoproj.io": "Argo CD",
-    "fluxcd.io": "Flux",
-    "helm.sh": "Helm",
-    "pulumi.com": "Pulumi",
-    "cni.cncf.io": "network plugins",
-    "iam.amazonaws.com": "the cloud provider",
-}
-"""Domains of labels and annotations whose readers act on them with more rights than the author of a spec: pod security,
-admin access to devices, hooks and ownership of GitOps engines, networks and roles of pods. Subdomains count, too."""
 SAFE_ANNOTATIONS = ("pulumi.com/skipAwait",)
-"""Annotations of these domains that specs may have."""
-
-
-def foreign_key(key: str) -> str:
-    """Return the owner of a label or annotation that specs cannot set; "" if they can."""
-    domain = key.rpartition("/")[0]
-    return next((owner for own, owner in _PREFIX_OWNERS.items() if f".{domain}".endswith(f".{own}")), "")
+"""Annotations of others' domains that specs may have."""
 
 
 def _own_key(key: str, what: str) -> str:
-    owner = foreign_key(key)
+    owner = key_owner(key)
     if owner:
         raise value_error(
             f"{what} `{key}` is set by avactl or {owner}".replace("avactl or avactl", "avactl"),
@@ -88,7 +69,7 @@ def _own_label(key: str) -> str:
 
 def _key_schema(allowed: tuple[str, ...] = (), taken: tuple[str, ...] = ()) -> WithJsonSchema:
     """Return the schema of keys as Kubernetes takes them, without those of others."""
-    own = f"([^/]*\\.)?({'|'.join(map(re.escape, _PREFIX_OWNERS))})/"
+    own = domain_pattern(tuple(domain.name for domain in KEY_DOMAINS))
     but = "".join(f"(?!{re.escape(key)}$)" for key in allowed)
     other = f"(?!({'|'.join(taken)})$)" if taken else ""
     return WithJsonSchema({"type": "string", "pattern": f"^{other}(?!{but}{own}){LABEL_KEY_PATTERN[1:]}"})
@@ -204,7 +185,7 @@ def _env_name(value: str) -> str:
             f"`{value}` is not a variable name: use letters, digits and `_`, and do not begin with a digit",
             f"write `{fixed}`" if fixed.strip("_") else "write a name such as `LOG_LEVEL`",
         )
-    if value in names.GPU_VARIABLES:
+    if names.injects_devices(value):
         raise value_error(
             f"`{value}` makes the container runtime inject devices that the pod was not given",
             "remove it: `gpus` requests GPUs, and CUDA_VISIBLE_DEVICES chooses among them",
@@ -212,7 +193,7 @@ def _env_name(value: str) -> str:
     return value
 
 
-_ENV_PATTERN = f"^(?!({'|'.join(names.GPU_VARIABLES)})$){_ENV_NAME}$"
+_ENV_PATTERN = f"{names.CHOOSING_VARIABLE_PATTERN}|^(?!{names.GPU_VARIABLE_PATTERN[1:]}){_ENV_NAME}$"
 EnvName = Annotated[str, AfterValidator(_env_name), WithJsonSchema({"type": "string", "pattern": _ENV_PATTERN})]
 Env = Annotated[
     dict[EnvName, str | EnvSource],

@@ -7,7 +7,8 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
-from avactl.spec.schema.base import Model, foreign_key
+from avactl.contracts.foreign_keys import key_owner
+from avactl.spec.schema.base import Model
 from avactl.spec.schema.values import Name, label_key, label_value, value_error
 
 _DNS_LABEL = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
@@ -104,7 +105,7 @@ ObjectName = Annotated[
 
 def _annotation_key(value: str) -> str:
     label_key(value, "an annotation key")
-    if foreign_key(value) == "avactl":
+    if key_owner(value) == "avactl":
         raise value_error(f"annotation `{value}` is set by avactl", "remove it")
     return value
 

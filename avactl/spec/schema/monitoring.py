@@ -7,13 +7,14 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
-from avactl.spec.schema.base import Model, SecretKey, foreign_key
+from avactl.contracts.foreign_keys import key_owner
+from avactl.spec.schema.base import Model, SecretKey
 from avactl.spec.schema.values import Duration, label_key, label_value, value_error
 
 
 def _check_label(value: str) -> str:
     label_key(value)
-    if foreign_key(value) == "avactl":
+    if key_owner(value) == "avactl":
         raise value_error(f"label `{value}` is set by avactl", "remove it")
     return value
 

@@ -8,6 +8,7 @@ import sys
 from typing import Literal
 
 import aiohttp
+from yarl import URL
 
 from avactl.apply.reconcile.reporting.report import StepResult
 from avactl.apply.reconcile.source import SourceRevision
@@ -50,13 +51,22 @@ async def set_status(revision: SourceRevision, cluster: str, state: State, text:
     description = visible_text(redact_text(shorten_middle(text, 4096)))[:_MAX_DESCRIPTION]
     status = CommitStatus(revision.commit, f"avactl/{cluster or 'all clusters'}", state, description)
     path, headers, body = forge.status(project, token, status)
+    url = URL(f"{api}{path}", encoded=True)
     async with aiohttp.ClientSession(timeout=_REQUEST_TIMEOUT, trust_env=True) as session:
         for number in range(_MAX_ATTEMPTS):
             try:
-                async with session.post(f"{api}{path}", headers=headers, json=body) as response:
+                # aiohttp would send a GET after some redirects, and GitLab's token to any host.
+                async with session.post(url, headers=headers, json=body, allow_redirects=False) as response:
                     if response.status < 300:
                         return
                     said = f"{response.status} {response.reason}"
+                    if response.status in (307, 308):  # a repository that has moved
+                        target = url.join(URL(response.headers.get("Location", "")))
+                        if target.origin() != url.origin():
+                            said = f"the forge redirects to another origin, {target.origin()}"
+                            break
+                        url = target
+                        continue
                     if response.status < 500 and response.status != 429:
                         break
             except (aiohttp.ClientError, TimeoutError) as error:

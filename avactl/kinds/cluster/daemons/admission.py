@@ -9,15 +9,21 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from avactl.contracts import names
+from avactl.contracts.foreign_keys import domain_pattern, refused_on_pods
 from avactl.contracts.pod_annotations import written_only_by_scheduler
-from avactl.kinds.cluster.daemons import topology
 from avactl.kinds.cluster.daemons.delivery import delivery_account
 from avactl.kinds.cluster.daemons.serving import serving_account
 from avactl.kinds.cluster.priorities import PRIORITIES
 from avactl.kinds.team.allowances import DEFAULT_PRIORITIES, DEFAULT_SERVICE_TYPES
 from avactl.kinds.team.names import RUN_ACCOUNT
 from avactl.program.lowering import k8s
-from avactl.program.lowering.gpu_request import DEVICES_FIELD, VISIBLE_DEVICES
+from avactl.program.lowering.gpu_request import (
+    AMD_VISIBLE_DEVICES,
+    DEVICES_FIELD,
+    VISIBLE_DEVICES,
+    nvidia_pools,
+    uses_amd_gpus,
+)
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
 from avactl.spec.platform.cluster import ClusterSpec
@@ -25,8 +31,10 @@ from avactl.spec.schema.pod_affinity import NODE_TAINTS
 from avactl.spec.schema.pod_settings import LONGEST_GRACE, RUNTIME_PARTS, RUNTIME_PREFIXES
 
 COMPONENT = "admission"
-POLICIES = tuple(f"avactl-team-{what}" for what in ("pods", "annotations", "services", "volumes", "rollouts"))
-PODS, MARKS, SERVICES, VOLUMES, ROLLOUTS = POLICIES
+POLICIES = tuple(
+    f"avactl-team-{what}" for what in ("pods", "annotations", "networks", "services", "volumes", "rollouts")
+)
+PODS, MARKS, NETWORKS, SERVICES, VOLUMES, ROLLOUTS = POLICIES
 _JOB_ACCOUNTS = ("follower", "launcher", "master")
 """Endings of accounts that compiled training jobs have."""
 HARMLESS_PRIORITY = 1000
@@ -71,6 +79,7 @@ def admission_policies(item: Item[ClusterSpec], program: Program) -> list[Manife
             "object.metadata.?labels != oldObject.metadata.?labels",
             _annotation_rules(),
         ),
+        *_build_networks(item, workloads),
         *_build_policy(
             item, SERVICES, [_build_resources("", ["services"])], "object.spec != oldObject.spec", _SERVICE_RULES
         ),
@@ -83,6 +92,32 @@ def admission_policies(item: Item[ClusterSpec], program: Program) -> list[Manife
         ),
         *_build_rollouts(item),
     ]
+
+
+def _build_networks(item: Item[ClusterSpec], workloads: list[Body]) -> list[Manifest]:
+    """Return the policy on annotations of pods that choose networks and cloud roles.
+
+    Templates are checked, too: the pods are created by controllers, which also create those of specs. Network plugins,
+    which annotate pods, may write the status of pods, and members may not.
+    """
+    before = f"(request.operation == 'UPDATE' ? {_POD_NOTES.format('oldObject')} : {{}})"
+    status = "authorizer.group('').resource('pods').subresource('status').namespace(request.namespace)"
+    foreign = f"k.matches('^{domain_pattern(refused_on_pods())}')"
+    rule = AdmissionRule(
+        "network-annotations",
+        f"variables.platform || {status}.check('patch').allowed() || "
+        f"(variables.notes.all(k, !{foreign} || variables.notes[k] == variables.before[?k].orValue('')) && "
+        f"variables.before.all(k, !{foreign} || k in variables.notes))",
+        "annotations of network plugins and cloud roles take a pod out of the team's network and rights, and only the "
+        f"platform sets them; remove those of {', '.join(refused_on_pods())}",
+    )
+    variables = {
+        "platform": _rule_variables(item)["platform"],
+        "notes": _POD_NOTES.format("object"),
+        "before": before,
+    }
+    changed = f"{_POD_NOTES.format('object')} != {_POD_NOTES.format('oldObject')}"
+    return _build_policy(item, NETWORKS, workloads, changed, [rule], variables)
 
 
 def _rule_variables(item: Item[ClusterSpec]) -> dict[str, str]:
@@ -160,6 +195,13 @@ POD = (
     "dyn({0}).spec.jobTemplate.spec.template.spec : dyn({0}).spec.template.spec)"
 )
 """The pod of any workload. `dyn`, because the types of the workloads differ."""
+_POD_NOTES = (
+    "(request.resource.resource == 'pods' ? dyn({0}).metadata.?annotations.orValue({{}}) : "
+    "request.resource.resource == 'cronjobs' ? "
+    "dyn({0}).spec.jobTemplate.spec.template.?metadata.?annotations.orValue({{}}) : "
+    "dyn({0}).spec.template.?metadata.?annotations.orValue({{}}))"
+)
+"""Annotations of the pods of any workload."""
 _IS_PLATFORM = (
     "authorizer.group('rbac.authorization.k8s.io').resource('rolebindings').namespace(request.namespace)"
     ".check('create').allowed() || request.userInfo.username == 'system:kube-controller-manager' || "
@@ -279,11 +321,13 @@ def _pod_rules(item: Item[ClusterSpec], program: Program) -> list[AdmissionRule]
         ),
         AdmissionRule(
             "gpu-variables",
-            f"variables.containers.all(c, c.?env.orValue([]).all(e, !(e.name in {cel_strings(names.GPU_VARIABLES)}) || "
+            f"variables.containers.all(c, c.?env.orValue([]).all(e, !e.name.matches('{names.GPU_VARIABLE_PATTERN}') || "
+            f"e.name.matches('{names.CHOOSING_VARIABLE_PATTERN}') || "
             f"e.?value.orValue('') == 'void' || (e.name == '{VISIBLE_DEVICES}' && "
             f'e.?valueFrom.?fieldRef.?fieldPath.orValue("") == "{DEVICES_FIELD}")))',
             f"the variable makes the container runtime inject devices; set {VISIBLE_DEVICES} to `void`, or by "
-            f"`fieldRef` to {DEVICES_FIELD}, and remove the others: {', '.join(names.GPU_VARIABLES[1:])}",
+            f"`fieldRef` to {DEVICES_FIELD}, and remove the others: {', '.join(names.GPU_VARIABLES[1:])} and other "
+            "vendors' *_VISIBLE_DEVICES",
         ),
     ]
     if copiers := _template_copiers(item):
@@ -321,28 +365,39 @@ def _pod_rules(item: Item[ClusterSpec], program: Program) -> list[AdmissionRule]
 
 
 def _image_rules(item: Item[ClusterSpec], program: Program) -> list[AdmissionRule]:
-    """Rules for clusters with NVIDIA GPUs, where CUDA images ask for all GPUs of the machine, unless the pod says
-    otherwise. A container that gets its GPUs from the device plugin alone is not to say so: the plugin does."""
-    pools = topology.nvidia_pools(item, program)
+    """Rules for clusters with GPUs of NVIDIA or AMD, whose images ask for all GPUs of the machine, unless the pod says
+    otherwise. A container that gets its GPUs from NVIDIA's device plugin alone is not to say so: the plugin does."""
+    rules = []
+    pools = nvidia_pools(program, item.name)
+    if uses_amd_gpus(program, item.name):
+        rules.append(
+            AdmissionRule(
+                "gpu-visibility",
+                f"variables.containers.all(c, {_sets(AMD_VISIBLE_DEVICES)})",
+                f"images can ask for all GPUs of a machine; set {AMD_VISIBLE_DEVICES} to `void` in each container, "
+                "also in those that request GPUs: AMD's device plugin does not need it",
+            )
+        )
     if not pools:
-        return []
-    says = f"c.?env.orValue([]).exists(e, e.name == '{VISIBLE_DEVICES}')"
+        return rules
+    says = _sets(VISIBLE_DEVICES)
     required = AdmissionRule(
         "gpu-visibility",
         f"variables.containers.all(c, {says})",
         f"images can ask for all GPUs of a machine; set {VISIBLE_DEVICES} to `void` in each container, or by "
-        f"`fieldRef` to {DEVICES_FIELD} in those that request GPUs",
+        f"`fieldRef` to {DEVICES_FIELD} in those that request GPUs of NVIDIA",
     )
     plugin = tuple(sorted({pool.spec.resource_name for pool in pools if pool.spec.allocation != "dra"}))
     if item.spec.daemons.scheduler or not plugin:
-        return [required]
+        return [*rules, required]
     requests = f"c.?resources.?limits.orValue({{}}).exists(r, r in {cel_strings(plugin)})"
     prefix = "f.?prefix.orValue('')"
     return [
+        *rules,
         required._replace(
             expression=f"variables.containers.all(c, {says} || {requests})",
             message=f"images can ask for all GPUs of a machine; set {VISIBLE_DEVICES} to `void` in each container that "
-            "requests no GPUs",
+            "requests no GPUs of NVIDIA",
         ),
         AdmissionRule(
             "gpu-env-from",
@@ -351,6 +406,11 @@ def _image_rules(item: Item[ClusterSpec], program: Program) -> list[AdmissionRul
             f"`envFrom` can set {VISIBLE_DEVICES}; give it a `prefix` in containers that request GPUs, or use `env`",
         ),
     ]
+
+
+def _sets(variable: str) -> str:
+    """CEL: the container `c` sets the variable, which `envFrom` and images then do not."""
+    return f"c.?env.orValue([]).exists(e, e.name == '{variable}')"
 
 
 def _keeps_entries(field: str) -> str:

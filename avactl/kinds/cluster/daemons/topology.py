@@ -7,6 +7,7 @@ from typing import Any
 from avactl.contracts import names
 from avactl.kinds.cluster.daemons import rbac
 from avactl.program.lowering import k8s
+from avactl.program.lowering.gpu_request import nvidia_pools
 from avactl.program.lowering.pods import build_resources, container_security, pod_security
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
@@ -36,18 +37,9 @@ _KEPT_STATUS = (
 """Fields of a node's status besides its conditions. Source: k8s.io/api/core/v1, NodeStatus."""
 
 
-def nvidia_pools(item: Item[ClusterSpec], program: Program) -> list[Item[NodePoolSpec]]:
-    """Pools whose machines have NVIDIA GPUs."""
-    return [
-        pool
-        for pool in program.pools(item.name)
-        if program.machine(pool).gpus.count and not pool.spec.resource_name.startswith("amd.com/")
-    ]
-
-
 def daemon_sets(item: Item[ClusterSpec], program: Program, priority: str) -> list[Manifest]:
     """Return the DaemonSet of each pool, its service account, RBAC, and the admission policy that limits it."""
-    made = [_daemon_set(item, program, pool, priority) for pool in nvidia_pools(item, program)]
+    made = [_daemon_set(item, program, pool, priority) for pool in nvidia_pools(program, item.name)]
     if not made:
         return []
     system = item.spec.system_namespace

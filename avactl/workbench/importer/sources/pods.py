@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from avactl.base.quantity import parse_quantity
-from avactl.contracts.names import GPU_RESOURCES, GPU_VARIABLES
+from avactl.contracts.foreign_keys import key_owner
+from avactl.contracts.names import GPU_RESOURCES, injects_devices
 from avactl.diagnostics.secrets import looks_secret
 from avactl.spec.documents.document import Path
-from avactl.spec.schema.base import foreign_key
 from avactl.workbench.importer.cleaning import clean_pod, default_pull
 from avactl.workbench.importer.gpus import gpu_model
 from avactl.workbench.importer.model import Body, ImportReader, spec_name
@@ -177,7 +177,7 @@ def _read_metadata(reader: ImportReader, path: Path, metadata: Body, pod: Pod) -
     for group in ("labels", "annotations"):
         kept = {}
         for key in metadata.get(group) or {}:
-            owner = foreign_key(key)
+            owner = key_owner(key)
             if owner == "Kubernetes" and key.startswith("app.kubernetes.io/"):
                 reader.take(*path, group, key)  # avactl sets them for each spec
             elif owner:
@@ -216,7 +216,7 @@ def _read_env(reader: ImportReader, path: Path, container: Body, paths: dict[Pat
             continue
         place, name, source = (*path, "env", index), entry["name"], entry.get("valueFrom") or {}
         paths[*to, name] = place
-        if name in GPU_VARIABLES:
+        if injects_devices(name):
             reader.lose(
                 place,
                 "the container runtime would inject devices that the pod was not given",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from avactl.spec.schema.base import foreign_key
+from avactl.contracts.foreign_keys import key_owner
 from avactl.workbench.importer.model import Body, GivenValue, ImportedSpec, ImportReader
 from avactl.workbench.importer.sources.context import Context
 from avactl.workbench.importer.sources.jobs import take_common
@@ -81,12 +81,12 @@ def _namespace_entry(spec: ImportedSpec, name: str, given: GivenValue | None) ->
             f"{said}; namespaces of teams have at most `baseline`",
             "check `avactl diff`, and move privileged pods to a namespace of the platform",
         )
-    kept = {key: value for key, value in labels.items() if not foreign_key(key) and key != "name"}
+    kept = {key: value for key, value in labels.items() if not key_owner(key) and key != "name"}
     if kept:
         made["labels"] = kept
     for key in labels:
-        if foreign_key(key) and key not in (_PSS_LABEL, "kubernetes.io/metadata.name") and "pod-security" not in key:
-            reader.lose(("metadata", "labels", key), f"it belongs to {foreign_key(key)}", "")
+        if key_owner(key) and key not in (_PSS_LABEL, "kubernetes.io/metadata.name") and "pod-security" not in key:
+            reader.lose(("metadata", "labels", key), f"it belongs to {key_owner(key)}", "")
     for key in given.get("metadata", "annotations") or ():
         reader.lose(("metadata", "annotations", key), "namespaces of teams have no further annotations", "")
     reader.note(

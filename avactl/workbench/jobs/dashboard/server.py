@@ -93,7 +93,7 @@ class Dashboard:
             # A name of another site that resolves to loopback (DNS rebinding).
             return web.Response(status=421, text="this is not the host of the dashboard\n")
         if self._is_token(request.query.get("token", "")):
-            answer = web.Response(status=303, headers={"Location": f"/{request.path.lstrip('/')}"})
+            answer = web.Response(status=303, headers={"Location": f"/{request.rel_url.raw_path.lstrip('/')}"})
             answer.set_cookie(self._cookie, self._token, httponly=True, samesite="Strict", path="/")
             return answer
         if self._is_token(request.cookies.get(self._cookie, "")) or request.path[1:] in _STATIC_FILES:
@@ -103,7 +103,8 @@ class Dashboard:
         )
 
     def _is_token(self, text: str) -> bool:
-        return hmac.compare_digest(text.encode(), self._token.encode())
+        # The bytes of a header that are not UTF-8 are surrogates.
+        return hmac.compare_digest(text.encode(errors="surrogateescape"), self._token.encode())
 
     # -- pages -------------------------------------------------------------------------------------------------------
 
