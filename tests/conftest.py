@@ -11,7 +11,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-pytest_plugins = ["tests.cluster_fixtures", "tests.alluxio_fixtures", "tests.cli.running", "tests.skips"]
+pytest_plugins = ["tests.cluster_fixtures", "tests.alluxio_fixtures", "tests.cli.running", "tests.cpu", "tests.skips"]
 
 os.environ["AVACTL_DEBUG"] = "1"  # a defect shows its traceback
 os.environ["AVACTL_SOURCE"] = "work-tree"  # in pipelines too: tests write files that they do not commit

@@ -24,6 +24,15 @@ class Gvk(NamedTuple):
         return f"{self.kind} ({self.api_version})"
 
 
+def defined_kinds(definition: Mapping[str, Any]) -> set[Gvk]:
+    """Return the kinds that a CustomResourceDefinition makes the API server serve; none for a malformed one."""
+    match definition.get("spec"):
+        case {"group": str(group), "names": {"kind": str(kind)}, "versions": list(versions)}:
+            served = (each for each in versions if isinstance(each, dict) and "name" in each and each.get("served"))
+            return {Gvk(f"{group}/{each['name']}", kind) for each in served}
+    return set()
+
+
 class ObjectKey(NamedTuple):
     """Identity of an object in one cluster. Excludes the API version, which may change."""
 

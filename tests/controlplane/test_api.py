@@ -25,11 +25,6 @@ def enforce(kube: KubeClient, namespace: str, mode: str, level: str) -> None:
     kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}})
 
 
-def established(definition: dict[str, Any]) -> bool:
-    conditions = definition.get("status", {}).get("conditions") or []
-    return any(item["type"] == "Established" and item["status"] == "True" for item in conditions)
-
-
 def test_second_apply_changes_nothing(kube: KubeClient, namespace: str) -> None:
     first = kube.apply(config_map(namespace, key="value")).body
     second = kube.apply(config_map(namespace, key="value")).body
@@ -114,22 +109,19 @@ def test_discovery_finds_kinds_that_come_later(kube: KubeClient, namespace: str)
     schema = {"type": "object", "properties": {"spec": {"type": "object", "properties": {"size": {"type": "integer"}}}}}
     version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
     names = {"plural": "widgets", "singular": "widget", "kind": "Widget"}
-    kube.apply(
-        {
-            "apiVersion": "apiextensions.k8s.io/v1",
-            "kind": "CustomResourceDefinition",
-            "metadata": {"name": "widgets.test.avactl.dev"},
-            "spec": {"group": "test.avactl.dev", "scope": "Namespaced", "names": names, "versions": [version]},
-        }
-    )
-    crd = ("apiextensions.k8s.io/v1", "CustomResourceDefinition", "widgets.test.avactl.dev")
+    definition: dict[str, Any] = {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": "widgets.test.avactl.dev"},
+        "spec": {"group": "test.avactl.dev", "scope": "Namespaced", "names": names, "versions": [version]},
+    }
     try:
-        kube.wait_for(*crd, until=established)
+        kube.define(definition)
         metadata = {"name": "w", "namespace": namespace}
         widget = {"apiVersion": "test.avactl.dev/v1", "kind": "Widget", "metadata": metadata, "spec": {"size": 1}}
         assert kube.apply(widget).body["spec"] == {"size": 1}
     finally:
-        kube.delete(*crd)
+        kube.delete(definition["apiVersion"], definition["kind"], "widgets.test.avactl.dev")
 
 
 def _may_list(client: KubeClient, namespace: str) -> bool:

@@ -8,7 +8,6 @@ import shlex
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -74,11 +73,6 @@ class Platform:
             self.kube.create({**kind, "metadata": {"name": name}, "spec": spec})
 
 
-def _established(found: dict[str, Any] | None) -> bool:
-    conditions = ((found or {}).get("status") or {}).get("conditions") or ()
-    return any(each["type"] == "Established" and each["status"] == "True" for each in conditions)
-
-
 @pytest.fixture
 def platform(new_plane: Callable[..., ControlPlane], avactl: Run, tmp_path: Path) -> Platform:
     plane = new_plane(users={"viewer": ()})
@@ -107,10 +101,7 @@ def test_remedies_lead_to_a_cluster_that_lacks_nothing(platform: Platform, golde
             ],
         },
     }
-    platform.kube.create(definition)
-    platform.kube.wait_for(
-        "apiextensions.k8s.io/v1", "CustomResourceDefinition", "computedomains.resource.nvidia.com", until=_established
-    )
+    platform.kube.define(definition)
     define_routes(platform.kube)
     define_monitoring(platform.kube)
     storage = {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "provisioner": "topolvm.io"}

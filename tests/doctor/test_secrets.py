@@ -8,8 +8,9 @@ from typing import Any
 import yaml
 
 from avactl import compile_tree
-from avactl.apply.doctor.needs import NeededClaim, claims_of, defined_by
+from avactl.apply.doctor.needs import NeededClaim, claims_of
 from avactl.apply.doctor.secrets import SecretReference, made_by, needed_secrets, secret_references
+from avactl.base.object_identity import defined_kinds
 from avactl.spec.repository.tree import DirTree
 from tests.cli.running import Run, write
 
@@ -119,9 +120,9 @@ def test_of_objects_of_any_shape() -> None:
         return set(secret_references(yaml.safe_load(text)))
 
     definition = "{kind: CustomResourceDefinition, metadata: {name: x}, spec: {group: g, names: {kind: K}, VERSIONS}}"
-    whole = yaml.safe_load(definition.replace("VERSIONS", "versions: [{name: v1}, {name: v2}, null]"))
-    assert defined_by(whole) == {("g/v1", "K"), ("g/v2", "K")}
-    assert defined_by({"spec": None}) == set()
+    whole = yaml.safe_load(definition.replace("VERSIONS", "versions: [{name: v1, served: true}, {name: v2}, null]"))
+    assert defined_kinds(whole) == {("g/v1", "K")}
+    assert defined_kinds({"spec": None}) == set()
     schema = "{properties: {containers: {type: array}, volumes: {type: array}, secretRef: {name: x}}}"
     assert found(f"{{kind: CustomResourceDefinition, metadata: {{name: x}}, spec: {schema}}}") == set()
     odd = """

@@ -56,6 +56,25 @@ spec:
   command: [python, train.py]
   workers: {gpus: 1, cpu: "4", memory: 16Gi}
 """
+WIDGETS = """\
+apiVersion: avactl.dev/v1
+kind: KubernetesObjects
+metadata: {name: widgets}
+spec:
+  namespace: NAME-vision
+  objects:
+    - apiVersion: apiextensions.k8s.io/v1
+      kind: CustomResourceDefinition
+      metadata: {name: widgets.NAME.example.com}
+      spec:
+        group: NAME.example.com
+        scope: Namespaced
+        names: {plural: widgets, singular: widget, kind: Widget}
+        versions:
+          - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, properties: SPEC}}}
+    - {apiVersion: NAME.example.com/v1, kind: Widget, metadata: {name: one}, spec: {}}
+"""
+WIDGETS = WIDGETS.replace("SPEC", "{spec: {type: object}}")
 
 
 def job(policy: str = "retain", change: str = "replace") -> str:
@@ -369,6 +388,24 @@ def until_restricted(world: World, token: str) -> None:
             return ""
 
         wait_until(lambda: "may only write in namespaces of avactl" in refusal(), details=refusal)
+
+
+def test_a_new_kind_is_waited_for_until_discovery_lists_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is established a moment before, and its objects are of the next wave."""
+    discover, late = ObjectClient._discover, iter(range(3))
+
+    async def discover_late(client: ObjectClient, api_version: str) -> None:
+        await discover(client, api_version)
+        if client._served[api_version].keys() & {"Widget"} and next(late, None) is not None:
+            del client._served[api_version]
+
+    monkeypatch.setattr(ObjectClient, "_discover", discover_late)
+    # The account of mode builtin may not write definitions.
+    specs = world.specs(WIDGETS.replace("NAME", world.name)).replace("mode: builtin", "mode: files")
+    world.commit({"platform.yaml": specs})
+    result = world.once()
+    assert result.complete, as_text(result, False)
+    assert world.kube.get(f"{world.name}.example.com/v1", "Widget", "one", f"{world.name}-vision")["spec"] == {}
 
 
 def test_the_compiled_account_can_do_the_whole_job(world: World) -> None:

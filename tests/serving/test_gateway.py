@@ -25,7 +25,7 @@ def test_weights_follow_the_steps_and_the_stable_version_keeps_its_pods(world: W
     seen: list[dict[str, int]] = []
 
     def done() -> bool:
-        weights, ready = world.weights(), world.ready()
+        (weights,), ready = world.weights_and_ready("HTTPRoute")
         if weights not in seen:
             seen.append(weights)
         assert weights.get("2", 0) == 0 or ready.get("2", 0) >= 1, "requests before pods"
@@ -60,7 +60,7 @@ def test_requests_return_before_the_new_version_stops(world: World) -> None:
     assert world.ready() == {"1": 4, "2": 1}
 
     def back() -> bool:
-        weights, ready = world.weights(), world.ready()
+        (weights,), ready = world.weights_and_ready("HTTPRoute")
         assert ready["1"] == 4
         assert weights.get("2", 0) == 0 or ready.get("2") == 1
         return world.settled("1") and weights == {"1": 100}
@@ -101,7 +101,7 @@ def test_in_place_behind_a_gateway(world: World) -> None:
     world.until(lambda: used() == "4")
 
     def done() -> bool:
-        weights, ready = world.weights(), world.ready()
+        (weights,), ready = world.weights_and_ready("HTTPRoute")
         assert all(ready.get(version) for version, weight in weights.items() if weight), (weights, ready)
         assert sum(ready.values()) >= 3
         return world.settled("2") and weights == {"2": 100}

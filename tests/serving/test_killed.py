@@ -46,10 +46,11 @@ def killed(world: World, kills: int, seed: int) -> None:
             world.start()
             ends = time.monotonic() + order.uniform(0.8, 3.0)
             while time.monotonic() < ends:
-                weights, ready = [world.weights(kind) for kind in KINDS], world.ready()
+                weights, ready = world.weights_and_ready(*KINDS)
                 served = {each for found in weights for each, weight in found.items() if weight}
                 assert all(ready.get(each) for each in served), (weights, ready)
                 assert sum(ready.values()) >= 4
+                time.sleep(0.05)
         world.until(ended)
         # Nothing is left of the other version, and it is the last outcome that the state tells.
 

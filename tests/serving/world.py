@@ -80,7 +80,23 @@ class World:
 
     def weights(self, kind: str = "HTTPRoute") -> dict[str, int]:
         """Return the weights of a route by the version of the model; {} before the daemon has set them."""
-        route = self.kube.find(ROUTES, kind, "web-rollout", self.team)
+        return self._weights_of(self._route(kind))
+
+    def weights_and_ready(self, *kinds: str) -> tuple[list[dict[str, int]], dict[str, int]]:
+        """Return the weights of routes, and the pods that are ready while the routes have them.
+
+        The daemon may change a route between two reads: then the pods tell nothing about the weights read before.
+        """
+        while True:
+            routes = [self._route(kind) for kind in kinds]
+            weights, ready = [self._weights_of(route) for route in routes], self.ready()
+            if list(map(_version, routes)) == [_version(self._route(kind)) for kind in kinds]:
+                return weights, ready
+
+    def _route(self, kind: str) -> dict[str, Any] | None:
+        return self.kube.find(ROUTES, kind, "web-rollout", self.team)
+
+    def _weights_of(self, route: dict[str, Any] | None) -> dict[str, int]:
         names = {each["metadata"]["name"]: version for version, each in self.sets().items()}
         refs = (route["spec"].get("rules") or [{}])[0].get("backendRefs", ()) if route else ()
         return {names.get(ref["name"], ref["name"]): ref["weight"] for ref in refs}
@@ -200,6 +216,10 @@ spec:
             and state.get("phase", "steady") == "steady"
             and status.get("replicas") == status.get("availableReplicas") == pods
         )
+
+
+def _version(route: dict[str, Any] | None) -> str:
+    return str(route["metadata"]["resourceVersion"]) if route else ""
 
 
 def node(kube: KubeClient, name: str, cpu: str = "64") -> None:

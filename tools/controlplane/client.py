@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import orjson
 
-from avactl.base.object_identity import Gvk
+from avactl.base.object_identity import Gvk, defined_kinds
 from avactl.kube.access import ClusterAccess
 from avactl.kube.client import JSON, MERGE, ApiError, Client
 from avactl.kube.object_client import APPLY, ApiResource, ObjectClient
@@ -179,9 +179,7 @@ class KubeClient(Closing):
     def define(self, definition: Manifest, *, timeout: float = PATIENCE_S) -> None:
         """Apply a CustomResourceDefinition, and wait until discovery lists its kind: later than it is Established."""
         self.apply(definition)
-        spec = definition["spec"]
-        served = [version["name"] for version in spec["versions"] if version["served"]]
-        kinds = [Gvk(f"{spec['group']}/{name}", spec["names"]["kind"]) for name in served]
+        kinds = defined_kinds(definition)
         wait_until(
             lambda: all(map(self._is_served, kinds)),
             f"{definition['metadata']['name']} is served",

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from avactl.apply.doctor.objects import ObjectNeed, needed_objects
 from avactl.apply.doctor.secrets import DEFINITIONS, SecretNeed, needed_secrets
+from avactl.base.object_identity import defined_kinds
 from avactl.compiler import Compilation
 from avactl.contracts.document import load
 from avactl.contracts.names import CONFIG_LABEL, TOPOLOGY_CONFIG
@@ -97,7 +98,7 @@ def needs_of(compilation: Compilation, cluster: str) -> ProgramNeeds:
         needs.kinds.setdefault(kind, set()).add(manifest.namespace)
         needs.users.setdefault(kind, set()).add(user)
         if manifest.kind in DEFINITIONS:
-            needs.defined |= defined_by(manifest.body)
+            needs.defined |= defined_kinds(manifest.body)
             continue
         for key, value in _nested_pairs(manifest.body):
             if key == "image" and isinstance(value, str):
@@ -114,14 +115,6 @@ def needs_of(compilation: Compilation, cluster: str) -> ProgramNeeds:
     needs.secrets = needed_secrets(manifests)
     needs.objects = needed_objects(manifests)
     return needs
-
-
-def defined_by(body: Mapping[str, Any]) -> set[tuple[str, str]]:
-    """Return the API versions and kinds of a CustomResourceDefinition."""
-    match body.get("spec"):
-        case {"group": str(group), "names": {"kind": str(kind)}, "versions": list(versions)}:
-            return {(f"{group}/{each['name']}", kind) for each in versions if isinstance(each, dict) and "name" in each}
-    return set()
 
 
 def _nested_pairs(value: Any) -> Iterator[tuple[str, Any]]:

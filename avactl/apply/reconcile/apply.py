@@ -15,8 +15,8 @@ from avactl.apply.reconcile.diffing import managed_fields
 from avactl.apply.reconcile.diffing.field_policy import Hands
 from avactl.apply.reconcile.diffing.managed_fields import ABSENT
 from avactl.apply.reconcile.diffing.object_diff import Difference, compare
-from avactl.apply.reconcile.health import HealthState, object_health
-from avactl.base.object_identity import Gvk, ObjectKey
+from avactl.apply.reconcile.health import Health, HealthState, object_health
+from avactl.base.object_identity import Gvk, ObjectKey, defined_kinds
 from avactl.change.diff.fields import ListStep, ValueChange
 from avactl.change.diff.model import ABSENT as NOTHING
 from avactl.change.diff.model import Disruption
@@ -124,7 +124,7 @@ class Applier:
             self._pending = {step.key: asyncio.Event() for step in several}
             await asyncio.gather(*map(self._in_turn, several))
             kinds = (step for step in several if step.key.kind == "CustomResourceDefinition" and not step.error)
-            await asyncio.gather(*map(self._wait_established, kinds))
+            await asyncio.gather(*map(self._wait_served, kinds))
         prunes = [step for step in steps if step.action is Action.prune]
         for _, group in groupby(prunes, key=lambda step: step.rank):
             await asyncio.gather(*map(self._delete_pruned, list(group)))
@@ -244,15 +244,18 @@ class Applier:
             why = f", finalizers: {held}" if held else ""
             raise _StillThereError(f"is still being deleted{why}; the next run retries")
 
-    async def _wait_established(self, step: ReconcileStep) -> None:
-        """Wait until a new kind is served."""
+    async def _wait_served(self, step: ReconcileStep) -> None:
+        """Wait until a new kind is established, and discovery lists it: that is a moment later."""
         ends = monotonic() + _ESTABLISHED_TIMEOUT_S
         while not step.error:
             live = await self._api.get(Gvk("apiextensions.k8s.io/v1", "CustomResourceDefinition"), "", step.key.name)
-            if live is not None and object_health(live).state is HealthState.ready:
-                return
+            health = object_health(live) if live is not None else Health(HealthState.failed, "it was deleted")
+            if live is not None and health.state is HealthState.ready:
+                if not await self._api.find_kinds(defined_kinds(live)):
+                    return
+                health = Health(HealthState.progressing, "discovery does not list it")
             if monotonic() > ends:
-                step.error = "the kind is not served yet: " + (object_health(live).reason if live else "it was deleted")
+                step.error = f"the kind is not served yet: {health.reason}"
                 self._failed[step.key] = step.title
                 return
             await asyncio.sleep(_POLL_INTERVAL_S)
