@@ -59,6 +59,7 @@ WORDS = (
     "/mnt/avactl/x",
     "host:80",
     "a" * 40,
+    "0" * 64,
     "sha256:" + "0" * 64,
     "images",
     "commits",

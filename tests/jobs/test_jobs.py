@@ -12,6 +12,7 @@ import subprocess
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import avactl_worker
 import pytest
@@ -122,7 +123,7 @@ def test_what_pods_write_is_shown_and_not_obeyed(lab: Lab) -> None:
     assert re.search(
         r"worker-2 replaced \d+ \w+ ago: 0\.21 of the median speed", lab.avactl("jobs", "-n", NAMESPACE).stdout
     )
-    wrong = [
+    wrong: list[dict[str, Any]] = [
         {"at": "9" * 30},
         {"metric": "x" * 500},
         {"speed": -1e308},
