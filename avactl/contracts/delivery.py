@@ -11,7 +11,6 @@ from avactl.contracts.document import (
     Contract,
     ContractPart,
     Count,
-    JsonObject,
     ObjectName,
     Seconds,
     Text,
@@ -49,6 +48,13 @@ _Texts = Annotated[tuple[Text, ...], Field(max_length=10_000)]
 _ProvenanceKind = Annotated[str, StringConstraints(pattern=r"^(images|commits)\Z")]
 _Provenance = Annotated[str, StringConstraints(pattern=rf"^({IMAGE_DIGEST_PATTERN}|{COMMIT_PATTERN})\Z")]
 """Digest of an image, or commit of code."""
+_Ran = Mapping[_ProvenanceKind, Annotated[list[_Provenance], Field(max_length=MAX_ORIGINS)]]
+"""Images, and commits of the code, that the training ran."""
+MAX_LINEAGE_BYTES = 256 * 1024
+"""What the annotations of an object in Kubernetes may have."""
+_Value = Annotated[str, Field(max_length=MAX_LINEAGE_BYTES)]
+_Location = Annotated[str, Field(max_length=6000)]
+"""A path may have 4,096 bytes, and a URL begins with its store."""
 
 
 class TriggerPlan(ContractPart):
@@ -129,6 +135,58 @@ class DeployPlan(ContractPart):
     """True if the service says by a condition how its rollout ends."""
 
 
+class CodeOrigin(ContractPart):
+    """The repository of the code in the specs."""
+
+    url: _MaybeText
+    ref: _MaybeText
+
+
+class SpecOrigin(ContractPart):
+    """What the specs say of the origin of a version. Versions are published with it."""
+
+    job: _MaybeText | None = absent(None)
+    """Name of the running job, in a pipeline without templates."""
+    datasets: Mapping[_MaybeText, _MaybeText] = {}
+    """Versions of datasets."""
+    image: _MaybeText | None = absent(None)
+    command: tuple[_Value, ...] | None = absent(None)
+    parameters: Mapping[_MaybeText, _Value] | None = absent(None)
+    """Variables."""
+    code: CodeOrigin | None = absent(None)
+
+
+class VersionLineage(SpecOrigin, Contract):
+    """`lineage.json` of a published version, and `AVACTL_LINEAGE` with what is known before it is published."""
+
+    MAX_BYTES = MAX_LINEAGE_BYTES
+    version: Count | None = absent(None)
+    run: Count | None = absent(None)
+    cause: _MaybeText = absent("")
+    """What triggered the run: version of the dataset, commit, or time."""
+    commit: _MaybeText = ""
+    """Commit of the specs at the begin of the run."""
+    ran: _Ran = absent({})
+    source: _Location = absent("")
+    """URL of the directory that the model was copied from."""
+    metrics: Mapping[_MaybeText, float] = {}
+    parent: _MaybeText = ""
+    """The version that was live at the validation."""
+    files: Count | None = absent(None)
+    bytes: Count | None = absent(None)
+    manifest_sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}\Z")] | None = absent(None)
+
+
+class CopiedOutput(Contract):
+    """`origin.json` of a version: which output of a training is copied to it. It is written before the copy."""
+
+    MAX_BYTES = 64 * 1024
+    directory: _Location = Field(validation_alias="from", serialization_alias="from")
+    """URL of the checkpoint directory."""
+    output: _Location
+    """Path of the model below it; empty for all of it."""
+
+
 class PipelinePlan(Contract):
     """`pipeline.json`: the plan of one pipeline."""
 
@@ -148,8 +206,7 @@ class PipelinePlan(Contract):
     """Longest time until the publication, in seconds."""
     retries: Count = 0
     suspended: bool = False
-    lineage: JsonObject
-    """Data, image, code and parameters in the specs, with which versions are published."""
+    lineage: SpecOrigin
 
 
 class RollbackPlan(Contract):
@@ -187,10 +244,9 @@ class PipelineState(Contract):
     """The cause that waits for the end of the active run."""
     commit: _MaybeText = absent("")
     """Commit of the specs at the begin of the run."""
-    origin: JsonObject = absent({})
-    """Data, image, code and parameters in the specs at the begin of the run."""
-    ran: Mapping[_ProvenanceKind, Annotated[list[_Provenance], Field(max_length=MAX_ORIGINS)]] = absent({})
-    """Images, and commits of the code, that the training ran."""
+    origin: SpecOrigin = absent(SpecOrigin())
+    """What the specs say at the begin of the run."""
+    ran: _Ran = absent({})
     output: _MaybeText = absent("")
     """Path of the copied model below the directory of the running job."""
     rejected: _MaybeText = absent("")

@@ -59,6 +59,7 @@ WORDS = (
     "/mnt/avactl/x",
     "host:80",
     "a" * 40,
+    "0" * 64,
     "sha256:" + "0" * 64,
     "images",
     "commits",
@@ -68,6 +69,8 @@ EXAMPLES = {
     "_validate_schedule": st.sampled_from(["once", "admitted", "0 3 * * 1-5", "*/5 * * * *"]),
     "_validate_levels": st.sampled_from(["/a", "/a/b-c/d.e", "/" + "/".join("a" * 16)]),
     "_validate_flushed": st.sampled_from(["/a", "tier:/a/b"]),
+    "_clean_name": st.text(st.characters(codec="utf-8"), max_size=80),
+    "_validate_time": st.sampled_from(["", "2026-01-31T09:30:00Z"]),
     "_validate_numbers": st.dictionaries(st.text(max_size=8), JSON, max_size=3),
 }
 

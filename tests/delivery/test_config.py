@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from avactl.compiler import compile_tree
-from avactl.contracts.delivery import MetricBound, PipelineState
+from avactl.contracts.delivery import MetricBound, PipelineState, SpecOrigin
 from avactl.contracts.document import DocumentError, dump
 from avactl.daemons.delivery.decide import MAX_MESSAGE, PipelineConfig, PipelineJob, Seen, decide
 from avactl.daemons.delivery.plans import read_plan, read_state
@@ -46,7 +46,7 @@ def test_the_plans_of_the_examples() -> None:
     assert (ranker.train, str(ranker)) == (("ranker-train-worker",), "search/ranker")
     stream = read_plan(plans()["ctr"])
     assert (stream.config.trains, stream.trigger.every, stream.config.concurrency) == (False, 1800, "queue")
-    assert (stream.running, ranker.running, stream.lineage["job"]) == (("ctr-stream-worker",), (), "ctr-stream")
+    assert (stream.running, ranker.running, stream.lineage.job) == (("ctr-stream-worker",), (), "ctr-stream")
     assert read_plan(plans()["embeddings"]).target is None
     assert read_plan(plans()["spelling"]).trigger.paths == ("spelling/**", "vocabulary.txt")
 
@@ -95,7 +95,7 @@ def test_states_survive() -> None:
         primed=True,
         queued="v8",
         commit="4f53",
-        origin={"image": "x"},
+        origin=SpecOrigin(image="x"),
         ran={"commits": ["4f53" * 10]},
         output="export/7",
         rejected="4f53 export/6",

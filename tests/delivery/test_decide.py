@@ -81,7 +81,8 @@ def apply(config: PipelineConfig, world: World, action: Action) -> World:
             assert not any(job.status == "running" for _, job in world.jobs), "two steps at the same time"
             if step == "seal":
                 assert run in world.passed, "published without a validation"
-                assert dict(lineage["metrics"]) == {"auc": 0.9}
+                assert lineage is not None
+                assert dict(lineage.metrics) == {"auc": 0.9}
             return world.with_job(step, PipelineJob(run, "running"))
         case RemoveAction(step):
             return world.with_job(step, None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from avactl.contracts.delivery import PipelineState, RollbackPlan, TriggerPlan
+from avactl.contracts.delivery import PipelineState, RollbackPlan, SpecOrigin, TriggerPlan
 from avactl.daemons.delivery.commits.messages import commit_message, proposal_branch, revert_message, rollback_message
 from avactl.daemons.delivery.decide import PipelineConfig
 from avactl.daemons.delivery.plans import DeliveredPipeline, PipelineTarget
@@ -14,7 +14,7 @@ FORGED = "s3://data/1\n\nSigned-off-by: Ann <ann@example.com>\u2028\x1b[31m[skip
 def pipeline(team: str, name: str) -> DeliveredPipeline:
     config = PipelineConfig("s3://data")
     return DeliveredPipeline(
-        name, team, team, TriggerPlan(kind="schedule"), (), (), "a", "b", "c", (), TARGET, {}, config
+        name, team, team, TriggerPlan(kind="schedule"), (), (), "a", "b", "c", (), TARGET, SpecOrigin(), config
     )
 
 

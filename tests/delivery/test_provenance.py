@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from avactl.contracts.delivery import MAX_ORIGINS, PipelineState
+from avactl.contracts.delivery import MAX_ORIGINS, PipelineState, SpecOrigin
 from avactl.contracts.document import dump, load
-from avactl.daemons.delivery.decide import PipelineConfig, PipelineJob, Seen, Step, decide
+from avactl.daemons.delivery.decide import PipelineConfig, PipelineJob, Seen, Start, Step, decide
 from avactl.daemons.delivery.jobs import Jobs
 from avactl.daemons.delivery.plans import DeliveredPipeline, read_plan
 from avactl.daemons.delivery.provenance import provenance_of
@@ -153,16 +153,17 @@ def test_a_repetition_writes_the_same_lineage() -> None:
     """What ran is kept when the training ends: later its pods may be gone."""
     config, ran = PipelineConfig("s3://models"), {"images": [f"sha256:{A}"], "commits": [COMMIT]}
     begun = PipelineState(
-        phase="training", run=1, primed=True, handled="v1", begun=1.0, since=1.0, origin={"image": "train:v1"}
+        phase="training", run=1, primed=True, handled="v1", begun=1.0, since=1.0, origin=SpecOrigin(image="train:v1")
     )
     state = decide(config, begun, Seen("v1", jobs={"train": PipelineJob(1, "succeeded", "", ran)}), 2.0).state
     assert (state.phase, state.ran) == ("staging", ran)
     sealing = state.replace(phase="sealing", metrics={"auc": 0.9})
     later: list[Mapping[Step, PipelineJob]] = [{}, {"train": PipelineJob(1, "succeeded")}]
     plans = [decide(config, sealing, Seen("v1", jobs=jobs), 2.0) for jobs in later]
-    lineages = [plan.actions[0].lineage for plan in plans]  # type: ignore[union-attr]
+    lineages = [start.lineage for plan in plans for start in plan.actions if isinstance(start, Start)]
     assert lineages[0] == lineages[1]
-    assert lineages[0]["ran"] == ran
+    assert lineages[0] is not None
+    assert lineages[0].ran == ran
     # The next run begins without it.
     assert decide(config, state.replace(phase="idle"), Seen("v2"), 3.0).state.ran == {}
 

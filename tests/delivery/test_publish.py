@@ -16,6 +16,8 @@ from typing import Any
 import orjson
 import pytest
 
+from avactl.contracts.delivery import VersionLineage
+from avactl.contracts.document import load
 from avactl.daemons.delivery import publish
 from avactl.datasets.errors import ArgumentError, DatasetError
 from avactl.datasets.stores.opening import open_store
@@ -28,7 +30,7 @@ MODEL = {
     "config.pbtxt": b"name: 'ranker'",
     **{f"1/weights-{number:03}.bin": random.Random(number).randbytes(200_000) for number in range(24)},
 }
-LINEAGE = {"commit": "4f53", "datasets": {"clicks": "week-47"}, "metrics": {"auc": 0.81}, "parent": 3}
+LINEAGE = {"commit": "4f53", "datasets": {"clicks": "week-47"}, "metrics": {"auc": 0.81}, "parent": "3"}
 
 
 def tree(directory: Path) -> dict[str, bytes]:
@@ -50,7 +52,7 @@ def published(directory: Path, version: int, files: dict[str, bytes]) -> Path:
     fill(directory / f"run-{version}", files)
     target = directory / "out" / str(version)
     staged(directory / f"run-{version}", target)
-    publish.seal_version(open_store(str(target)), {"run": version})
+    publish.seal_version(open_store(str(target)), VersionLineage(run=version))
     return target
 
 
@@ -87,10 +89,10 @@ def test_again_is_the_same(tmp_path: Path) -> None:
     fill(tmp_path / "ckpt", MODEL)
     target = tmp_path / "out" / "7"
     first = staged(tmp_path / "ckpt", target)
-    publish.seal_version(open_store(str(target)), LINEAGE)
+    publish.seal_version(open_store(str(target)), load(VersionLineage, json.dumps(LINEAGE)))
     before = tree(target)
     assert staged(tmp_path / "ckpt", target) == first
-    publish.seal_version(open_store(str(target)), LINEAGE)
+    publish.seal_version(open_store(str(target)), load(VersionLineage, json.dumps(LINEAGE)))
     assert tree(target) == before
 
 
@@ -105,22 +107,22 @@ def test_another_content_or_lineage_is_refused(tmp_path: Path) -> None:
         staged(tmp_path / "ckpt", tmp_path / "out" / "8")
     target = published(tmp_path, 9, MODEL)
     with pytest.raises(DatasetError, match="published with another lineage"):
-        publish.seal_version(open_store(str(target)), {"run": 10})
+        publish.seal_version(open_store(str(target)), VersionLineage(run=10))
 
 
 def test_a_version_is_sealed_only_as_staged(tmp_path: Path) -> None:
     fill(tmp_path / "ckpt", MODEL)
     target = tmp_path / "out" / "7"
     with pytest.raises(DatasetError, match=r"has no manifest\.jsonl"):
-        publish.seal_version(open_store(str(target)), LINEAGE)
+        publish.seal_version(open_store(str(target)), load(VersionLineage, json.dumps(LINEAGE)))
     staged(tmp_path / "ckpt", target)
     (target / "1" / "weights-003.bin").write_bytes(b"short")
     with pytest.raises(DatasetError, match=r"weights-003\.bin is not as staged"):
-        publish.seal_version(open_store(str(target)), LINEAGE)
+        publish.seal_version(open_store(str(target)), load(VersionLineage, json.dumps(LINEAGE)))
     (target / "1" / "weights-003.bin").write_bytes(MODEL["1/weights-003.bin"])
     (target / "more.bin").write_bytes(b"x")
     with pytest.raises(DatasetError, match=r"more\.bin is not of this model"):
-        publish.seal_version(open_store(str(target)), LINEAGE)
+        publish.seal_version(open_store(str(target)), load(VersionLineage, json.dumps(LINEAGE)))
     assert not (target / "lineage.json").exists()
 
 
@@ -187,7 +189,7 @@ def test_nothing_newer_is_no_version(tmp_path: Path, avactl: Run) -> None:  # no
     # Not published yet: a validation that failed for another reason is tried again.
     assert avactl(*command, "out/2", "--result", "result").stdout == "out/2: 2 files, 1 B\n"
     assert (tmp_path / "result").read_text() == "copied export/1"
-    publish.seal_version(open_store(str(tmp_path / "out" / "1")), {})
+    publish.seal_version(open_store(str(tmp_path / "out" / "1")), VersionLineage())
     done = avactl(*command, "out/3", "--result", "result")
     assert (done.returncode, "is version 1 already" in done.stdout) == (0, True), done.stderr
     assert (tmp_path / "result").read_text() == "unchanged"
@@ -269,7 +271,7 @@ def test_an_output_that_changes_while_it_is_copied(tmp_path: Path, key: str) -> 
     with pytest.raises(DatasetError, match="changed"):
         publish.stage_version(source, open_store(str(target)), "export/*", "_SUCCESS")
     with pytest.raises(DatasetError, match=r"has no manifest\.jsonl"):
-        publish.seal_version(open_store(str(target)), LINEAGE)
+        publish.seal_version(open_store(str(target)), load(VersionLineage, json.dumps(LINEAGE)))
     if key.endswith("part-2"):  # it is whole now
         assert staged(tmp_path / "ckpt", target, "export/*", "_SUCCESS").files == 4
 
@@ -332,7 +334,7 @@ def test_kill_at_any_point(tmp_path: Path, rounds: int) -> None:
     """Each round ends before another file is opened or gets its name; the result is that of one run."""
     fill(tmp_path / "ckpt", MODEL)
     staged(tmp_path / "ckpt", tmp_path / "whole" / "3")
-    publish.seal_version(open_store(str(tmp_path / "whole" / "3")), LINEAGE)
+    publish.seal_version(open_store(str(tmp_path / "whole" / "3")), load(VersionLineage, json.dumps(LINEAGE)))
     target, rng, killed = tmp_path / "out" / "3", random.Random(rounds), 0
     for _ in range(rounds):
         command = [sys.executable, "-c", KILLED, str(tmp_path / "ckpt"), str(target), str(rng.randint(1, 12))]
@@ -346,7 +348,7 @@ def test_kill_at_any_point(tmp_path: Path, rounds: int) -> None:
         assert model(target) == MODEL
         return
     staged(tmp_path / "ckpt", target)
-    publish.seal_version(open_store(str(target)), LINEAGE)
+    publish.seal_version(open_store(str(target)), load(VersionLineage, json.dumps(LINEAGE)))
     assert model(target) == MODEL
     manifests = [(tmp_path / where / "3" / "manifest.jsonl").read_bytes() for where in ("whole", "out")]
     assert manifests[0].replace(b"/whole/", b"/out/") == manifests[1]
@@ -360,8 +362,8 @@ def test_an_object_store(s3: str, bucket: str) -> None:  # noqa: F811
     for version in (1, 2):
         target = open_store(f"{bucket}/published/{version}", s3)
         assert publish.stage_version(source, target, "export").files == len(files)
-        publish.seal_version(target, LINEAGE)
-        publish.seal_version(target, LINEAGE)
+        publish.seal_version(target, load(VersionLineage, json.dumps(LINEAGE)))
+        publish.seal_version(target, load(VersionLineage, json.dumps(LINEAGE)))
     assert {each.key for each in target.objects()} == {*files, *publish.OWN}
     copied = target.find("1/large.bin")
     assert copied is not None
@@ -372,7 +374,12 @@ def test_an_object_store(s3: str, bucket: str) -> None:  # noqa: F811
 
 @pytest.mark.parametrize(
     ("lineage", "keep", "message"),
-    [("[]", "", "AVACTL_LINEAGE is not a JSON object"), ("{", "", "AVACTL_LINEAGE"), ("{}", "3,x", "--keep-versions")],
+    [
+        ("[]", "", "AVACTL_LINEAGE: it is not an object"),
+        ('{"parent": 3}', "", "`parent` is not a string"),
+        ("{", "", "AVACTL_LINEAGE"),
+        ("{}", "3,x", "--keep-versions"),
+    ],
 )
 def test_bad_input(tmp_path: Path, avactl: Run, lineage: str, keep: str, message: str) -> None:  # noqa: F811
     done = avactl("delivery", "seal", "--to", "out/1", "--keep-versions", keep, AVACTL_LINEAGE=lineage)

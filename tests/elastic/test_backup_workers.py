@@ -18,7 +18,7 @@ from avactl.daemons.elastic.service import MemberSession, Service
 from avactl.daemons.elastic.state.snapshot import dump, load
 from avactl.daemons.elastic.state.store import StateStore
 from avactl.daemons.elastic.status import Summary
-from avactl.workbench.jobs.progress import read
+from avactl.workbench.jobs.progress import read_progress
 from avactl.workbench.jobs.state import TrainingJobState, unusual_conditions
 from tools.elastic import ElasticJob, environment
 from tools.waiting import patience, wait_until
@@ -197,9 +197,9 @@ def test_owners_see_how_many_gradients_were_dropped(tmp_path: Path) -> None:
     store = job.service.store
     restored, _ = load(dump(store.job, store.about(), full=False), 0.0)
     for state in (store.job, restored):
-        progress = read({"annotations": {PROGRESS: Summary("run").text(state)}}, PROGRESS)
+        progress = read_progress({"annotations": {PROGRESS: Summary("run").text(state)}})
         assert progress
-        assert progress.dropped == 1
+        assert progress.master.dropped == 1
         shown = TrainingJobState(
             namespace="research",
             name="net",

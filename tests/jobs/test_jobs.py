@@ -12,6 +12,7 @@ import subprocess
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import avactl_worker
 import pytest
@@ -91,19 +92,16 @@ def test_the_progress_of_an_elastic_job(lab: Lab, tmp_path: Path) -> None:
 def test_what_pods_write_is_shown_and_not_obeyed(lab: Lab) -> None:
     lab.apply(job("odd", "framework: custom, strategy: elastic, workers: {min: 1, max: 2}"))
     run = lab.state("odd", "running")["run"]
-    evil = "\x1b]0;owned\x07" + "x" * 500 + "\n::error::"
-    dataset = {"name": evil, "epochs": 10**30, "size": -5, "metrics": {evil: 1e300, "loss": 0.5}}
+    evil = "\x1b]0;owned\x07" + "x" * 200 + "\n::error::"
+    at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     written = {
         "run": run,
-        "at": "9" * 30,
-        "speed": -1e308,
-        "workers": True,
-        "stragglers": [evil] * 20,
+        "at": at,
+        "stragglers": [evil],
         "slow": 2,
-        "replaced": [{"name": evil, "at": evil, "share": 1e300}] * 9,
-        "datasets": [dataset] * 20,
+        "datasets": [{"name": evil, "metrics": {evil: 0.25, "loss": 0.5}}],
         "metric": evil,
-        "curve": [[1, 2], ["x", None], 7] * 500,
+        "curve": [[1, 2]],
     }
     path = f"/api/v1/namespaces/{NAMESPACE}/configmaps/odd-master"
 
@@ -113,22 +111,32 @@ def test_what_pods_write_is_shown_and_not_obeyed(lab: Lab) -> None:
 
     annotate(json.dumps(written))
     progress = lab.jobs()["odd"]["progress"]
-    assert len(progress["datasets"]) == 8
     assert max(len(each) for each in (progress["metric"], *progress["stragglers"])) <= 63
-    assert progress["datasets"][0]["metrics"] == {"loss": 0.5}
-    assert [(each["at"], each["share"]) for each in progress["replaced"]] == [("", None)] * 4
-    assert max(len(each["name"]) for each in progress["replaced"]) <= 63
-    assert (progress["at"], progress["workers"], progress["curve"][0]) == ("", 0, [1, 2.0])
+    (shown,) = progress["datasets"]
+    assert len(shown["name"]) <= 63
+    assert shown["metrics"]["loss"] == 0.5
     done = lab.avactl("jobs", "-n", NAMESPACE)
     assert done.returncode == 0
     assert "\x1b" not in done.stdout
     assert "\n::error" not in done.stdout
-    at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     annotate(json.dumps({"run": run, "at": at, "replaced": [{"name": "worker-2", "at": at, "share": 0.2149}]}))
     assert re.search(
         r"worker-2 replaced \d+ \w+ ago: 0\.21 of the median speed", lab.avactl("jobs", "-n", NAMESPACE).stdout
     )
-    for text in ("[" * 60_000, "{", '"x"', json.dumps({"run": run, "datasets": [1]}), "null", " " * 100_000):
+    wrong: list[dict[str, Any]] = [
+        {"at": "9" * 30},
+        {"metric": "x" * 500},
+        {"speed": -1e308},
+        {"workers": True},
+        {"stragglers": [evil] * 9},
+        {"replaced": [{"name": evil, "at": evil, "share": 0.5}]},
+        {"datasets": [1]},
+        {"datasets": [{"name": "x", "epochs": 10**30}]},
+        {"datasets": [{"name": "x", "metrics": {"loss": 1e300}}]},
+        {"curve": [["x", None]]},
+    ]
+    texts = ["[" * 60_000, "{", '"x"', "null", " " * 100_000, *(json.dumps({**written, **each}) for each in wrong)]
+    for text in texts:
         annotate(text)
         assert lab.jobs()["odd"]["progress"] is None
     lab.delete("odd")

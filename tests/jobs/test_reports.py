@@ -155,5 +155,5 @@ def test_a_script_that_was_started_again_has_the_speed_since_then() -> None:
     found = merge_progress(None, [told(0, 50), told(10, 90), told(20, 10), told(30, 30)])
     assert found.steps is not None
     assert found.steps.speed == 2.0
-    assert found.curve == [(10, 10.0), (30, 30.0)]
+    assert found.master.curve == ((10, 10.0), (30, 30.0))
     assert merge_progress(None, [told(0, 5), told(0, 5)]).rate == ""

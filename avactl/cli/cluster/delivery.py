@@ -101,28 +101,26 @@ def seal(
     endpoint: Endpoint = "",
 ) -> None:
     """Publish a staged version: write lineage.json, of the JSON object in AVACTL_LINEAGE, and remove old versions."""
-    import orjson
-
+    from avactl.contracts.delivery import VersionLineage
+    from avactl.contracts.document import DocumentError, load
     from avactl.daemons.delivery import publish
     from avactl.datasets.stores.opening import open_store
     from avactl.datasets.text import size_text
 
-    text = os.environ.get("AVACTL_LINEAGE", "") or "{}"
     try:
-        lineage = orjson.loads(text) if len(text) <= publish.MAX_LINEAGE else None
-    except orjson.JSONDecodeError:
-        lineage = None
-    if not isinstance(lineage, dict):
-        exit_with("AVACTL_LINEAGE is not a JSON object", USAGE, 'write e.g. {"commit": "…", "metrics": {}}')
+        lineage = load(VersionLineage, os.environ.get("AVACTL_LINEAGE", "") or "{}")
+    except DocumentError as error:
+        exit_with(f"AVACTL_LINEAGE: {error}", USAGE, 'write e.g. {"commit": "…", "metrics": {}}')
     numbers = [part.strip() for part in keep_versions.split(",") if part.strip()]
     if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in numbers):
         exit_with(f"--keep-versions {keep_versions[:80]} is not a list of numbers", USAGE, "write e.g. `3,7`")
     target = open_store(to, endpoint)
     done = publish.seal_version(target, lineage)
-    print(f"{to}: published, {count_text(done['files'], 'file')}, {size_text(done['bytes'])}")
+    size = size_text(done.bytes or 0)
+    print(f"{to}: published, {count_text(done.files or 0, 'file')}, {size}")
     if keep:
-        directory = to.rstrip("/").rpartition("/")[0]
-        removed = publish.prune_versions(directory, done["version"], keep, frozenset(map(int, numbers)), endpoint)
+        directory, version = to.rstrip("/").rpartition("/")[0], publish.version_of(target)
+        removed = publish.prune_versions(directory, version, keep, frozenset(map(int, numbers)), endpoint)
         if removed:
             print(f"removed: {', '.join(map(str, removed))}")
 

@@ -16,6 +16,7 @@ from avactl.cli.options import Output, OutputFormat
 
 if TYPE_CHECKING:
     from avactl.compiler import Compilation
+    from avactl.contracts.delivery import VersionLineage
     from avactl.daemons.delivery.models import DeliveredModel
 
 Endpoint = Annotated[str, typer.Option(help="URL of an S3 service. Default: AWS_ENDPOINT_URL.")]
@@ -34,7 +35,7 @@ def models(
     from avactl.datasets.errors import DatasetError, ObjectStoreError
 
     chosen = find(compile_specs(path), name)
-    known: list[tuple[DeliveredModel, dict[int, dict[str, Any]]]] = []
+    known: list[tuple[DeliveredModel, dict[int, VersionLineage]]] = []
     failed = ""
     for model in chosen:
         versions = {}

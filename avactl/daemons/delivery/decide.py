@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
-from avactl.contracts.delivery import MAX_KNOWN, MetricBound, PipelineState
+from avactl.contracts.delivery import MAX_KNOWN, MetricBound, PipelineState, SpecOrigin, VersionLineage
 from avactl.daemons.delivery.validation import MetricsError, missed_bounds, parse_metrics
 
 Step = Literal["train", "stage", "validate", "seal"]
@@ -78,7 +78,7 @@ class Seen(NamedTuple):
     """Pull request of the active run: none (yet), open, or closed without a merge."""
     version: str = ""
     """Version of the service's model in the specs."""
-    origin: Mapping[str, Any] = {}
+    origin: SpecOrigin = SpecOrigin()
     """Data, image, code and parameters in the specs."""
 
 
@@ -88,7 +88,8 @@ class Start(NamedTuple):
     step: Step
     run: int
     live: str
-    lineage: Mapping[str, Any]
+    lineage: VersionLineage | None
+    """What a version is published with; None for other steps."""
     rejected: str = ""
     """Output of a running job that would be rejected again."""
 
@@ -263,21 +264,20 @@ def _rejected_output(config: PipelineConfig, state: PipelineState, served: str) 
     return output if not config.trains and terms == _verdict_terms(config, served) else ""
 
 
-def _version_lineage(config: PipelineConfig, state: PipelineState, step: Step) -> Mapping[str, Any]:
+def _version_lineage(config: PipelineConfig, state: PipelineState, step: Step) -> VersionLineage | None:
     """Return what a version is published with: it depends on the state alone, so that a repetition is the same."""
     if step != "seal":
-        return {}
+        return None
     own = state.before.startswith(f"{config.to}/")
-    ran = {"ran": dict(state.ran)} if state.ran else {}
-    return {
-        **state.origin,
-        **ran,
-        "run": state.run,
-        "commit": state.commit,
-        "cause": state.message.removeprefix("for "),
-        "metrics": dict(state.metrics),
-        "parent": state.before.removeprefix(f"{config.to}/") if own else state.before,
-    }
+    return VersionLineage(
+        **state.origin.model_dump(exclude_unset=True),
+        ran=state.ran,
+        run=state.run,
+        commit=state.commit,
+        cause=state.message.removeprefix("for "),
+        metrics=state.metrics,
+        parent=state.before.removeprefix(f"{config.to}/") if own else state.before,
+    )
 
 
 def _judge_candidate(

@@ -6,10 +6,9 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import orjson
-
 from avactl.base.errors import HintedError
 from avactl.contracts import names
+from avactl.contracts.document import dump
 from avactl.contracts.pod_annotations import (
     DEFAULT_CONTAINER,
     KEPT_VERSIONS,
@@ -142,9 +141,9 @@ def _make_job(template: Body, name: str, start: Start, keep: str) -> Body:
     notes = {**(pods["metadata"].get("annotations") or {}), LIVE_URL.name: start.live}
     if REJECTED_OUTPUT.name in notes:
         notes[REJECTED_OUTPUT.name] = start.rejected
-    if start.step == "seal":
+    if start.lineage is not None:
         notes |= {
-            VERSION_LINEAGE.name: orjson.dumps(start.lineage, option=orjson.OPT_SORT_KEYS).decode(),
+            VERSION_LINEAGE.name: dump(start.lineage),
             KEPT_VERSIONS.name: keep,
         }
     labels = {**(pods["metadata"].get("labels") or {}), names.RUN: run}

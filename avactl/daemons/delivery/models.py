@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
-
+from avactl.contracts.delivery import VersionLineage
+from avactl.contracts.document import DocumentError, load
 from avactl.daemons.delivery.plans import PipelineTarget
-from avactl.daemons.delivery.publish import LINEAGE, MAX_LINEAGE, VERSION
+from avactl.daemons.delivery.publish import LINEAGE, VERSION
 from avactl.datasets.stores.opening import open_store
 from avactl.datasets.stores.store import FoundObject
 from avactl.kinds.pipeline.service import deployed_model, service_of, value_paths
@@ -99,13 +99,13 @@ def _served_models(item: Item[ServingDeploymentSpec]) -> Iterator[ServiceModel]:
         yield ServiceModel(item, model.name, (model.url or "").rstrip("/"), tuple(model.live), place)
 
 
-def published_versions(directory: str, endpoint: str = "") -> dict[int, dict[str, Any]]:
+def published_versions(directory: str, endpoint: str = "") -> dict[int, VersionLineage]:
     """Return the lineage of each published version of a directory, the newest last. Raises StoreError, DatasetError."""
     store = open_store(directory, endpoint)
     known: dict[int, FoundObject] = {}
     for each in store.objects():
         number, _, rest = each.key.partition("/")
-        if rest == LINEAGE and VERSION(number) and each.size <= MAX_LINEAGE:
+        if rest == LINEAGE and VERSION(number) and each.size <= VersionLineage.MAX_BYTES:
             known[int(number)] = each
             if len(known) >= MAX_VERSIONS:
                 break
@@ -113,20 +113,19 @@ def published_versions(directory: str, endpoint: str = "") -> dict[int, dict[str
     for version, each in sorted(known.items(), reverse=True):
         # What a team has written is read up to a limit, the newest first: also others list its versions.
         fits = each.size <= left
-        found[version] = _parse_lineage(store.read(each)) if fits else {}
+        found[version] = _parse_lineage(store.read(each)) if fits else VersionLineage()
         left -= each.size if fits else 0
     return dict(sorted(found.items()))
 
 
-def _parse_lineage(content: bytes) -> dict[str, Any]:
+def _parse_lineage(content: bytes) -> VersionLineage:
     try:
-        data = orjson.loads(content)
-    except orjson.JSONDecodeError:
-        return {}
-    return data if isinstance(data, dict) else {}
+        return load(VersionLineage, content)
+    except DocumentError:
+        return VersionLineage()
 
 
-def model_entries(known: Iterable[tuple[DeliveredModel, Mapping[int, Mapping[str, Any]]]]) -> list[dict[str, Any]]:
+def model_entries(known: Iterable[tuple[DeliveredModel, Mapping[int, VersionLineage]]]) -> list[dict[str, Any]]:
     """Return one entry a version, with what it was made from and which services serve it."""
     found = []
     for model, versions in known:
@@ -137,25 +136,24 @@ def model_entries(known: Iterable[tuple[DeliveredModel, Mapping[int, Mapping[str
             for version in (own,) if own in numbers else each.versions:
                 there.setdefault(version, []).append(f"{each}@{each.service.cluster}")
         for version in (*numbers, *(each for each in there if each not in numbers)):
-            lineage = numbers.get(version, {})
-            metrics = lineage.get("metrics")
+            lineage = numbers.get(version, VersionLineage())
             found.append(
                 {
                     "model": str(model),
                     "version": version,
                     "published": version in numbers,
-                    "metrics": metrics if isinstance(metrics, dict) else {},
-                    "cause": str(lineage.get("cause", "")),
-                    "commit": str(lineage.get("commit", "")),
-                    "parent": str(lineage.get("parent", "")),
-                    "datasets": lineage.get("datasets") or {},
-                    "image": str(lineage.get("image", "")),
-                    "job": str(lineage.get("job", "")),
-                    "source": str(lineage.get("source", "")),
-                    "code": lineage.get("code") or {},
-                    "ran": lineage.get("ran") or {},
-                    "files": lineage.get("files"),
-                    "bytes": lineage.get("bytes"),
+                    "metrics": dict(lineage.metrics),
+                    "cause": lineage.cause,
+                    "commit": lineage.commit,
+                    "parent": lineage.parent,
+                    "datasets": dict(lineage.datasets),
+                    "image": lineage.image or "",
+                    "job": lineage.job or "",
+                    "source": lineage.source,
+                    "code": {} if lineage.code is None else lineage.code.model_dump(),
+                    "ran": dict(lineage.ran),
+                    "files": lineage.files,
+                    "bytes": lineage.bytes,
                     "served": there.get(version, []),
                 }
             )

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
-from pydantic import JsonValue
-
-from avactl.contracts.delivery import DeployPlan, PipelinePlan, PipelineState, TriggerPlan
+from avactl.contracts.delivery import DeployPlan, PipelinePlan, PipelineState, SpecOrigin, TriggerPlan
 from avactl.contracts.document import DocumentError, load
 from avactl.daemons.delivery.decide import PipelineConfig
 
@@ -45,7 +42,7 @@ class DeliveredPipeline(NamedTuple):
     declared: tuple[str, ...]
     """URLs below its directory that services declare."""
     target: PipelineTarget | None
-    lineage: Mapping[str, JsonValue]
+    lineage: SpecOrigin
     config: PipelineConfig
 
     def __str__(self) -> str:

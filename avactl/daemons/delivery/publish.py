@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import orjson
+from typing import NamedTuple
 
 from avactl.base.terminal import shorten_middle, visible_text
+from avactl.contracts.delivery import CopiedOutput, VersionLineage
+from avactl.contracts.document import DocumentError, dump, load
 from avactl.datasets.concurrent import in_threads
 from avactl.datasets.errors import ArgumentError, DatasetError
 from avactl.datasets.manifest import ManifestEntry, ManifestProblem, dump_entry, parse_line
@@ -30,9 +30,6 @@ LINEAGE, MANIFEST, ORIGIN, SUMS = "lineage.json", "manifest.jsonl", "origin.json
 OWN = frozenset((LINEAGE, MANIFEST, ORIGIN, SUMS))
 THREADS = 4
 """Files copied at once."""
-MAX_LINEAGE = 256 * 1024
-"""Longest lineage in bytes: that of the annotations of an object in Kubernetes."""
-_MAX_ORIGIN = 8192
 _FIND_NUMBERS = re.compile("[0-9]+").findall
 VERSION = re.compile("[1-9][0-9]{0,8}").fullmatch
 
@@ -126,7 +123,7 @@ def _read_staged(target: Store) -> Staged | None:
     if target.find(MANIFEST) is None:
         return None
     entries, origin = _read_manifest(target), _origin_of(target)
-    return Staged("" if origin is None else origin[1], len(entries), sum(entry.size or 0 for entry in entries))
+    return Staged("" if origin is None else origin.output, len(entries), sum(entry.size or 0 for entry in entries))
 
 
 def _choose_output(
@@ -135,11 +132,11 @@ def _choose_output(
     """Return the output to copy. The choice is written down: a run that goes on after a kill copies the same one."""
     found = _origin_of(target)
     if found is not None:
-        return found[1]
+        return found.output
     chosen = choose(source, output, marker)
     if rejected and chosen == rejected:
         raise RejectedError(f"{source.location.url}/{chosen} was rejected before", "nothing is to be done")
-    origin = orjson.dumps({"from": source.location.url, "output": chosen})
+    origin = dump(CopiedOutput(directory=source.location.url, output=chosen)).encode()
     if versions is not None:
         last = _newest_version(versions, version_of(target))
         known = versions.find(f"{last}/{ORIGIN}") if last else None
@@ -149,18 +146,15 @@ def _choose_output(
     return chosen
 
 
-def _origin_of(target: Store) -> tuple[str, str] | None:
-    """Return the directory and the output that a version is copied from; None if that is not written down yet."""
+def _origin_of(target: Store) -> CopiedOutput | None:
+    """Return what a version is copied from; None if that is not written down yet."""
     found = target.find(ORIGIN)
     if found is None:
         return None
     try:
-        data = orjson.loads(target.read(found)) if found.size <= _MAX_ORIGIN else None
-    except orjson.JSONDecodeError:
-        data = None
-    if not isinstance(data, dict) or not all(isinstance(data.get(key), str) for key in ("from", "output")):
-        raise DatasetError(f"{target.location.url}/{ORIGIN} is damaged", "publish under another number")
-    return data["from"], data["output"]
+        return load(CopiedOutput, target.read(found) if found.size <= CopiedOutput.MAX_BYTES else None)
+    except DocumentError:
+        raise DatasetError(f"{target.location.url}/{ORIGIN} is damaged", "publish under another number") from None
 
 
 def _newest_version(versions: Store, below: int) -> int:
@@ -289,7 +283,7 @@ def _read_manifest(target: Store) -> list[ManifestEntry]:
 # -- seal ----------------------------------------------------------------------------------------------------------
 
 
-def seal_version(target: Store, lineage: Mapping[str, Any]) -> dict[str, Any]:
+def seal_version(target: Store, lineage: VersionLineage) -> VersionLineage:
     """Publish a staged version by its lineage, and return that. Raises DatasetError, StoreError.
 
     It is an error if the version has another lineage already, or if its files are not those that were staged.
@@ -306,15 +300,15 @@ def seal_version(target: Store, lineage: Mapping[str, Any]) -> dict[str, Any]:
         raise _other_content(target, min(sizes))
     manifest = target.find(MANIFEST)
     assert manifest is not None
-    document = {
-        **lineage,
-        **_read_source(target),
-        "version": version,
-        "files": len(entries),
-        "bytes": sum(entry.size or 0 for entry in entries),
-        "manifestSha256": content_digest(target, manifest),
-    }
-    content = orjson.dumps(document, option=orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    origin = _origin_of(target)
+    document = lineage.replace(
+        source=lineage.source if origin is None else f"{origin.directory}/{origin.output}".rstrip("/"),
+        version=version,
+        files=len(entries),
+        bytes=sum(entry.size or 0 for entry in entries),
+        manifest_sha256=content_digest(target, manifest),
+    )
+    content = dump(document, indent=True).encode()
     known = target.find(LINEAGE)
     if known is None:
         target.write(LINEAGE, content)
@@ -323,12 +317,6 @@ def seal_version(target: Store, lineage: Mapping[str, Any]) -> dict[str, Any]:
             f"{target.location} is published with another lineage", "versions never change: publish another run"
         )
     return document
-
-
-def _read_source(target: Store) -> dict[str, str]:
-    """Return where a version was copied from."""
-    origin = _origin_of(target)
-    return {} if origin is None else {"source": "/".join(origin).rstrip("/")}
 
 
 def prune_versions(directory: str, newest: int, keep: int, protected: frozenset[int], endpoint: str = "") -> list[int]:

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from itertools import pairwise
 from statistics import median
 from typing import Any, NamedTuple
 
-import orjson
-
+from avactl.contracts.document import MAX_COUNT, dump
+from avactl.contracts.elastic import (
+    MAX_DATASETS,
+    MAX_METRIC,
+    MAX_METRICS,
+    MAX_REPLACED,
+    MAX_STRAGGLERS,
+    DatasetProgress,
+    ElasticProgress,
+    ReplacedWorker,
+)
 from avactl.daemons.elastic.job import ElasticDataset, JobLedger
 from avactl.daemons.elastic.progress import EpochResult
 from avactl.daemons.elastic.workers import ElasticWorker, speed_shares
@@ -22,20 +32,17 @@ _SPEED_WINDOW_S = 60.0
 """Seconds over which the speed of the job is measured."""
 _MAX_POINTS = 64
 """Points of the curve; when there are more, neighbours are merged."""
-_MAX_DATASETS, _MAX_METRICS, _MAX_STRAGGLERS, _MAX_REPLACED = 8, 8, 8, 4
-"""Entries of the summary, which is an annotation."""
 
 
 def collect_status(job: JobLedger, now: float, lineage: str) -> dict[str, Any]:
     """Return datasets with their progress, and workers with their speed in records per second."""
-    speeds = [worker.speed for worker in job.workers.values() if worker.speed]
-    middle = median(speeds) if speeds else 0.0
+    middle = _median_speed(job.workers.values())
     datasets = [
         {
             "name": each.definition.name,
             "after": each.definition.after,
             "epoch": each.progress.epoch,
-            "epochs": job.datasets.get(each.definition.after, each).definition.epochs,
+            "epochs": _count_epochs(job, each),
             "tasks": each.definition.tasks,
             "done": each.progress.result.tasks,
             "held": len(each.holders),
@@ -76,10 +83,18 @@ def collect_status(job: JobLedger, now: float, lineage: str) -> dict[str, Any]:
 
 def count_stragglers(job: JobLedger) -> int:
     """Return the number of workers that straggle."""
-    workers = job.workers.values()
-    speeds, compared = [worker.speed for worker in workers if worker.speed], speed_shares(workers)
-    middle = median(speeds) if speeds else 0.0
-    return sum(_is_straggler(worker, compared.get(worker.index), middle) for worker in workers)
+    return len(_find_stragglers(job.workers.values()))
+
+
+def _find_stragglers(workers: Collection[ElasticWorker]) -> list[ElasticWorker]:
+    """Return the workers that straggle, in the same order."""
+    middle, compared = _median_speed(workers), speed_shares(workers)
+    return [worker for worker in workers if _is_straggler(worker, compared.get(worker.index), middle)]
+
+
+def _median_speed(workers: Collection[ElasticWorker]) -> float:
+    speeds = [worker.speed for worker in workers if worker.speed]
+    return median(speeds) if speeds else 0.0
 
 
 def _is_straggler(worker: ElasticWorker, share: float | None, middle: float) -> bool:
@@ -146,33 +161,50 @@ class Summary:
         return (after - before) / (ended - began) if ended > began else None
 
     def text(self, job: JobLedger) -> str:
-        """Return the JSON. Times are RFC 3339, speeds records per second."""
-        status = collect_status(job, 0.0, "")
-        slow = [worker["name"] for worker in status["listed"] if worker["straggles"]]
+        """Return the document for the annotation."""
+        workers = sorted(job.workers.values(), key=lambda worker: worker.speed)
+        slow = [worker.name for worker in _find_stragglers(workers)]
         speed = self.speed() if self._samples else None
-        data = {
-            "run": self._run,
-            "at": timestamp(),
-            "complete": status["complete"],
-            "workers": status["workers"],
-            "stragglers": slow[:_MAX_STRAGGLERS],
-            "slow": len(slow),
-            "replaced": status["replaced"][-_MAX_REPLACED:],
-            "dropped": job.gradients.dropped,
-            "speed": None if speed is None else round(speed, 3),
-            "datasets": [
-                {
-                    **{key: each[key] for key in ("name", "after", "epoch", "epochs", "tasks", "done", "held")},
-                    "records": each["records"],
-                    "size": dataset.definition.records,
-                    "metrics": _first_metrics(_latest_metrics(dataset)),
-                }
-                for dataset, each in zip(job.by_number[:_MAX_DATASETS], status["datasets"], strict=False)
-            ],
-            "metric": self._metric,
-            "curve": [[each.records, _round_value(each.total / each.weight)] for each in self._curve],
-        }
-        return orjson.dumps(data).decode()
+        points = ((point.records, _round_value(point.total / point.weight)) for point in self._curve)
+        return dump(
+            ElasticProgress(
+                run=self._run,
+                at=timestamp(),
+                complete=job.complete(),
+                workers=len(workers),
+                stragglers=tuple(slow[:MAX_STRAGGLERS]),
+                slow=len(slow),
+                replaced=tuple(
+                    ReplacedWorker(name=worker.name, at=timestamp(worker.at), share=round(worker.share, 3))
+                    for worker in list(job.told_to_leave)[-MAX_REPLACED:]
+                ),
+                dropped=job.gradients.dropped,
+                speed=None if speed is None else round(speed, 3),
+                datasets=tuple(_summarize_dataset(job, dataset) for dataset in job.by_number[:MAX_DATASETS]),
+                metric=self._metric,
+                curve=tuple((min(records, MAX_COUNT), value) for records, value in points if _is_shown(value)),
+            )
+        )
+
+
+def _summarize_dataset(job: JobLedger, dataset: ElasticDataset) -> DatasetProgress:
+    definition, progress = dataset.definition, dataset.progress
+    return DatasetProgress(
+        name=definition.name,
+        after=definition.after,
+        epoch=progress.epoch,
+        epochs=_count_epochs(job, dataset),
+        tasks=definition.tasks,
+        done=progress.result.tasks,
+        records=min(progress.total_records, MAX_COUNT),
+        size=min(definition.records, MAX_COUNT),
+        metrics=_first_metrics(_latest_metrics(dataset)),
+    )
+
+
+def _count_epochs(job: JobLedger, dataset: ElasticDataset) -> int:
+    """Return the epochs of a dataset, or of the one after whose epochs it is evaluated."""
+    return job.datasets.get(dataset.definition.after, dataset).definition.epochs
 
 
 def _merge_points(one: _Point, other: _Point) -> _Point:
@@ -188,8 +220,13 @@ def _latest_metrics(dataset: ElasticDataset) -> dict[str, float]:
 
 
 def _first_metrics(metrics: dict[str, float]) -> dict[str, float]:
-    chosen = sorted(metrics.items(), key=lambda each: each[0] != "loss")[:_MAX_METRICS]
-    return {name: _round_value(value) for name, value in chosen}
+    shown = {name: _round_value(value) for name, value in metrics.items() if _is_shown(value)}
+    return dict(sorted(shown.items(), key=lambda metric: metric[0] != "loss")[:MAX_METRICS])
+
+
+def _is_shown(value: float) -> bool:
+    """Return False for what a diverging training reports: the sum of finite values need not be finite."""
+    return abs(value) <= MAX_METRIC
 
 
 def _round_value(value: float) -> float:

@@ -11,10 +11,12 @@ from typing import Any
 
 from avactl.contracts.delivery import (
     PLAN_KEY,
+    CodeOrigin,
     DeployPlan,
     MetricBound,
     PipelinePlan,
     PublishPlan,
+    SpecOrigin,
     TrainPlan,
     TriggerPlan,
     ValidationPlan,
@@ -37,7 +39,6 @@ from avactl.kinds.pipeline.workload import mount_lists
 from avactl.kinds.serving.rollout.lower import chosen_strategy
 from avactl.program import dataset_access
 from avactl.program.lowering import k8s
-from avactl.program.lowering.k8s import drop_none
 from avactl.program.manifest import Body, Manifest
 from avactl.program.ownership import Owned
 from avactl.program.program import Item, Program
@@ -186,7 +187,7 @@ def _deploy(item: Item[PipelineSpec], program: Program) -> DeployPlan | None:
     )
 
 
-def _build_lineage(item: Item[PipelineSpec], program: Program) -> Body:
+def _build_lineage(item: Item[PipelineSpec], program: Program) -> SpecOrigin:
     """Return what the compiler knows of the origin of a version: data, image, code and parameters."""
     template = item.spec.train.template
     job = training_job(item, program)
@@ -199,13 +200,13 @@ def _build_lineage(item: Item[PipelineSpec], program: Program) -> Body:
             if version is not None:
                 data[mount.name] = version.name
     code = None if source is None or source.code is None or source.code.git is None else source.code.git
-    return drop_none(
+    return SpecOrigin(
         job=None if job is None else job.spec_name,
         datasets=data,
         image=None if source is None else source.image,
-        command=None if source is None else [*source.command, *source.args],
+        command=None if source is None else (*source.command, *source.args),
         parameters=None
         if source is None
         else {name: value for name, value in source.env.items() if isinstance(value, str)},
-        code=None if code is None else {"url": code.url, "ref": code.ref},
+        code=None if code is None else CodeOrigin(url=code.url, ref=code.ref),
     )

@@ -7,11 +7,12 @@ from collections.abc import Iterable
 from contextlib import aclosing
 from typing import NamedTuple
 
+from avactl.contracts.elastic import ElasticProgress
 from avactl.kube.client import ApiError, Client, UnreachableError
 from avactl.workbench import step_progress
 from avactl.workbench.jobs.log_lines import Cursor
 from avactl.workbench.jobs.members import JobMember
-from avactl.workbench.jobs.progress import JobProgress, without_master
+from avactl.workbench.jobs.progress import JobProgress
 from avactl.workbench.jobs.state import TrainingJobState
 from avactl.workbench.step_progress import StepProgress
 
@@ -41,7 +42,9 @@ class LogReports:
 
     async def read(self, jobs: Iterable[TrainingJobState]) -> None:
         """Read the logs of running jobs without progress of a job master. A log that cannot be read is left out."""
-        wanted = [job for job in jobs if job.state == "running" and (job.progress is None or not job.progress.datasets)]
+        wanted = [
+            job for job in jobs if job.state == "running" and (job.progress is None or not job.progress.master.datasets)
+        ]
         pods = [pod for job in wanted if (pod := job.first) is not None][:_MAX_JOBS]
         tasks = {asyncio.ensure_future(self._read(pod)): pod for pod in pods}
         if not tasks:
@@ -83,9 +86,13 @@ class LogReports:
         """Return the job with what its first pod has printed, if no master has told more."""
         pod = job.first
         told = self._told.get(pod.uid) if pod is not None else None
-        if told is None or (job.progress is not None and job.progress.datasets):
+        if told is None or _has_datasets(job):
             return job
         return job._replace(progress=merge_progress(job.progress, told))
+
+
+def _has_datasets(job: TrainingJobState) -> bool:
+    return job.progress is not None and bool(job.progress.master.datasets)
 
 
 def merge_progress(master: JobProgress | None, told: list[Told]) -> JobProgress:
@@ -101,5 +108,8 @@ def merge_progress(master: JobProgress | None, told: list[Told]) -> JobProgress:
     if last.speed is None and seconds > 0 and steps > 0:
         last = last._replace(speed=steps / seconds)
     metric = last.metric
-    curve = [(each.progress.step, each.progress.metrics[metric]) for each in run if metric in each.progress.metrics]
-    return without_master(master)._replace(steps=last, speed=last.records_per_second, metric=metric, curve=curve)
+    curve = tuple(
+        (each.progress.step, each.progress.metrics[metric]) for each in run if metric in each.progress.metrics
+    )
+    known = ElasticProgress() if master is None else master.master
+    return JobProgress(known.replace(speed=last.records_per_second, metric=metric, curve=curve), last)

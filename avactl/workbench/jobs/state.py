@@ -75,7 +75,7 @@ class TrainingJobState(NamedTuple):
 
     def straggles(self, pod: JobMember) -> bool:
         """Return True if the master says so of a worker in the pod. Workers are named after role and index."""
-        told = self.progress.stragglers if self.progress is not None and not self.over else ()
+        told = self.progress.master.stragglers if self.progress is not None and not self.over else ()
         return any(name == pod.label or name.startswith(f"{pod.label}-") for name in told)
 
     def as_json(self) -> dict[str, Any]:
@@ -84,11 +84,7 @@ class TrainingJobState(NamedTuple):
         data["roles"] = [role._asdict() for role in self.roles]
         data["members"] = [{**asdict(pod), "state": pod.state.value} for pod in self.members]
         if self.progress is not None:
-            derived = {"fraction": self.progress.fraction, "remaining": self.progress.remaining}
-            told = {**self.progress._asdict(), **derived, "loss": self.progress.loss}
-            told["steps"] = None if self.progress.steps is None else self.progress.steps._asdict()
-            told["replaced"] = [each._asdict() for each in self.progress.replaced]
-            data["progress"] = {**told, "datasets": [each._asdict() for each in self.progress.datasets]}
+            data["progress"] = self.progress.as_json()
         return data
 
 
@@ -173,15 +169,18 @@ def unusual_conditions(job: TrainingJobState, now: datetime) -> list[str]:
         found.append(f"{job.failures} failure{'' if job.failures == 1 else 's'} so far")
     if job.state != "running":
         return found
-    if progress is not None and progress.slow:
-        few = ", ".join(progress.stragglers[:2])
-        found.append(f"{progress.slow} straggler{'' if progress.slow == 1 else 's'}: {few}")
-    if progress is not None and progress.replaced:
-        last = progress.replaced[-1]
-        if last.at and last.share is not None and (ago := seconds_since(last.at, now)) < _RECENT_S:
+    if progress is None:
+        return found
+    master = progress.master
+    if master.slow:
+        few = ", ".join(master.stragglers[:2])
+        found.append(f"{master.slow} straggler{'' if master.slow == 1 else 's'}: {few}")
+    if master.replaced:
+        last = master.replaced[-1]
+        if (ago := seconds_since(last.at, now)) < _RECENT_S:
             found.append(f"{last.name} replaced {duration_text(ago)} ago: {last.share:.2f} of the median speed")
-    if progress is not None and progress.dropped:
-        found.append(f"{progress.dropped} gradient{'' if progress.dropped == 1 else 's'} of late workers dropped")
-    if progress is not None and progress.at and (silent := seconds_since(progress.at, now)) > _SILENT_AFTER_S:
+    if master.dropped:
+        found.append(f"{master.dropped} gradient{'' if master.dropped == 1 else 's'} of late workers dropped")
+    if master.at and (silent := seconds_since(master.at, now)) > _SILENT_AFTER_S:
         found.append(f"its master has reported nothing for {silent / 60:.0f} min")
     return found

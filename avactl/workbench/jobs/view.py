@@ -8,12 +8,10 @@ from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
 from avactl.base.object_identity import namespaced_name
-from avactl.contracts import names
 from avactl.kube.client import ApiError, Client, UnreachableError
 from avactl.kube.live_view import LiveView
 from avactl.kube.reflector import Reflector
 from avactl.scheduler.inspection import pod_controllers
-from avactl.workbench.jobs import progress
 from avactl.workbench.jobs.members import (
     COMPONENT,
     INSTANCE,
@@ -24,7 +22,7 @@ from avactl.workbench.jobs.members import (
     make_member,
     role_job,
 )
-from avactl.workbench.jobs.progress import JobProgress
+from avactl.workbench.jobs.progress import JobProgress, read_progress
 from avactl.workbench.jobs.reports import LogReports
 from avactl.workbench.jobs.state import TrainingJobState, assemble_job, sort_jobs
 
@@ -63,7 +61,7 @@ class JobsView(LiveView):
         self.hidden: dict[str, str] = {}
         """Kinds that the API server does not show, and what it says."""
         self._jobs, self._pods = _Kept[RoleJob](role_job), _Kept[JobMember](make_member)
-        self._told = _Kept[JobProgress | None](lambda item: progress.read(item["metadata"], names.PROGRESS))
+        self._told = _Kept[JobProgress | None](lambda item: read_progress(item["metadata"]))
         self._reasons: dict[str, str] = {}
         self._reports: LogReports | None = None
         inside = f"/namespaces/{namespace}" if namespace else ""
@@ -150,7 +148,7 @@ class JobsView(LiveView):
         for (namespace, name), group in parts.items():
             leader = min(group, key=lambda part: (not part.leads, part.role))
             told = self._told.items.get(f"{namespace}/{name}-master")
-            current = told if told is not None and told.run == leader.run else None
+            current = told if told is not None and told.master.run == leader.run else None
             job = assemble_job(group, pods.get((namespace, name), ()), current)
             found.append(job if self._reports is None else self._reports.of(job))
         return found

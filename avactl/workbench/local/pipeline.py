@@ -11,6 +11,8 @@ from typing import Any
 from avactl.base.exit_codes import PROBLEMS
 from avactl.base.terminal import visible_text
 from avactl.contracts import names
+from avactl.contracts.delivery import VersionLineage
+from avactl.contracts.document import DocumentError, dump, load_file
 from avactl.contracts.pod_annotations import LIVE_URL, VERSION_LINEAGE
 from avactl.daemons.delivery.publish import LINEAGE
 from avactl.daemons.delivery.validation import MetricsError, missed_bounds, parse_metrics
@@ -105,7 +107,7 @@ class _PipelineRun:
             labels = {**pods["metadata"]["labels"], names.RUN: str(self.number)}
             notes = {**pods["metadata"]["annotations"], LIVE_URL.name: self.live}
             if VERSION_LINEAGE.name in notes:
-                notes[VERSION_LINEAGE.name] = json.dumps({"run": self.number, "metrics": dict(self._measured)})
+                notes[VERSION_LINEAGE.name] = dump(VersionLineage(run=self.number, metrics=self._measured))
             template = {**pods, "metadata": {**pods["metadata"], "labels": labels, "annotations": notes}}
             body = {
                 "apiVersion": "batch/v1",
@@ -138,9 +140,8 @@ class _PipelineRun:
         return PROBLEMS if missed else 0
 
 
-def _read_metrics(file: Path) -> dict[str, float]:
+def _read_metrics(file: Path) -> Mapping[str, float]:
     try:
-        found = json.loads(file.read_text(encoding="utf-8")).get("metrics", {})
-    except (OSError, ValueError, AttributeError):
+        return load_file(VersionLineage, file).metrics
+    except (OSError, DocumentError):
         return {}
-    return {name: value for name, value in found.items() if type(value) in (int, float)}

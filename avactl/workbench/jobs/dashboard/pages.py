@@ -8,13 +8,14 @@ from datetime import datetime
 from urllib.parse import quote
 
 from avactl.base.terminal import duration_text
+from avactl.contracts.elastic import DatasetProgress
 from avactl.kube.timestamps import seconds_since
 from avactl.scheduler.inspection.usage import TeamLine
 from avactl.workbench.jobs.dashboard.markup import Markup, join_elements, make_element
 from avactl.workbench.jobs.dashboard.plots import draw_plot, draw_sparkline
 from avactl.workbench.jobs.dashboard.source import ClusterSource
 from avactl.workbench.jobs.members import JobMember
-from avactl.workbench.jobs.progress import Data, JobProgress
+from avactl.workbench.jobs.progress import JobProgress
 from avactl.workbench.jobs.state import TrainingJobState, unusual_conditions
 
 _JOBS, _QUEUE, _PODS, _DOTS = 300, 20, 1000, 64
@@ -158,8 +159,8 @@ def _progress_bar(progress: JobProgress) -> Markup:
 def _loss_text(progress: JobProgress) -> Markup:
     if progress.loss is None:
         return Markup("")
-    title = f"{progress.metric}: {progress.loss:.4g}"
-    return join_elements(draw_sparkline(progress.curve, title), make_element("span", f"{progress.loss:.4g}"))
+    title = f"{progress.master.metric}: {progress.loss:.4g}"
+    return join_elements(draw_sparkline(progress.master.curve, title), make_element("span", f"{progress.loss:.4g}"))
 
 
 def _time_left(progress: JobProgress | None) -> str:
@@ -205,9 +206,9 @@ def job_page(job: TrainingJobState, now: datetime) -> Markup:
     ]
     if progress is not None:
         facts += [
-            ("records/s" if progress.speed is not None else "speed", "" if job.over else progress.rate),
+            ("records/s" if progress.master.speed is not None else "speed", "" if job.over else progress.rate),
             ("time left", _time_left(progress) if job.state == "running" else ""),
-            (progress.metric or "loss", "" if progress.loss is None else f"{progress.loss:.4g}"),
+            (progress.master.metric or "loss", "" if progress.loss is None else f"{progress.loss:.4g}"),
         ]
     told = "; ".join(filter(None, (job.why, *unusual_conditions(job, now))))
     shown = [make_element("div", make_element("dt", name), make_element("dd", value)) for name, value in facts if value]
@@ -217,9 +218,10 @@ def job_page(job: TrainingJobState, now: datetime) -> Markup:
         make_element("dl", *shown, cls="facts"),
     ]
     if progress is not None:
-        parts.append(_make_section("Data", _datasets_table(progress.datasets)) if progress.datasets else "")
-        curve = draw_plot(progress.curve, progress.metric)
-        parts.append(_make_section(progress.metric or "loss", curve) if curve else "")
+        master = progress.master
+        parts.append(_make_section("Data", _datasets_table(master.datasets)) if master.datasets else "")
+        curve = draw_plot(master.curve, master.metric)
+        parts.append(_make_section(master.metric or "loss", curve) if curve else "")
     parts.append(_make_section("Pods", _pods_table(job, now)))
     parts.append(
         make_element("p", "Logs: ", make_element("code", f"avactl logs {job.namespace}/{job.name} -f"), cls="soft")
@@ -227,7 +229,7 @@ def job_page(job: TrainingJobState, now: datetime) -> Markup:
     return make_element("main", *parts)
 
 
-def _datasets_table(datasets: list[Data]) -> Markup:
+def _datasets_table(datasets: Iterable[DatasetProgress]) -> Markup:
     names = ("dataset", "tasks of this epoch", "", "epoch", "records", "metrics")
     rows = []
     for data in datasets:
