@@ -11,7 +11,7 @@ import re
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-MOST_CHARACTERS = 4000
+MAX_CHARACTERS = 4000
 _NAMESPACE_LABEL = "namespace"
 _READING_FUNCTIONS = frozenset({"info"})
 """Functions that read series which no selector names."""
@@ -93,8 +93,8 @@ def _read(promql: str) -> tuple[QueryProblem | None, list[Any]]:
     """Return why a query cannot be read, or its selectors."""
     import promql_parser
 
-    if len(promql) > MOST_CHARACTERS:
-        return _invalid_problem(f"longer than {MOST_CHARACTERS} characters", "shorten it"), []
+    if len(promql) > MAX_CHARACTERS:
+        return _invalid_problem(f"longer than {MAX_CHARACTERS} characters", "shorten it"), []
     odd = next((each for each in promql if each == "#" or (not each.isprintable() and each not in "\n\t")), None)
     if odd is not None:
         # The ends of comments and lines are not the same to all parsers.

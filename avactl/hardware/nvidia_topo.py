@@ -28,7 +28,7 @@ from avactl.hardware.topo_matrix import Matrix
 from avactl.hardware.topology import Level
 
 _SWITCH, _SOCKET = ("PIX", "PXB"), ("PIX", "PXB", "PHB", "NODE")
-MOST_SOCKETS = 8
+MAX_SOCKETS = 8
 
 Levels = frozenset[Level]
 SWITCH: Levels = frozenset(("pcieSwitch",))
@@ -221,7 +221,7 @@ def _number_sockets(matrix: Matrix, groups: _Groups, remarks: list[str]) -> list
         one = len({a.cpus for a in matrix.affinities}) == 1
         if one and len(roots) == count and not any(len(_parse_numbers(a.numa)) > 1 for a in matrix.affinities):
             remarks.append("SYS between all GPUs and no distinguishing affinity: each counts as its own socket")
-    most, limit = MOST_SOCKETS, f"a machine type has at most {MOST_SOCKETS} sockets"
+    most, limit = MAX_SOCKETS, f"a machine type has at most {MAX_SOCKETS} sockets"
     ranges = {affinity.numa for affinity in matrix.affinities}
     nodes = len(numbers_of(ranges.pop() or "")) if len(ranges) == 1 else 0
     if 1 < nodes < most:

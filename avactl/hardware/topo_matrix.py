@@ -14,7 +14,7 @@ from avactl.hardware.topo_blocks import Cells, TopoBlock, blocks_of
 from avactl.hardware.topo_text import Token, TopoLine
 
 DAMAGED, MISSING, UNSUPPORTED = "topo-damaged", "topo-missing", "topo-unsupported"
-MOST_GPUS = 16
+MAX_GPUS = 16
 AGAIN = "run `nvidia-smi topo -m` again and copy its whole output"
 
 _MATRIX_PCI = re.compile(r"topo\s+(?:-mp\b|--matrix_pci)").search
@@ -81,9 +81,9 @@ def read(content: str, file: str) -> Matrix | list[Diagnostic]:
         return sort_diagnostics(problems)[:_MAX_TOLD]
     names = [token.text for token in main.header.devices]
     gpus = [name for name in names if text.is_gpu(name)]
-    if len(gpus) > MOST_GPUS:
-        span = main.header.devices[MOST_GPUS].span(file)
-        message = f"{len(gpus)} GPUs; a machine type has at most {MOST_GPUS}"
+    if len(gpus) > MAX_GPUS:
+        span = main.header.devices[MAX_GPUS].span(file)
+        message = f"{len(gpus)} GPUs; a machine type has at most {MAX_GPUS}"
         return [Diagnostic(UNSUPPORTED, message, span, hint="split the machine, or omit GPUs")]
     twin = next((block for block in links[1:] if not _problems(block, file) and _pcie_twin(main, block, content)), None)
     return _matrix(main, twin, len(links) - 1, file)

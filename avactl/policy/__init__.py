@@ -20,7 +20,7 @@ Over = Literal["specs", "manifests"]
 NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 """Pattern of a policy name."""
 
-MOST_PROBLEMS = 200
+MAX_PROBLEMS = 200
 """Maximum number of problems reported individually per policy."""
 
 

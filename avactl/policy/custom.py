@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from avactl.diagnostics import Diagnostic, Span
-from avactl.policy import MOST_PROBLEMS, NAME, Problem
+from avactl.policy import MAX_PROBLEMS, NAME, Problem
 from avactl.policy.settings import SchemaFile
 from avactl.program.manifest import Manifest
 from avactl.program.program import Item
@@ -27,7 +27,7 @@ from avactl.spec.python_files.load import Root
 _MAX_AT_ONCE = 4
 _MAX_POLICIES = 500
 """Maximum number of policies per file."""
-_MAX_LINES = _MAX_POLICIES * (MOST_PROBLEMS + 4)
+_MAX_LINES = _MAX_POLICIES * (MAX_PROBLEMS + 4)
 """Maximum number of lines in an answer: a policy is declared, begins, reports problems, fails, and counts the rest."""
 _MAX_DEPTH = 64
 
@@ -231,7 +231,7 @@ class _PolicyReader:
 
     def _problem(self, value: list[Any]) -> None:
         index, number, message, path, help = value
-        self._at_most(MOST_PROBLEMS, "problem", index)
+        self._at_most(MAX_PROBLEMS, "problem", index)
         policy = self.report.declared[index]
         subject = self._subject(index, number)
         found = Problem(answers.bounded_text(message), _parse_path(path), answers.bounded_text(help) or policy["help"])

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, BinaryIO
 
-from avactl.policy import DECLARED, MOST_PROBLEMS, Policy, Problem
+from avactl.policy import DECLARED, MAX_PROBLEMS, Policy, Problem
 from avactl.spec.python_files import traces
 from avactl.spec.python_files.calls import instruction_place
 from avactl.spec.python_files.sandbox import enter
@@ -150,7 +150,7 @@ def _run(out: BinaryIO, root: str, policy: Policy, index: int, subjects: Sequenc
         try:
             for message, path, help in _policy_problems(policy.check, json.loads(text)):
                 found += 1
-                if found <= MOST_PROBLEMS:
+                if found <= MAX_PROBLEMS:
                     _write_answer(out, "problem", [index, number, message, path, help])
         except BaseException as error:
             about = traces.describe(root, error, "")
@@ -158,8 +158,8 @@ def _run(out: BinaryIO, root: str, policy: Policy, index: int, subjects: Sequenc
                 about |= {"message": error.message, "path": list(error.absolute_path)}
             _write_answer(out, "failed", [index, number, about])
             return
-    if found > MOST_PROBLEMS:
-        _write_answer(out, "more", [index, found - MOST_PROBLEMS])
+    if found > MAX_PROBLEMS:
+        _write_answer(out, "more", [index, found - MAX_PROBLEMS])
 
 
 def _policy_problems(

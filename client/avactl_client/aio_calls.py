@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 
 from avactl_client.aio_pool import Pool
-from avactl_client.calls import MOST_KEPT, Method
+from avactl_client.calls import MAX_KEPT_REQUESTS, Method
 
 __all__ = ["Given", "Method", "Replay", "Running"]
 
@@ -26,7 +26,7 @@ class Replay:
 
     def whole(self) -> bool:
         """Return True while another attempt would see all requests."""
-        return self._taken <= MOST_KEPT
+        return self._taken <= MAX_KEPT_REQUESTS
 
     async def attempt(self) -> AsyncIterator[Any]:
         """Yield the requests from the start."""
@@ -43,7 +43,7 @@ class Replay:
                     except StopAsyncIteration:
                         return
                     self._taken += 1
-                    if len(self._kept) <= MOST_KEPT:
+                    if len(self._kept) <= MAX_KEPT_REQUESTS:
                         self._kept.append(request)
             position += 1
             yield request

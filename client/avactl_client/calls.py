@@ -12,7 +12,7 @@ import grpc
 from avactl_client.ledger import Attempt
 from avactl_client.pool import Pool
 
-MOST_KEPT = 16
+MAX_KEPT_REQUESTS = 16
 """Requests of a stream after which its call is not repeated any more."""
 
 
@@ -44,7 +44,7 @@ class Replay:
 
     def whole(self) -> bool:
         """Return True while another attempt would see all requests."""
-        return self._taken <= MOST_KEPT
+        return self._taken <= MAX_KEPT_REQUESTS
 
     def attempt(self) -> Iterator[Any]:
         """Yield the requests from the start. gRPC may still wait for one on behalf of an attempt that has failed."""
@@ -59,7 +59,7 @@ class Replay:
                     except StopIteration:
                         return
                     self._taken += 1
-                    if len(self._kept) <= MOST_KEPT:
+                    if len(self._kept) <= MAX_KEPT_REQUESTS:
                         self._kept.append(request)
             position += 1
             yield request

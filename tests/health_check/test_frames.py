@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterator
 
 import pytest
-from avactl_worker.health_check.frames import MOST_BYTES, Channel, ProtocolError, SilenceError, dial, listen
+from avactl_worker.health_check.frames import MAX_BYTES, Channel, ProtocolError, SilenceError, dial, listen
 
 from tools.waiting import patience
 
@@ -39,7 +39,7 @@ def test_messages_arrive_whole_and_in_order(pair: Pair) -> None:
     "data",
     [
         b"HTTP/1.1 400 Bad Request\r\n\r\n",
-        struct.pack("!I", MOST_BYTES + 1),
+        struct.pack("!I", MAX_BYTES + 1),
         struct.pack("!I", 10_000) + b"[" * 10_000,
         struct.pack("!I", 2) + b"[]",
         struct.pack("!I", 2) + b"\xff\xfe",

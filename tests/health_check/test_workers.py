@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from avactl_worker.health_check import FAILED, REPLACED, STARTS, Settings
-from avactl_worker.health_check.frames import GREETING, MOST_BYTES
+from avactl_worker.health_check.frames import GREETING, MAX_BYTES
 from avactl_worker.health_check.member import Member
 
 from avactl.contracts import names
@@ -180,7 +180,7 @@ _HELLO = {
 }
 _HOSTILE = {
     "garbage": b"GET / HTTP/1.1\r\n\r\n",
-    "length": struct.pack("!I", MOST_BYTES + 1),
+    "length": struct.pack("!I", MAX_BYTES + 1),
     "endless": struct.pack("!I", 0xFFFFFFFF) + b"x" * 100_000,
     "half": struct.pack("!I", 100) + b"{",
     "text": _framed(b"hello"),
@@ -283,9 +283,9 @@ def test_a_worker_does_not_obey_a_false_coordinator(order: str) -> None:
         with connection:
             connection.settimeout(60)
             connection.sendall(_framed(json.dumps(GREETING).encode()))
-            assert connection.recv(MOST_BYTES)
+            assert connection.recv(MAX_BYTES)
             connection.sendall(_framed(_ORDERS[order]))
-            while connection.recv(MOST_BYTES):
+            while connection.recv(MAX_BYTES):
                 pass
     worker.join(timeout=patience())
     assert [code for code, _ in ended] == [STARTS]

@@ -94,7 +94,7 @@ def test_what_cannot_be_read_is_told(text: str, words: str, tmp_path: Path) -> N
 
 
 def test_the_number_of_objects_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "MOST_OBJECTS", 3)
+    monkeypatch.setattr(reading, "MAX_OBJECTS", 3)
     text = "---\n".join(f"apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: a{n}, namespace: b}}\n" for n in range(4))
     (tmp_path / "a.yaml").write_text(text)
     with pytest.raises(ImportProblem, match="more than 3 objects"):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from avactl.contracts.delivery import VersionLineage
 from avactl.daemons.delivery import publish
 from avactl.datasets.stores.opening import open_store
 from avactl.program.lowering.pods import FETCH_MODEL_SCRIPT
@@ -40,7 +41,7 @@ def test_a_model_with_another_checksum_is_not_served(tmp_path: Path, s3: str, bu
     for name, content in MODEL.items():
         source.write(f"export/{name}", content)
     publish.stage_version(source, version, "export")
-    publish.seal_version(version, {})
+    publish.seal_version(version, VersionLineage())
     done = fetched(tmp_path / "good", s3)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "good" / "1" / "weights of a model.bin").read_bytes() == MODEL["1/weights of a model.bin"]

@@ -16,7 +16,7 @@ from avactl.change.diff.text import render_text
 from avactl.compiler import Compilation, compile_tree
 from avactl.compiler.driver import compile_change
 from avactl.compiler.incremental.compile import compile_cached
-from avactl.kinds.kubernetes_objects.sources import MOST_OBJECTS
+from avactl.kinds.kubernetes_objects.sources import MAX_OBJECTS
 from avactl.program import kubernetes_schema
 from avactl.spec.repository.tree import DirTree, MemoryTree
 from tests.conftest import ROOT
@@ -307,7 +307,7 @@ def test_problems_of_files_stand_in_them() -> None:
 
 
 def test_a_spec_with_too_many_manifests_reads_no_further() -> None:
-    many = {"apiVersion": "v1", "kind": "List", "items": [{}] * (MOST_OBJECTS + 1)}
+    many = {"apiVersion": "v1", "kind": "List", "items": [{}] * (MAX_OBJECTS + 1)}
     files = {"teams/manifests/a.json": json.dumps(many), "teams/manifests/b.yaml": "not: [yaml"}
     assert codes(compile_tree(tree({"files": ["manifests"]}, files=files))) == ["invalid-value"]
 

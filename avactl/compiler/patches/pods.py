@@ -10,7 +10,7 @@ from typing import Any
 
 from avactl.contracts.names import CAPACITY, injects_devices
 from avactl.diagnostics.secrets import looks_secret
-from avactl.program.checks.pod_security_levels import BASELINE, RESTRICTED, required_level
+from avactl.program.checks.pod_security_levels import BASELINE, RESTRICTED, RESTRICTED_VOLUMES, required_level
 from avactl.program.lowering.pod_collisions import OWN_CONTAINERS, OWN_VOLUMES, hides_system_files
 from avactl.program.manifest import Body
 from avactl.program.program import Item, Program
@@ -66,9 +66,7 @@ _CONTAINER_FIELDS = frozenset(
         "resizePolicy",
     )
 )
-_VOLUME_FIELDS = frozenset(
-    ("name", "configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret")
-)
+_VOLUME_FIELDS = frozenset(("name", *RESTRICTED_VOLUMES))
 _PROJECTED_SOURCES = frozenset(("clusterTrustBundle", "configMap", "downwardAPI", "secret"))
 """Sources of projected volumes that are no credentials of the pod's account."""
 _CONTAINER_SECURITY = frozenset(

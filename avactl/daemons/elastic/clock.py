@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from avactl.daemons.elastic.events import Fate, Gradient, Stepped
 from avactl.daemons.elastic.workers import ElasticWorker
 
-MOST_STEPS = 2**53
+MAX_STEPS = 2**53
 """Steps of a job."""
 
 

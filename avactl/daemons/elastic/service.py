@@ -11,7 +11,7 @@ import orjson
 from avactl_worker import messages as m
 
 from avactl.daemons.elastic import status
-from avactl.daemons.elastic.clock import MOST_STEPS, BackupClock, StepClock
+from avactl.daemons.elastic.clock import MAX_STEPS, BackupClock, StepClock
 from avactl.daemons.elastic.definition import DefinitionError, check_definition
 from avactl.daemons.elastic.job import LEASE, Assignment, JobError, Nothing, ReplacedError, TaskKey
 from avactl.daemons.elastic.rounds import Rounds
@@ -366,8 +366,8 @@ class Service:
 
 
 def _check_step(step: int) -> int:
-    if step > MOST_STEPS:
-        raise JobError(f"step {step}: {MOST_STEPS:,} are possible")
+    if step > MAX_STEPS:
+        raise JobError(f"step {step}: {MAX_STEPS:,} are possible")
     return step
 
 

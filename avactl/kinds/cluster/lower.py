@@ -35,9 +35,9 @@ def lower(item: Item[ClusterSpec], program: Program) -> list[Manifest]:
 
 def _build_identity(item: Item[ClusterSpec]) -> list[Manifest]:
     """Return the role and binding by which everybody with an account may ask which Cluster this is."""
-    version, group, system = "rbac.authorization.k8s.io/v1", "rbac.authorization.k8s.io", item.spec.system_namespace
-    role = {"apiGroup": group, "kind": "Role", "name": names.IDENTITY}
-    subjects = [{"apiGroup": group, "kind": "Group", "name": "system:authenticated"}]
+    version, system = f"{k8s.RBAC}/v1", item.spec.system_namespace
+    role = k8s.role_reference("Role", names.IDENTITY)
+    subjects = [k8s.role_reference("Group", "system:authenticated")]
     return [
         k8s.build_manifest(
             item, item.name, version, "Role", names.IDENTITY, namespace=system, rules=rbac.identity_rules()

@@ -12,7 +12,7 @@ from avactl.spec.documents.document import Document
 from avactl.spec.documents.yaml import MAX_BYTES, load_yaml
 
 _MANIFEST_SUFFIXES = (".yaml", ".yml", ".json")
-MOST_OBJECTS = 5000
+MAX_OBJECTS = 5000
 """Maximum number of manifests of one spec."""
 
 
@@ -67,7 +67,7 @@ def _read_sources(item: Item[KubernetesObjectsSpec], program: Program) -> Source
                 message, hint = f"`{each}` is listed twice", "remove one of them"
                 problems.append(Diagnostic("duplicate-entry", message, span, hint=hint))
                 break
-            if len(found) > MOST_OBJECTS:
+            if len(found) > MAX_OBJECTS:
                 break
             seen.add(each)
             data = program.read_file(each)
@@ -79,9 +79,9 @@ def _read_sources(item: Item[KubernetesObjectsSpec], program: Program) -> Source
             documents, wrong = load_yaml(each, data)
             problems += [problem for problem in wrong if problem.code != "empty-file"]
             found += [entry for doc in documents for entry in _list_entries(ObjectSource(doc.value, doc, ()))]
-    if len(found) > MOST_OBJECTS:
+    if len(found) > MAX_OBJECTS:
         hint = "split it into several specs"
-        problem = Diagnostic("invalid-value", f"more than {MOST_OBJECTS:,} manifests", item.span("spec"), hint=hint)
+        problem = Diagnostic("invalid-value", f"more than {MAX_OBJECTS:,} manifests", item.span("spec"), hint=hint)
         return Sources((), (problem,))
     return Sources(tuple(found), tuple(problems))
 

@@ -9,7 +9,13 @@ from avactl.contracts.foreign_keys import key_owner
 from avactl.contracts.pod_annotations import Writer, written_by
 from avactl.kinds.kubernetes_objects.spec import KubernetesObjectsSpec
 from avactl.kinds.team.names import RUN_ACCOUNT
-from avactl.program.checks.pod_security_levels import BASELINE, RESTRICTED, required_level
+from avactl.program.checks.pod_security_levels import (
+    BASELINE,
+    CONFINED_PROFILES,
+    RESTRICTED,
+    RESTRICTED_VOLUMES,
+    required_level,
+)
 from avactl.program.kubernetes_schema.templates import template_path, value_at
 from avactl.program.lowering.gpu_request import DEVICES_FIELD, VISIBLE_DEVICES
 from avactl.program.manifest import Body
@@ -41,18 +47,6 @@ _FORBIDDEN_FIELDS = (
     "hostUsers",
     "ephemeralContainers",
 )
-_ALLOWED_VOLUMES = (
-    "name",
-    "configMap",
-    "csi",
-    "downwardAPI",
-    "emptyDir",
-    "ephemeral",
-    "persistentVolumeClaim",
-    "projected",
-    "secret",
-)
-_SECCOMP_PROFILES = ("RuntimeDefault", "Localhost")
 
 
 def tenancy_problems(
@@ -127,7 +121,7 @@ def _pod_problems(item: Item[KubernetesObjectsSpec], program: Program, pod: Body
         hint = f"write {LONGEST_GRACE} or less"
         yield ("terminationGracePeriodSeconds",), "reclaimed GPUs must be free soon", hint
     for volume in pod.get("volumes") or ():
-        kinds = {*volume} - {*_ALLOWED_VOLUMES} if restricted else {*volume} & {"hostPath"}
+        kinds = {*volume} - {"name", *RESTRICTED_VOLUMES} if restricted else {*volume} & {"hostPath"}
         if kinds:
             where = ("volumes", str(volume.get("name")))
             yield where, f"pod security does not allow volumes of type `{min(kinds)}`", "use a claim or `emptyDir`"
@@ -173,7 +167,7 @@ def _security_problems(
     if given.get("procMount", "Default") != "Default":
         yield (*path, "procMount"), "pods of teams cannot have `procMount`", "remove the key"
     profile = (given.get("seccompProfile") or pod.get("seccompProfile") or {}).get("type")
-    if profile not in _SECCOMP_PROFILES and (restricted or profile is not None) and not whole:
+    if profile not in CONFINED_PROFILES and (restricted or profile is not None) and not whole:
         yield (
             (*path, "seccompProfile"),
             "pod security requires a profile of seccomp",

@@ -45,7 +45,6 @@ from avactl.program.program import Item, Program
 from avactl.spec.schema.values import duration_seconds
 
 STATE = Owned("ConfigMap", ("data",), "the delivery daemon, in the ConfigMap `pipeline-state.NAMESPACE.NAME`")
-_RBAC = "rbac.authorization.k8s.io"
 _RULES = [
     # Templates, and the Jobs of runs.
     k8s.policy_rule(["batch"], ["cronjobs"], ["get"]),
@@ -77,12 +76,12 @@ def _build_state(item: Item[PipelineSpec], program: Program) -> list[Manifest]:
 
     def rights(role: str, namespace: str, rules: list[Body]) -> list[Manifest]:
         subject = {"kind": "ServiceAccount", "name": DELIVERY_DAEMON, "namespace": system}
-        own = {"apiGroup": _RBAC, "kind": "Role", "name": role}
+        own = k8s.role_reference("Role", role)
         fields: dict[str, Any] = {"namespace": namespace, "component": "delivery"}
         return [
-            k8s.build_manifest(item, item.cluster, f"{_RBAC}/v1", "Role", role, rules=rules, **fields),
+            k8s.build_manifest(item, item.cluster, f"{k8s.RBAC}/v1", "Role", role, rules=rules, **fields),
             k8s.build_manifest(
-                item, item.cluster, f"{_RBAC}/v1", "RoleBinding", role, roleRef=own, subjects=[subject], **fields
+                item, item.cluster, f"{k8s.RBAC}/v1", "RoleBinding", role, roleRef=own, subjects=[subject], **fields
             ),
         ]
 

@@ -18,7 +18,6 @@ from avactl.spec.platform.team import TeamSpec
 READ = ("get", "list", "watch")
 WRITE = ("create", "update", "patch", "delete")
 MEMBER, ADMIN, VIEWER = "avactl-member", "avactl-admin", "avactl-viewer"
-_RBAC = "rbac.authorization.k8s.io"
 
 _WORK: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("", ("pods", "services", "configmaps", "persistentvolumeclaims")),
@@ -82,7 +81,7 @@ def build_roles(item: Item[TeamSpec], program: Program, cluster: str, namespace:
         (VIEWER, viewer_rules, viewers),
     ):
         if subjects:
-            reference = {"apiGroup": _RBAC, "kind": "Role", "name": name}
+            reference = k8s.role_reference("Role", name)
             result.append(_build_object(item, cluster, namespace, "Role", name, rules=rules()))
             result.append(
                 _build_object(
@@ -130,7 +129,7 @@ def daemon_roles(item: Item[TeamSpec], program: Program, cluster: str, namespace
     if not spec.daemons.serving:
         return []
     name = SERVING_DAEMON
-    reference = {"apiGroup": _RBAC, "kind": "Role", "name": name}
+    reference = k8s.role_reference("Role", name)
     subject = {"kind": "ServiceAccount", "name": name, "namespace": spec.system_namespace}
     return [
         _build_object(item, cluster, namespace, "Role", name, rules=serving_rules()),
@@ -139,8 +138,8 @@ def daemon_roles(item: Item[TeamSpec], program: Program, cluster: str, namespace
 
 
 def _build_subject(kind: str, name: str) -> Body:
-    return {"apiGroup": _RBAC, "kind": kind, "name": name}
+    return k8s.role_reference(kind, name)
 
 
 def _build_object(item: Item[TeamSpec], cluster: str, namespace: str, kind: str, name: str, **fields: Any) -> Manifest:
-    return k8s.build_manifest(item, cluster, f"{_RBAC}/v1", kind, name, namespace=namespace, **fields)
+    return k8s.build_manifest(item, cluster, f"{k8s.RBAC}/v1", kind, name, namespace=namespace, **fields)

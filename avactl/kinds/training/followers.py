@@ -205,18 +205,17 @@ def build_access(
     item: Item[TrainingJobSpec], name: str, component: str, rules: list[Body], accounts: Sequence[str] = ()
 ) -> list[Manifest]:
     """A service account with its own role, which `accounts` of the team get too: pods have only one account."""
-    rbac = "rbac.authorization.k8s.io"
 
     def make(api: str, kind: str, **fields: Any) -> Manifest:
         return k8s.build_manifest(item, item.cluster, api, kind, name, namespace=item.ns, component=component, **fields)
 
     return [
         make("v1", "ServiceAccount", automountServiceAccountToken=False),
-        make(f"{rbac}/v1", "Role", rules=rules),
+        make(f"{k8s.RBAC}/v1", "Role", rules=rules),
         make(
-            f"{rbac}/v1",
+            f"{k8s.RBAC}/v1",
             "RoleBinding",
-            roleRef={"apiGroup": rbac, "kind": "Role", "name": name},
+            roleRef=k8s.role_reference("Role", name),
             subjects=[{"kind": "ServiceAccount", "name": each, "namespace": item.ns} for each in (name, *accounts)],
         ),
     ]

@@ -12,26 +12,10 @@ from avactl.kinds.training.roles import declared_roles
 from avactl.kinds.training.spec import TrainingJobSpec
 from avactl.program import dataset_access
 from avactl.program.lowering import pods
+from avactl.program.lowering.pod_collisions import SYSTEM_DIRECTORIES
 from avactl.program.program import Item, Program
 
 Path = tuple[str | int, ...]
-_SYSTEM_DIRECTORIES = (
-    "/",
-    "/bin",
-    "/boot",
-    "/dev",
-    "/etc",
-    "/lib",
-    "/lib64",
-    "/proc",
-    "/root",
-    "/run",
-    "/sbin",
-    "/sys",
-    "/usr",
-    "/var",
-)
-"""Directories that every image needs."""
 
 
 class MountPoint(NamedTuple):
@@ -93,7 +77,7 @@ def place_problems(item: Item[TrainingJobSpec], program: Program) -> Iterator[Di
         )
         return
     for index, place in enumerate(places):
-        if place.directory in _SYSTEM_DIRECTORIES:
+        if place.directory in SYSTEM_DIRECTORIES:
             if place.directory == "/" and place.dataset:
                 continue
             hint = "use a separate directory, such as `/data`"

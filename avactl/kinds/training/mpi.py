@@ -27,7 +27,7 @@ from avactl.program.program import Item, Program
 
 CONFIG = "/etc/avactl/mpi"
 COMMANDS_DATA = Owned("ConfigMap", ("data",), "the launcher, in the ConfigMap `NAME-launch` of strategy `mpi`")
-MOST_WORKERS = 512
+MAX_WORKERS = 512
 """An orted command is below 2 kB, and a ConfigMap holds 1 MiB."""
 
 _NEXT_FILE = f"{LAUNCH}/next"

@@ -41,7 +41,7 @@ Framework = Literal["pytorch", "tensorflow", "mxnet", "caffe", "custom"]
 Priority = Literal["low", "normal", "high"]
 SERVER_SHARE = Fraction(3, 4)
 """Share of a server's memory for parameters; the rest is for requests."""
-MOST_SERVERS = 100_000
+MAX_SERVERS = 100_000
 
 
 class OwnPod(Model):
@@ -89,7 +89,7 @@ class Servers(Role):
     def _size(self) -> Self:
         if self.parameters is not None and "replicas" not in self.model_fields_set:
             needed = parse_quantity(self.parameters) / (parse_quantity(self.memory) * SERVER_SHARE)
-            self.__dict__["replicas"] = min(max(1, ceil(needed)), MOST_SERVERS)
+            self.__dict__["replicas"] = min(max(1, ceil(needed)), MAX_SERVERS)
         return self
 
 

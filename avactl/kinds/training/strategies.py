@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import one_of
 from avactl.kinds.training.addressing import mpi_implementation
-from avactl.kinds.training.mpi import MOST_WORKERS
+from avactl.kinds.training.mpi import MAX_WORKERS
 from avactl.kinds.training.roles import has_master, workers_of
 from avactl.kinds.training.spec import TrainingJobSpec
 from avactl.program.program import Item
@@ -286,12 +286,12 @@ def _check_mpi(item: Item[TrainingJobSpec]) -> Iterator[Diagnostic]:
             item.span("spec", "workerGroups", key=True),
             hint="add `slotsPerWorker: …`, give all groups as many GPUs, or use MPICH or Open MPI",
         )
-    if workers_of(spec) > MOST_WORKERS:
+    if workers_of(spec) > MAX_WORKERS:
         yield Diagnostic(
             "invalid-value",
             f"spec.workers.replicas: mpirun's commands for {workers_of(spec)} workers do not fit into a ConfigMap",
             item.span("spec", "workers", "replicas"),
-            hint=f"use at most {MOST_WORKERS} pods with more slots each, or use `allReduce`",
+            hint=f"use at most {MAX_WORKERS} pods with more slots each, or use `allReduce`",
         )
 
 

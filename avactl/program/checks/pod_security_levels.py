@@ -29,6 +29,19 @@ BASELINE = RESTRICTED | {
     "SYS_CHROOT",
 }
 """Capabilities that the levels allow to add."""
+RESTRICTED_VOLUMES = (
+    "configMap",
+    "csi",
+    "downwardAPI",
+    "emptyDir",
+    "ephemeral",
+    "persistentVolumeClaim",
+    "projected",
+    "secret",
+)
+"""Types of volumes that `restricted` allows."""
+CONFINED_PROFILES = ("RuntimeDefault", "Localhost")
+"""Types of seccomp and AppArmor profiles that `restricted` allows."""
 
 
 def required_level(item: Item, program: Program, namespace: str | None = None) -> str:

@@ -14,6 +14,14 @@ from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program, name_label
 from avactl.spec.schema.base import GROUP
 
+RBAC = "rbac.authorization.k8s.io"
+"""API group of roles and their bindings."""
+
+
+def role_reference(kind: str, name: str) -> dict[str, str]:
+    """Return the `roleRef` of a binding to a Role or a ClusterRole, or a group as its subject."""
+    return {"apiGroup": RBAC, "kind": kind, "name": name}
+
 
 def object_labels(item: Item, component: str | None = None) -> dict[str, str]:
     """Labels of every object of a spec: Kubernetes' recommended labels, and avactl's own."""

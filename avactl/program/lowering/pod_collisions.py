@@ -16,7 +16,7 @@ OWN_CONTAINERS = ("follower", "partner", "publisher", "health-check", "worker-li
 """Containers that the compiler adds to some pods later."""
 OWN_VOLUMES = ("token", "worker-library")
 """Volumes that the compiler adds to some pods later: credentials of avactl's accounts, and the workers' library."""
-_SYSTEM_DIRECTORIES = frozenset(
+SYSTEM_DIRECTORIES = frozenset(
     (
         "/",
         "/bin",
@@ -148,7 +148,7 @@ def hides_system_files(directory: str) -> bool:
     """Return True if a mount would hide files of the image, the kernel, avactl or service accounts."""
     directory = directory.rstrip("/") or "/"
     inside = directory != "/dev/shm" and any(f"{directory}/".startswith(f"{own}/") for own in _RESERVED_DIRECTORIES)  # noqa: S108
-    return directory in _SYSTEM_DIRECTORIES or inside
+    return directory in SYSTEM_DIRECTORIES or inside
 
 
 def _check_mount(

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, WithJsonSchema
 
 from avactl.spec.schema.base import Annotations, Env, Labels, Model
 from avactl.spec.schema.pod_affinity import Affinity, NodeLabel, Toleration, Value
-from avactl.spec.schema.pod_volumes import MOST_VOLUMES, PodVolume, SecretName, VolumeMount
+from avactl.spec.schema.pod_volumes import MAX_VOLUMES, PodVolume, SecretName, VolumeMount
 from avactl.spec.schema.values import AbsPath, Bytes, Image, Name, PodCpu, value_error
 
 LONGEST_GRACE = 3600
@@ -28,7 +28,7 @@ Id = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Capability = Annotated[str, Field(pattern="^[A-Z_]{2,40}$")]
 Words = Annotated[list[str], Field(max_length=1000)]
-MOST_CONTAINERS = 16
+MAX_CONTAINERS = 16
 
 
 def _check_ip(value: str) -> str:
@@ -147,7 +147,7 @@ class Container(Model):
     memory: Bytes = Field("256Mi", description="Memory, in bytes. It counts in the quota.")
     ephemeral_storage: Bytes | None = Field(None, description="Disk for logs and the writable layer, in bytes.")
     ports: Annotated[list[ContainerPort], Field(max_length=32)] = Field(default_factory=list, description="Ports.")
-    volume_mounts: Annotated[list[VolumeMount], Field(max_length=MOST_VOLUMES)] = Field(
+    volume_mounts: Annotated[list[VolumeMount], Field(max_length=MAX_VOLUMES)] = Field(
         default_factory=list, description="Mounts of volumes of the pod."
     )
     security_context: ContainerSecurity | None = Field(None, description="Security context.")
@@ -194,16 +194,16 @@ class PodSettings(Model):
     env_from: Annotated[list[EnvFrom], Field(max_length=32)] = Field(
         default_factory=list, description="Variables from all keys of Secrets and ConfigMaps."
     )
-    volumes: Annotated[list[PodVolume], Field(max_length=MOST_VOLUMES)] = Field(
+    volumes: Annotated[list[PodVolume], Field(max_length=MAX_VOLUMES)] = Field(
         default_factory=list, description="Further volumes, with their mount paths."
     )
     ephemeral_storage: Bytes | None = Field(
         None, description="Disk of the main container for logs and the writable layer, in bytes."
     )
-    init_containers: Annotated[list[Container], Field(max_length=MOST_CONTAINERS)] = Field(
+    init_containers: Annotated[list[Container], Field(max_length=MAX_CONTAINERS)] = Field(
         default_factory=list, description="Containers that run one after the other before the main one."
     )
-    sidecars: Annotated[list[Container], Field(max_length=MOST_CONTAINERS)] = Field(
+    sidecars: Annotated[list[Container], Field(max_length=MAX_CONTAINERS)] = Field(
         default_factory=list, description="Containers that run beside the main one, and end with it."
     )
     service_account_name: Name | None = Field(

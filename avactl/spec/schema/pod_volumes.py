@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, WithJsonSchema
 from avactl.spec.schema.base import FileField, Model
 from avactl.spec.schema.values import AbsPath, Bytes, Name, RelPath, value_error
 
-MOST_VOLUMES = 64
+MAX_VOLUMES = 64
 _SUBDOMAIN_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 Text = Annotated[str, Field(min_length=1, max_length=253)]
 Key = Annotated[str, Field(pattern=r"^\.?[-_A-Za-z0-9][-._A-Za-z0-9]*$", max_length=253)]

@@ -11,7 +11,7 @@ from avactl.kube.client import ApiError, Client
 from avactl.kube.object_client import ObjectClient
 from avactl.spec.documents.document import Document, FixedLocator
 from avactl.workbench.importer.model import LIVE, Body, GivenValue, ImportProblem
-from avactl.workbench.importer.reading import MOST_OBJECTS
+from avactl.workbench.importer.reading import MAX_OBJECTS
 from avactl.workbench.importer.sources.tenants import is_system
 
 _LISTED_KINDS = {
@@ -65,8 +65,8 @@ async def read(client: Client, only: list[str]) -> tuple[list[GivenValue], str]:
                 continue  # members of a team may not list them
             raise
         found += [_make_given(body) for body in bodies if _is_wanted(body, only)]
-        if len(found) > MOST_OBJECTS:
-            raise ImportProblem(f"the cluster has more than {MOST_OBJECTS:,} objects", "choose namespaces with `-n`")
+        if len(found) > MAX_OBJECTS:
+            raise ImportProblem(f"the cluster has more than {MAX_OBJECTS:,} objects", "choose namespaces with `-n`")
         await asyncio.sleep(0)
     return found, await _server_version(client)
 

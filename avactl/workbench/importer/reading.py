@@ -14,10 +14,10 @@ from avactl.spec.repository.tree_files import ODD_NAME, odd_name
 from avactl.workbench.importer.model import GivenValue, ImportProblem
 from avactl.workbench.importer.slurm import script
 
-MOST_FILES = 5000
-MOST_OBJECTS = 20_000
+MAX_FILES = 5000
+MAX_OBJECTS = 20_000
 """Most objects of one import."""
-MOST_TOTAL = 128 * 1024 * 1024
+MAX_TOTAL_BYTES = 128 * 1024 * 1024
 """Most bytes of one import."""
 _MANIFEST_SUFFIXES = (".yaml", ".yml", ".json")
 
@@ -28,11 +28,11 @@ def read(paths: Iterable[Path], stdin: BinaryIO) -> list[GivenValue]:
     total = 0
     for name, data in _read_contents(paths, stdin):
         total += len(data)
-        if total > MOST_TOTAL:
-            raise ImportProblem(f"the manifests have more than {MOST_TOTAL >> 20} MiB", "import them in parts")
+        if total > MAX_TOTAL_BYTES:
+            raise ImportProblem(f"the manifests have more than {MAX_TOTAL_BYTES >> 20} MiB", "import them in parts")
         found += read_objects(name, data)
-        if len(found) > MOST_OBJECTS:
-            raise ImportProblem(f"the manifests have more than {MOST_OBJECTS:,} objects", "import them in parts")
+        if len(found) > MAX_OBJECTS:
+            raise ImportProblem(f"the manifests have more than {MAX_OBJECTS:,} objects", "import them in parts")
     return found
 
 
@@ -49,8 +49,8 @@ def _read_contents(paths: Iterable[Path], stdin: BinaryIO) -> Iterator[tuple[str
             continue
         for file in _manifest_files(path):
             count += 1
-            if count > MOST_FILES:
-                raise ImportProblem(f"there are more than {MOST_FILES:,} files", "import them in parts")
+            if count > MAX_FILES:
+                raise ImportProblem(f"there are more than {MAX_FILES:,} files", "import them in parts")
             if odd_name(file.as_posix()):
                 raise ImportProblem(f"{file}: {ODD_NAME}", "rename it")
             try:

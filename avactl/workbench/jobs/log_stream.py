@@ -13,7 +13,7 @@ from avactl.workbench.jobs.members import JobMember, PodState, clean_text
 from avactl.workbench.jobs.state import TrainingJobState
 from avactl.workbench.jobs.view import JobsView
 
-MOST_PODS = 100
+MAX_PODS = 100
 """Pods whose logs are read at the same time."""
 _RETRY_INTERVAL_S = 1.0
 """Seconds after which a log is asked for again."""
@@ -53,8 +53,8 @@ class LogSelection:
             for pod in job.members
             if (not self._role or pod.role == self._role) and self._index in (None, pod.index) and pod.node
         ]
-        if len(found) > MOST_PODS:
-            raise TooManyPodsError(f"the job has {len(found)} pods, and at most {MOST_PODS} logs are shown together")
+        if len(found) > MAX_PODS:
+            raise TooManyPodsError(f"the job has {len(found)} pods, and at most {MAX_PODS} logs are shown together")
         return found
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from avactl.workbench.local.errors import LocalRunError
 
-MOST_PODS = 200
+MAX_PODS = 200
 """Most pods of a run: one /24."""
 _RUN_NUMBERS = range(1, 201)
 _LOCK_PORT = 29499

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from avactl.base.terminal import inert_text, use_colour, visible_text
 from avactl.workbench import step_progress
 
-MOST_CHARACTERS = 8192
+MAX_CHARACTERS = 8192
 """Longest line that is kept in one piece."""
 _POD_COLOURS = (36, 33, 35, 32, 34, 31)
 _SGR_SEQUENCE = re.compile(r"(\x1b\[[0-9;]{0,32}m)")
@@ -78,8 +78,8 @@ class Lines:
         *complete, self._rest = (self._rest + data).split(b"\n")
         for line in complete:
             yield from self._split_line(line)
-        while len(self._rest) > MOST_CHARACTERS:
-            head, self._rest = self._rest[:MOST_CHARACTERS], self._rest[MOST_CHARACTERS:]
+        while len(self._rest) > MAX_CHARACTERS:
+            head, self._rest = self._rest[:MAX_CHARACTERS], self._rest[MAX_CHARACTERS:]
             yield from self._split_line(head)
 
     def end(self) -> Iterator[str]:
@@ -90,5 +90,5 @@ class Lines:
 
     def _split_line(self, line: bytes) -> Iterator[str]:
         text = line.rstrip(b"\r").rpartition(b"\r")[2].decode("utf-8", "replace")
-        for start in range(0, max(1, len(text)), MOST_CHARACTERS):
-            yield text[start : start + MOST_CHARACTERS]
+        for start in range(0, max(1, len(text)), MAX_CHARACTERS):
+            yield text[start : start + MAX_CHARACTERS]

@@ -15,7 +15,7 @@ from avactl.contracts.pod_annotations import DEFAULT_CONTAINER, JOB_INDEX
 from avactl.program.local_run import LocalRole, LocalRun
 from avactl.program.manifest import Manifest
 from avactl.program.program import Item
-from avactl.workbench.local.addresses import MOST_PODS, AddressBlock, Translation, path_translator
+from avactl.workbench.local.addresses import MAX_PODS, AddressBlock, Translation, path_translator
 from avactl.workbench.local.environment import expand_references, resolve
 from avactl.workbench.local.errors import LocalRunError, LocalUsageError
 from avactl.workbench.local.volumes import make_volumes
@@ -108,9 +108,9 @@ def describe(
     jobs = {body["metadata"]["name"]: body for body in bodies if body["kind"] == "Job"}
     roles = [_make_role(declared, jobs[declared.job]) for declared in run.roles]
     count = sum(role.declared.replicas for role in roles)
-    if count > MOST_PODS:
+    if count > MAX_PODS:
         raise LocalUsageError(
-            f"{item} has {count} pods; one machine runs at most {MOST_PODS}", "use fewer: `--workers N`"
+            f"{item} has {count} pods; one machine runs at most {MAX_PODS}", "use fewer: `--workers N`"
         )
     maps: ConfigMaps = {}
     for body in bodies:

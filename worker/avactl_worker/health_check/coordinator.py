@@ -15,7 +15,7 @@ from typing import Any, Callable, Mapping, Sequence
 
 from avactl_worker.health_check.diagnosis import Diagnosis, Result
 from avactl_worker.health_check.frames import GREETING, Channel, Message, ProtocolError
-from avactl_worker.health_check.settings import FAILED, MOST_PROCESSES, REPLACED, STARTS, Settings, patience
+from avactl_worker.health_check.settings import FAILED, MAX_PROCESSES, REPLACED, STARTS, Settings, patience
 
 BEAT = 5.0
 """Seconds between two messages to a worker that waits."""
@@ -316,7 +316,7 @@ class Coordinator:
         if not 0 <= index < limit or False in known or told["backend"] not in _BACKENDS:
             raise ProtocolError("out of bounds")
         devices, gpus = int(told["devices"]), int(told["gpus"])
-        if not (0 <= devices <= MOST_PROCESSES and 0 <= gpus <= MOST_PROCESSES):
+        if not (0 <= devices <= MAX_PROCESSES and 0 <= gpus <= MAX_PROCESSES):
             raise ProtocolError("out of bounds")
         return _Hello(
             index,

@@ -16,7 +16,7 @@ from typing import Any, Dict
 
 VERSION = 1
 GREETING = {"avactl-health-check": VERSION}
-MOST_BYTES = 16_384
+MAX_BYTES = 16_384
 """Longest message."""
 _MAX_UNSENT = 1 << 20
 """Bytes for a peer that does not read."""
@@ -52,7 +52,7 @@ class Channel:
     def send(self, message: Message) -> None:
         """Send a message, or as much of it as the network takes now."""
         data = json.dumps(message, separators=(",", ":")).encode()
-        if len(data) > MOST_BYTES or len(self._out) > _MAX_UNSENT:
+        if len(data) > MAX_BYTES or len(self._out) > _MAX_UNSENT:
             raise ProtocolError(f"a message of {len(data)} bytes, {len(self._out)} bytes not read")
         self._out += _LENGTH.pack(len(data)) + data
         self.flush()
@@ -68,7 +68,7 @@ class Channel:
     def fill(self) -> bool:
         """Read what has arrived; False at the end of the connection."""
         try:
-            data = self._socket.recv(MOST_BYTES)
+            data = self._socket.recv(MAX_BYTES)
         except BlockingIOError:
             return True
         self._in += data
@@ -79,7 +79,7 @@ class Channel:
         if len(self._in) < _LENGTH.size:
             return None
         (size,) = _LENGTH.unpack_from(self._in)
-        if size > MOST_BYTES:
+        if size > MAX_BYTES:
             raise ProtocolError(f"a message of {size} bytes")
         if len(self._in) < _LENGTH.size + size:
             return None

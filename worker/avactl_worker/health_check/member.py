@@ -15,7 +15,7 @@ from typing import Any, Callable, Mapping, Tuple
 
 from avactl_worker.health_check.diagnosis import Result
 from avactl_worker.health_check.frames import GREETING, Channel, Message, ProtocolError, dial, free_port
-from avactl_worker.health_check.settings import FAILED, MOST_PROCESSES, REPLACED, STARTS, Settings, patience
+from avactl_worker.health_check.settings import FAILED, MAX_PROCESSES, REPLACED, STARTS, Settings, patience
 
 Outcome = Tuple[int, str]
 """Exit code, and what to print."""
@@ -191,7 +191,7 @@ class Member:
         Size and time are those of this worker's own settings, whoever has answered as the coordinator.
         """
         count, size, timeout = int(test["processes"]), self._settings.size, self._settings.timeout
-        if not 0 < count <= MOST_PROCESSES:
+        if not 0 < count <= MAX_PROCESSES:
             raise ProtocolError(f"a test of {count} processes")
         given = {**test, "bytes": size, "timeout": timeout}
         probes = [{**given, "rank": int(test["first"]) + device, "device": device} for device in range(count)]

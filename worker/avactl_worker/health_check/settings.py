@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 STARTS, REPLACED, FAILED = 0, 79, 80
 """Exit codes: the training starts; the pod is to be replaced, on another node; the job fails."""
-MOST_PROCESSES = 64
+MAX_PROCESSES = 64
 """Processes of one test in one pod."""
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from avactl.daemons.elastic.clock import MOST_STEPS, Gradients
+from avactl.daemons.elastic.clock import MAX_STEPS, Gradients
 from avactl.daemons.elastic.definition import MAX_DATASETS
 from avactl.daemons.elastic.events import WorkerReplaced, decode_definition, encode_definition
 from avactl.daemons.elastic.job import JobLedger, SavedProgress
@@ -98,7 +98,7 @@ def _restore_job(head: dict[str, Any], blobs: bytes, now: float) -> JobLedger:
     job.ended = head.get("ended")
     gradients = head.get("gradients", {})
     job.gradients = Gradients(
-        min(int(gradients.get("step", 1)), MOST_STEPS),
+        min(int(gradients.get("step", 1)), MAX_STEPS),
         map(str, gradients.get("counted", ())),
         map(str, gradients.get("pending", ())),
         int(gradients.get("dropped", 0)),

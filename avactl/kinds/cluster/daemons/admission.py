@@ -16,6 +16,7 @@ from avactl.kinds.cluster.daemons.serving import serving_account
 from avactl.kinds.cluster.priorities import PRIORITIES
 from avactl.kinds.team.allowances import DEFAULT_PRIORITIES, DEFAULT_SERVICE_TYPES
 from avactl.kinds.team.names import RUN_ACCOUNT
+from avactl.program.checks.pod_security_levels import CONFINED_PROFILES, RESTRICTED_VOLUMES
 from avactl.program.lowering import k8s
 from avactl.program.lowering.gpu_request import (
     AMD_VISIBLE_DEVICES,
@@ -218,30 +219,20 @@ _POD_VARIABLES = {
 
 
 _OWN_NETWORK = f"namespaceObject.metadata.?labels[?'{names.HOST_NETWORK_LABEL}'].orValue('') == ''"
-_VOLUME_TYPES = (
-    "configMap",
-    "csi",
-    "downwardAPI",
-    "emptyDir",
-    "ephemeral",
-    "persistentVolumeClaim",
-    "projected",
-    "secret",
-)
-_SECCOMP_PROFILES = "['RuntimeDefault', 'Localhost']"
+_PROFILES = str([*CONFINED_PROFILES])
 RESTRICTED = (
     "!variables.pod.?hostPID.orValue(false) && !variables.pod.?hostIPC.orValue(false) && "
-    f"variables.pod.?volumes.orValue([]).all(v, {' || '.join(f'has(v.{name})' for name in _VOLUME_TYPES)}) && "
+    f"variables.pod.?volumes.orValue([]).all(v, {' || '.join(f'has(v.{name})' for name in RESTRICTED_VOLUMES)}) && "
     "variables.pod.?securityContext.?sysctls.orValue([]).size() == 0 && "
     "([variables.pod] + variables.containers).all(c, c.?securityContext.?runAsUser.orValue(1) != 0 && "
     "!c.?securityContext.?seLinuxOptions.hasValue() && "
     "!c.?securityContext.?windowsOptions.?hostProcess.orValue(false) && "
-    f"c.?securityContext.?appArmorProfile.?type.orValue('RuntimeDefault') in {_SECCOMP_PROFILES}) && "
+    f"c.?securityContext.?appArmorProfile.?type.orValue('RuntimeDefault') in {_PROFILES}) && "
     "variables.containers.all(c, !c.?securityContext.?privileged.orValue(false) && "
     "!c.?securityContext.?allowPrivilegeEscalation.orValue(true) && "
     "c.?securityContext.?runAsNonRoot.orValue(variables.pod.?securityContext.?runAsNonRoot.orValue(false)) && "
     "c.?securityContext.?seccompProfile.?type.orValue("
-    f"variables.pod.?securityContext.?seccompProfile.?type.orValue('Unconfined')) in {_SECCOMP_PROFILES} && "
+    f"variables.pod.?securityContext.?seccompProfile.?type.orValue('Unconfined')) in {_PROFILES} && "
     "c.?securityContext.?capabilities.?drop.orValue([]).exists(name, name == 'ALL') && "
     "c.?securityContext.?capabilities.?add.orValue([]).all(name, name == 'NET_BIND_SERVICE') && "
     "c.?securityContext.?procMount.orValue('Default') == 'Default')"

@@ -48,14 +48,14 @@ def _build_object(item: Item[ClusterSpec], api_version: str, kind: str, **fields
 
 
 def _build_rights(item: Item[ClusterSpec], system: str) -> list[Manifest]:
-    version, group = "rbac.authorization.k8s.io/v1", "rbac.authorization.k8s.io"
+    version = f"{k8s.RBAC}/v1"
     subjects = [{"kind": "ServiceAccount", "name": RECONCILER, "namespace": system}]
     made = []
     for kind, namespace, rules in (
         ("ClusterRole", None, rbac.reconcile_cluster_rules()),
         ("Role", system, rbac.reconcile_rules(f"{RECONCILER}-{item.name}", f"avactl-inventory-{item.name}")),
     ):
-        role = {"apiGroup": group, "kind": kind, "name": RECONCILER}
+        role = k8s.role_reference(kind, RECONCILER)
         made.append(_build_object(item, version, kind, namespace=namespace, rules=rules))
         made.append(
             _build_object(item, version, f"{kind}Binding", namespace=namespace, roleRef=role, subjects=list(subjects))

@@ -16,7 +16,6 @@ HTTP_PORT = 8080
 """Port of the daemons' metrics (`/metrics`) and probes (`/livez`, `/readyz`)."""
 METRICS_ONLY = "avactl-metrics-only"
 """NetworkPolicy of the daemons' pods."""
-_RBAC = "rbac.authorization.k8s.io"
 
 
 class DaemonDeployment(NamedTuple):
@@ -124,10 +123,10 @@ class DaemonDeployment(NamedTuple):
 
     def _role(self, kind: str, namespace: str | None, rules: list[Body]) -> list[Manifest]:
         subject = {"kind": "ServiceAccount", "name": self.name, "namespace": self.namespace}
-        role = {"apiGroup": _RBAC, "kind": kind, "name": self.name}
+        role = k8s.role_reference(kind, self.name)
         return [
-            self.object(f"{_RBAC}/v1", kind, namespace=namespace, rules=rules),
-            self.object(f"{_RBAC}/v1", f"{kind}Binding", namespace=namespace, roleRef=role, subjects=[subject]),
+            self.object(f"{k8s.RBAC}/v1", kind, namespace=namespace, rules=rules),
+            self.object(f"{k8s.RBAC}/v1", f"{kind}Binding", namespace=namespace, roleRef=role, subjects=[subject]),
         ]
 
 

@@ -105,14 +105,14 @@ def _from_field(name: str, path: str) -> Body:
 
 
 def _build_rights(item: Item[ClusterSpec], system: str) -> list[Manifest]:
-    version, group = "rbac.authorization.k8s.io/v1", "rbac.authorization.k8s.io"
+    version = f"{k8s.RBAC}/v1"
     subjects = [{"kind": "ServiceAccount", "name": NAME, "namespace": system}]
     made = []
     for kind, namespace, rules in (
         ("ClusterRole", None, rbac.topology_cluster_rules()),
         ("Role", EVENTS_NAMESPACE, rbac.topology_event_rules()),
     ):
-        role = {"apiGroup": group, "kind": kind, "name": NAME}
+        role = k8s.role_reference(kind, NAME)
         made.append(_build_object(item, version, kind, namespace=namespace, rules=rules))
         made.append(
             _build_object(item, version, f"{kind}Binding", namespace=namespace, roleRef=role, subjects=list(subjects))

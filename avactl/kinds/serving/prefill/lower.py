@@ -29,7 +29,6 @@ ROUTER = "router"
 """Component of the router's pods."""
 ROUTER_METRICS = 29000
 _SIDECAR_NAME = "routing"
-_RBAC = "rbac.authorization.k8s.io"
 
 
 def disaggregated_set(
@@ -138,11 +137,11 @@ def build_router(
     }
     found = [
         make("v1", "ServiceAccount", automountServiceAccountToken=False),
-        make(f"{_RBAC}/v1", "Role", rules=[k8s.policy_rule([""], ["pods"], ["list", "watch"])]),
+        make(f"{k8s.RBAC}/v1", "Role", rules=[k8s.policy_rule([""], ["pods"], ["list", "watch"])]),
         make(
-            f"{_RBAC}/v1",
+            f"{k8s.RBAC}/v1",
             "RoleBinding",
-            roleRef={"apiGroup": _RBAC, "kind": "Role", "name": name},
+            roleRef=k8s.role_reference("Role", name),
             subjects=[{"kind": "ServiceAccount", "name": name, "namespace": item.ns}],
         ),
         make(

@@ -17,7 +17,6 @@ from avactl.program.program import Item, Program
 from avactl.spec.platform.delivery import Delivery
 
 COMPONENT = "rollback"
-_RBAC = "rbac.authorization.k8s.io"
 
 
 def rollback_objects(item: Item[ServingDeploymentSpec], program: Program) -> list[Manifest]:
@@ -54,14 +53,14 @@ def rollback_objects(item: Item[ServingDeploymentSpec], program: Program) -> lis
 
     def right(kind: str, **fields: Any) -> Manifest:
         return k8s.build_manifest(
-            item, item.cluster, f"{_RBAC}/v1", kind, role, namespace=item.ns, component=COMPONENT, **fields
+            item, item.cluster, f"{k8s.RBAC}/v1", kind, role, namespace=item.ns, component=COMPONENT, **fields
         )
 
     daemon: Body = {"kind": "ServiceAccount", "name": DELIVERY_DAEMON, "namespace": system}
     return [
         plan,
         right("Role", rules=rules),
-        right("RoleBinding", roleRef={"apiGroup": _RBAC, "kind": "Role", "name": role}, subjects=[daemon]),
+        right("RoleBinding", roleRef=k8s.role_reference("Role", role), subjects=[daemon]),
     ]
 
 
