@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from avactl.base.errors import HintedError
 from avactl.base.exit_codes import USAGE
+from avactl.forges.connection import Connection, Sleep
 
 if TYPE_CHECKING:
     from avactl.diagnostics import Diagnostic
@@ -17,8 +18,19 @@ if TYPE_CHECKING:
 
 Environ = Mapping[str, str]
 """Environment variables."""
-Sleep = Callable[[float], None]
-"""Waits for some seconds."""
+
+
+class Unsupported(NamedTuple):
+    """An ability that a forge lacks."""
+
+    why_not: str
+    """The reason, as users see it after `no … on FORGE: `."""
+
+
+class UnsupportedError(HintedError):
+    """A forge lacks an ability that is needed."""
+
+    exit_code = USAGE
 
 
 class EnvironmentProblem(HintedError):  # noqa: N818 - shown to the user as it is
@@ -77,7 +89,6 @@ class StatusRequest(NamedTuple):
 
     path: str
     """Below the root of the REST API."""
-    headers: dict[str, str]
     body: dict[str, str]
 
 
@@ -113,21 +124,23 @@ class Forge(NamedTuple):
     """Environment variables with a token; the first one is named in messages."""
     token_hint: str
     """How a pipeline passes a token that can write comments."""
+    headers: Callable[[str], dict[str, str]]
+    """Returns the headers of requests with a token."""
     run: Callable[[Environ], PipelineRun]
     """Returns the pipeline run. Raises EnvironmentProblem."""
     comment_limit: int
     """Largest comment in bytes. Forges count characters, which are at least a byte each."""
-    comments: Callable[[PipelineRun, Sleep], Comments]
+    comments: Callable[[Connection, PipelineRun], Comments]
     """Returns the client for the comments of a pull request."""
-    proposals: Callable[[str, str, str, Sleep], Proposals]
-    """Returns the client for the pull requests of a repository. Arguments: API, project, token, sleep."""
-    status: Callable[[str, str, CommitStatus], StatusRequest]
-    """Returns the request that sets a commit status. Arguments: project, token, status."""
+    proposals: Callable[[Connection], Proposals] | Unsupported
+    """Returns the client for the pull requests of a repository."""
+    status: Callable[[str, CommitStatus], StatusRequest] | Unsupported
+    """Returns the request that sets a commit status. Arguments: project, status."""
     project_variable: str
     """Environment variable with the project for commit statuses; "" if the repository's URL tells."""
     pipeline_paths: tuple[str, ...]
     """Files and directories (with a final slash), from the top of a repository, that define pipelines."""
-    pipelines: Callable[[PipelineOptions], dict[str, str]]
+    pipelines: Callable[[PipelineOptions], dict[str, str]] | Unsupported
     """Returns the pipelines of a new repository by path."""
     full_clone: str
     """Setting of a pipeline that fetches the whole history and all branches."""
@@ -137,6 +150,41 @@ class Forge(NamedTuple):
     """True if `avactl init` writes its pipelines unless a forge is chosen."""
     report: Callable[[Sequence[Diagnostic]], str] | None = None
     """Returns problems in the format that its reviews show on lines; None if it has no such format."""
+
+    @property
+    def no_proposals(self) -> str:
+        """Why pull requests cannot be opened; "" if they can."""
+        return self._explain_lack("pull requests", self.proposals)
+
+    @property
+    def no_pipelines(self) -> str:
+        """Why pipelines of a new repository cannot be written; "" if they can."""
+        return self._explain_lack("pipelines", self.pipelines)
+
+    def _explain_lack(self, noun: str, ability: object) -> str:
+        return f"no {noun} on {self.title}: {ability.why_not}" if isinstance(ability, Unsupported) else ""
+
+    def connect_comments(self, run: PipelineRun, sleep: Sleep) -> Comments:
+        """Return the client for the comments on the pull request of a run."""
+        return self.comments(Connection(run.api, run.project, self.headers(run.token), self.tokens[0], sleep), run)
+
+    def connect_proposals(self, api: str, project: str, token: str, sleep: Sleep) -> Proposals:
+        """Return the client for the pull requests of a repository. Raises UnsupportedError."""
+        if isinstance(self.proposals, Unsupported):
+            raise UnsupportedError(self.no_proposals)
+        return self.proposals(Connection(api, project, self.headers(token), "the token", sleep))
+
+    def status_request(self, project: str, status: CommitStatus) -> StatusRequest:
+        """Return the request that sets a commit status. Raises UnsupportedError."""
+        if isinstance(self.status, Unsupported):
+            raise UnsupportedError(self._explain_lack("commit statuses", self.status))
+        return self.status(project, status)
+
+    def write_pipelines(self, options: PipelineOptions) -> dict[str, str]:
+        """Return the pipelines of a new repository by path. Raises UnsupportedError."""
+        if isinstance(self.pipelines, Unsupported):
+            raise UnsupportedError(self.no_pipelines)
+        return self.pipelines(options)
 
 
 def find_token(env: Environ, names: Sequence[str]) -> str:
@@ -182,6 +230,12 @@ def actions_run(
         artifacts=f"{server}/{project}/actions/runs/{run}{artifacts}" if run else "",
         summary=Path(env["GITHUB_STEP_SUMMARY"]) if env.get("GITHUB_STEP_SUMMARY") else None,
     )
+
+
+def actions_status(project: str, status: CommitStatus) -> StatusRequest:
+    """Return the request that sets a commit status on GitHub, and on forges with the same API for it."""
+    body = {"state": status.state, "context": status.context, "description": status.text}
+    return StatusRequest(f"/repos/{project}/statuses/{status.commit}", body)
 
 
 def _pull_request(event: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any
 
 from avactl.base.terminal import shorten_middle
+from avactl.forges.connection import Connection
 from avactl.forges.rest import MAX_PAGES, Api, ForgeError, GoneError, parse_json, raise_for_status
 
 _MAX_TITLE = 250
@@ -24,9 +25,10 @@ class Proposals(ABC):
     URL = "html_url"
     """Key with the URL of a pull request."""
 
-    def __init__(self, api: Api, path: str, hints: Mapping[int, str]) -> None:
+    def __init__(self, connection: Connection, path: str, hints: Mapping[int, str]) -> None:
         """`path` lists them; `hints` are remedies by HTTP status."""
-        self._api, self._path, self._hints = api, path, hints
+        self._api = Api(connection.api, connection.headers, connection.sleep)
+        self._path, self._hints = path, hints
 
     @abstractmethod
     def _list_parameters(self, branch: str) -> dict[str, str]:
@@ -40,9 +42,9 @@ class Proposals(ABC):
     def _parse_state(self, entry: Mapping[str, Any]) -> str:
         """Return `open`, `closed` or `merged`."""
 
-    @abstractmethod
     def _new(self, branch: str, base: str, title: str, text: str) -> dict[str, Any]:
         """Return the body of the request that opens one."""
+        return {"title": title, "body": text, "head": branch, "base": base}
 
     def state(self, branch: str) -> str:
         """Return `open`, `closed` (without a merge) or `merged` for the newest one of a branch; "" if there is none.

@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 
 from avactl import compile_tree
 from avactl.base.installation import InstallationOrigin
-from avactl.forges import FORGES, forge_names
+from avactl.forges import FORGES
 from avactl.spec.repository.tree import DirTree
 from avactl.workbench.scaffold import create, template_files
 from avactl.workbench.scaffold.choice import ENGINES, ChoiceError, ScaffoldChoice, requirement_line, source_of
@@ -35,6 +35,7 @@ GITHUB = {
 }
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 HASH = "ab" * 32
+WITH_PIPELINES = [forge.name for forge in FORGES if not forge.no_pipelines]
 
 
 @pytest.mark.parametrize("clusters", [("lab",), ("east", "west")])
@@ -142,7 +143,7 @@ def test_the_publishing_step_of_each_environment(tmp_path: Path) -> None:
         assert f"{name}-lab" in subprocess.run(files, capture_output=True, text=True, check=True).stdout
 
 
-@pytest.mark.parametrize("forge", [*forge_names(), "none"])
+@pytest.mark.parametrize("forge", [*WITH_PIPELINES, "none"])
 def test_each_forge(forge: str) -> None:
     files = template_files(ScaffoldChoice("flux", forge))
     for each in FORGES:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from avactl.datasets.stores.opening import open_store
-from avactl.forges import forge_names
+from avactl.forges import FORGES
 from tests.cli.running import Run
 from tests.datasets.conftest import avactl, bucket, environment, s3  # noqa: F401 - fixtures
 from tests.delivery.world import DATASET, KEYS, PIPELINE, PLATFORM, SERVICE
@@ -165,7 +165,7 @@ def test_refused(specs: Specs) -> None:
     assert len(specs.log()) == 1
 
 
-@pytest.mark.parametrize("forge", forge_names())
+@pytest.mark.parametrize("forge", [forge.name for forge in FORGES if not forge.no_proposals])
 def test_by_pull_request(specs: Specs, forge: str) -> None:
     """The remote's URL names the forge; git reaches it under another one."""
     specs.git("remote", "set-url", "origin", f"https://{forge}.com/acme/specs.git")

@@ -33,7 +33,7 @@ from avactl.forges.forge import Forge, PipelineRun, StatusRequest
 class Comments:
     noun = "change 7"
 
-    def __init__(self, run):
+    def __init__(self, connection, run):
         self.run = run
 
     def comments(self):
@@ -44,11 +44,11 @@ class Comments:
 
 
 class Proposals:
-    def __init__(self, *arguments):
-        self.arguments = arguments
+    def __init__(self, connection):
+        self.connection = connection
 
     def open(self, branch, base, title, text):
-        return f"{self.arguments[0]}/{branch}"
+        return f"{self.connection.api}/{branch}"
 
 
 def run(env):
@@ -58,8 +58,8 @@ def run(env):
 FORGE = Forge(
     name="anvil", title="Anvil", marker="ANVIL_CI", hosts=("anvil",), api=lambda env, host: f"https://{host}/api",
     api_default="`https://HOST/api` of Anvil", tokens=("ANVIL_TOKEN",), token_hint="forge one", run=run,
-    comment_limit=9_000, comments=lambda run, sleep: Comments(run), proposals=Proposals,
-    status=lambda project, token, status: StatusRequest(f"/{project}/{status.commit}", {}, {"s": status.state}),
+    comment_limit=9_000, comments=Comments, proposals=Proposals, headers=lambda token: {"Anvil-Token": token},
+    status=lambda project, status: StatusRequest(f"/{project}/{status.commit}", {"s": status.state}),
     project_variable="", pipeline_paths=(".anvil/",),
     pipelines=lambda options: {".anvil/ci.yml": f"run: avactl ci comment  # {options.pulumi}\\n"},
     full_clone="`history: all`", push_rights="a hammer", report=lambda diagnostics: f"{len(diagnostics)} dents\\n",
@@ -102,6 +102,43 @@ print(json.dumps({
     "daemon": arguments[arguments.index("--forge"):][:4],
 }))
 """
+LACKS = """
+import asyncio, io, json, os, sys
+from avactl.apply.reconcile.reporting.commit_status import set_status
+from avactl.apply.reconcile.source import SourceRevision
+from avactl.change.review.publish import connect, publish
+from avactl.compiler import compile_tree
+from avactl.forges import current_run
+from avactl.forges.forge import UnsupportedError
+from avactl.forges import find_forge
+from avactl.spec.repository.tree import MemoryTree
+from avactl.workbench.scaffold.choice import ChoiceError, ScaffoldChoice
+
+os.environ |= {"ANVIL_CI": "1", "ANVIL_TOKEN": "t"}
+said = []
+for attempt in (
+    lambda: ScaffoldChoice("none", "anvil"),
+    lambda: find_forge("anvil").connect_proposals("https://anvil.test/api", "acme/specs", "t", print),
+):
+    try:
+        attempt()
+    except (ChoiceError, UnsupportedError) as error:
+        said.append(str(error))
+sys.stderr = io.StringIO()
+revision = SourceRevision(MemoryTree({}), "a" * 40, "", "https://anvil.test/acme/specs")
+asyncio.run(set_status(revision, "main", "success", "ok"))
+specs = sys.stdin.read()
+commits = specs.replace("pullRequest", "commit")
+proposes, commits = (compile_tree(MemoryTree({"specs.yaml": text.encode()})) for text in (specs, commits))
+daemon = next(body for body in (each.body for each in commits.manifests) if body["kind"] == "Deployment")
+print(json.dumps({
+    "comment": publish(connect(current_run(os.environ)), "<!-- m -->", "<!-- m -->"),
+    "said": said,
+    "status": sys.stderr.getvalue(),
+    "specs": [(each.code, each.message, each.hint) for each in proposes.diagnostics],
+    "forge": "--forge" in daemon["spec"]["template"]["spec"]["containers"][0]["args"],
+}))
+"""
 SPECS = """
 apiVersion: avactl.dev/v1
 kind: Cluster
@@ -113,31 +150,38 @@ spec:
 """
 
 
-def test_another_forge_is_one_package_and_one_line(tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "avactl", tmp_path / "avactl", ignore=shutil.ignore_patterns("__pycache__"))
-    package = tmp_path / "avactl" / "forges" / "anvil"
-    package.mkdir()
-    (package / "__init__.py").write_text(FAKE)
-    listed = tmp_path / "avactl" / "forges" / "__init__.py"
-    text = listed.read_text()
-    assert "GITEA, FORGEJO)" in text
-    line = "from avactl.forges.forgejo import FORGE as FORGEJO\n"
-    text = text.replace(line, line + line.replace("forgejo", "anvil").replace("FORGEJO", "ANVIL"))
-    listed.write_text(text.replace("GITEA, FORGEJO)", "GITEA, FORGEJO, ANVIL)"))
+class Copy:
+    """A copy of avactl with another forge."""
 
-    def ask(*words: str, given: str = "") -> str:
+    def __init__(self, folder: Path, forge: str) -> None:
+        self._folder = folder
+        shutil.copytree(ROOT / "avactl", folder / "avactl", ignore=shutil.ignore_patterns("__pycache__"))
+        package = folder / "avactl" / "forges" / "anvil"
+        package.mkdir()
+        (package / "__init__.py").write_text(forge)
+        listed = folder / "avactl" / "forges" / "__init__.py"
+        text = listed.read_text()
+        assert "GITEA, FORGEJO)" in text
+        line = "from avactl.forges.forgejo import FORGE as FORGEJO\n"
+        text = text.replace(line, line + line.replace("forgejo", "anvil").replace("FORGEJO", "ANVIL"))
+        listed.write_text(text.replace("GITEA, FORGEJO)", "GITEA, FORGEJO, ANVIL)"))
+
+    def run(self, *words: str, given: str = "", code: int = 0) -> str:
         done = subprocess.run(
             [sys.executable, *words],
-            cwd=tmp_path,
-            env={"PYTHONPATH": str(tmp_path), "COLUMNS": "300"},
+            cwd=self._folder,
+            env={"PYTHONPATH": str(self._folder), "COLUMNS": "300"},
             input=given,
             capture_output=True,
             text=True,
             check=False,
         )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        assert done.returncode == code, done.stderr
+        return done.stderr if code else done.stdout
 
+
+def test_another_forge_is_one_package_and_one_line(tmp_path: Path) -> None:
+    ask = Copy(tmp_path, FAKE).run
     posted, answer = ask("-c", ASK, given=SPECS % ("a" * 64)).splitlines()
     assert posted == "POST https://anvil.test/api <!-- m -->"
     assert json.loads(answer) == {
@@ -155,6 +199,49 @@ def test_another_forge_is_one_package_and_one_line(tmp_path: Path) -> None:
     for words in (["ci", "comment"], ["validate"], ["init"], ["delivery", "run"]):
         assert "anvil" in ask("-m", "avactl.cli.main", *words, "--help"), words
     assert "ANVIL_TOKEN" in ask("-m", "avactl.cli.main", "promote", "--help")
+
+
+def test_a_forge_may_only_have_comments(tmp_path: Path) -> None:
+    """Each use of what it lacks is refused with the reason in its record."""
+    forge = re.sub(r"proposals=Proposals", 'proposals=Unsupported("its changes are patches")', FAKE)
+    forge = re.sub(r"status=lambda.*\n", 'status=Unsupported("its commits have none"),\n', forge)
+    forge = re.sub(r"pipelines=lambda.*\n.*\n", "\\g<0>", forge)
+    before, _, rest = forge.partition("    pipelines=lambda")
+    forge = f'{before}    pipelines=Unsupported("it has no runner"),\n{rest.partition(chr(10))[2]}'
+    forge = forge.replace("StatusRequest\n", "StatusRequest, Unsupported\n")
+    copy = Copy(tmp_path, forge)
+    posted, answer = copy.run("-c", LACKS, given=SPECS % ("a" * 64)).splitlines()
+    assert posted == "POST https://anvil.test/api <!-- m -->"
+    assert json.loads(answer) == {
+        "comment": "created",
+        "said": [
+            "no pipelines on Anvil: it has no runner; `--forge none` writes the other files",
+            "no pull requests on Anvil: its changes are patches",
+        ],
+        "status": "avactl: note: no commit statuses on Anvil: its commits have none\n",
+        "specs": [
+            [
+                "invalid-value",
+                "no pull requests on Anvil: its changes are patches, and roll-backs are proposed by pull requests",
+                "write `rollback: commit`",
+            ]
+        ],
+        "forge": False,
+    }
+    run = (
+        "delivery",
+        "run",
+        "--repo",
+        "https://anvil.test/acme/specs.git",
+        "--forge",
+        "anvil",
+        "--cache",
+        str(tmp_path),
+    )
+    for words in (("init", "new", "--forge", "anvil"), run):
+        assert " on Anvil: " in copy.run("-m", "avactl.cli.main", *words, code=2)
+    assert "ANVIL_TOKEN" not in copy.run("-m", "avactl.cli.main", "promote", "--help")
+    assert "anvil" not in copy.run("-m", "avactl.cli.main", "init", "--help")
 
 
 def _named(source: str) -> set[str]:

@@ -8,20 +8,20 @@ from pathlib import Path
 import pytest
 
 from avactl.daemons.delivery.proposals import TokenFileProposals
-from avactl.forges import find_forge, forge_names
+from avactl.forges import FORGES, find_forge
 from avactl.forges.proposals import Proposals
 from avactl.forges.rest import ForgeError
 from tests.review.pulls import TOKEN, FakePulls, serve_pulls
 
 
-@pytest.fixture(params=forge_names())
+@pytest.fixture(params=[forge.name for forge in FORGES if not forge.no_proposals])
 def forge(request: pytest.FixtureRequest) -> Iterator[FakePulls]:
     with serve_pulls(request.param) as fake:
         yield fake
 
 
 def of(forge: FakePulls, token: str = TOKEN, project: str = "acme/specs") -> Proposals:
-    return find_forge(forge.forge).proposals(forge.url, project, token, lambda seconds: None)
+    return find_forge(forge.forge).connect_proposals(forge.url, project, token, lambda seconds: None)
 
 
 def test_opened_and_found(forge: FakePulls) -> None:

@@ -16,7 +16,7 @@ Done = Literal["created", "edited", "unchanged", "nothing"]
 
 def connect(run: PipelineRun, sleep: Callable[[float], None] = time.sleep) -> Comments:
     """Return the client for the comments on the pull request of a pipeline run."""
-    return find_forge(run.forge).comments(run, sleep)
+    return find_forge(run.forge).connect_comments(run, sleep)
 
 
 def find_own(comments: Comments, marker: str) -> Comment | None:

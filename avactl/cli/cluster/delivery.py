@@ -164,6 +164,8 @@ def run(
     os.environ["HOME"] = os.environ["XDG_CACHE_HOME"] = str(cache)
     if credentials is not None:
         use_credentials(credentials)
+    if forge and find_forge(forge).no_proposals:
+        exit_with(find_forge(forge).no_proposals, USAGE, "omit --forge")
     specs = Repository(repo, branch, path, cache, CommitAuthor(author, email))
     proposals = TokenFileProposals(find_forge(forge), api, project, credentials or Path()) if forge else None
     own = namespace or os.environ.get("POD_NAMESPACE", "") or SYSTEM_NAMESPACE

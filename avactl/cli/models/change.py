@@ -128,7 +128,9 @@ def _make_proposals(place: Repository) -> Proposals:
         exit_with(
             f"the forge of {place.shown} is unknown", USAGE, "open the pull request there, or omit --pull-request"
         )
+    if forge.no_proposals:
+        exit_with(forge.no_proposals, USAGE, "omit --pull-request")
     token = find_token(os.environ, forge.tokens)
     if not token:
         exit_with(f"{forge.tokens[0]} is not set", MISSING, "a pull request needs a token of the forge")
-    return forge.proposals(api_of(forge, os.environ, host), project, token, time.sleep)
+    return forge.connect_proposals(api_of(forge, os.environ, host), project, token, time.sleep)

@@ -18,7 +18,7 @@ from avactl.forges import FORGES
 
 Service = Annotated[str, typer.Option(help="Service that serves the model: NAME or TEAM/NAME, if there are several.")]
 Specs = Annotated[Path, typer.Option("--specs", metavar="DIR", help="Directory of the specs.")]
-_TOKENS = join_words([forge.tokens[0] for forge in FORGES], "or")
+_TOKENS = join_words([forge.tokens[0] for forge in FORGES if not forge.no_proposals], "or")
 PullRequest = Annotated[bool, typer.Option("--pull-request", help=f"Open a pull request; needs {_TOKENS}.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show the change.")]
 Branch = Annotated[str, typer.Option(help="Branch of the remote that is followed.")]

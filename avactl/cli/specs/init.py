@@ -11,14 +11,14 @@ import typer
 from avactl.base.exit_codes import MISSING, USAGE
 from avactl.base.terminal import join_words
 from avactl.cli.common import exit_with
-from avactl.forges import FORGES, forge_names
+from avactl.forges import FORGES
 
 if TYPE_CHECKING:
     from avactl.workbench.scaffold.choice import ScaffoldChoice
 
 
 _BOTH = join_words([forge.title for forge in FORGES if forge.by_default])
-_FORGES = f"{', '.join(forge_names())}, both ({_BOTH}) or none"
+_FORGES = f"{', '.join(forge.name for forge in FORGES if not forge.no_pipelines)}, both ({_BOTH}) or none"
 
 
 def init(

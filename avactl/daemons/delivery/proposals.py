@@ -32,4 +32,4 @@ class TokenFileProposals:
             raise ForgeError(f"{self._file}: {error}", "the Secret needs the key `password`, a token") from None
         if not token.isascii() or not token.isprintable() or " " in token:
             raise ForgeError(f"{self._file} contains characters that are invalid in a token", "copy it again")
-        return self._forge.proposals(self._api, self._project, token, time.sleep)
+        return self._forge.connect_proposals(self._api, self._project, token, time.sleep)

@@ -5,13 +5,8 @@ Sources: forgejo.org/docs "Forgejo Actions", "API Usage"; the runner's `act/runn
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from avactl.forges import gitea
-from avactl.forges.forge import Environ, Forge, PipelineOptions, PipelineRun, Sleep, actions_run
-
-if TYPE_CHECKING:
-    from avactl.forges.comments import Comments
+from avactl.forges.forge import Environ, Forge, PipelineOptions, PipelineRun, actions_run
 
 _TOKENS = ("FORGEJO_TOKEN",)
 
@@ -27,20 +22,11 @@ def _run(env: Environ) -> PipelineRun:
     return run._replace(summary=None)
 
 
-def _comments(run: PipelineRun, sleep: Sleep) -> Comments:
-    from avactl.forges.gitea.client import GiteaComments
-
-    return GiteaComments(run, sleep, _TOKENS[0])
-
-
 def _pipelines(options: PipelineOptions) -> dict[str, str]:
-    """Return Gitea's workflows in Forgejo's directory, for the label that its runners have by default."""
-    return {
-        path.replace(".gitea/", ".forgejo/"): text.replace("GITEA_TOKEN", "FORGEJO_TOKEN").replace(
-            "runs-on: ubuntu-latest", "runs-on: docker"
-        )
-        for path, text in gitea.FORGE.pipelines(options).items()
-    }
+    """Return Gitea's workflows, for the label that Forgejo's runners have by default."""
+    from avactl.forges.gitea.pipelines import WorkflowDialect, pipelines
+
+    return pipelines(options, WorkflowDialect(".forgejo", _TOKENS[0], "docker"))
 
 
 FORGE: Forge = gitea.FORGE._replace(
@@ -53,7 +39,6 @@ FORGE: Forge = gitea.FORGE._replace(
     tokens=_TOKENS,
     token_hint="`env: {FORGEJO_TOKEN: ${{ secrets.FORGEJO_TOKEN }}}` passes the job's own token",  # noqa: S106
     run=_run,
-    comments=_comments,
     pipeline_paths=(".forgejo/",),
     pipelines=_pipelines,
     push_rights="a token with the scope `write:repository`",

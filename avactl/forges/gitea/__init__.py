@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from avactl.forges.connection import Connection
 from avactl.forges.forge import (
-    CommitStatus,
     Environ,
     Forge,
     PipelineOptions,
     PipelineRun,
-    Sleep,
-    StatusRequest,
     actions_run,
+    actions_status,
 )
 
 if TYPE_CHECKING:
@@ -36,27 +35,26 @@ def _run(env: Environ) -> PipelineRun:
     return actions_run(env, FORGE.name, _api(env, ""), _TOKENS, "GITHUB_RUN_ID", "")
 
 
-def _comments(run: PipelineRun, sleep: Sleep) -> Comments:
+def _headers(token: str) -> dict[str, str]:
+    return {"Authorization": f"token {token}"}
+
+
+def _comments(connection: Connection, run: PipelineRun) -> Comments:
     from avactl.forges.gitea.client import GiteaComments
 
-    return GiteaComments(run, sleep, _TOKENS[0])
+    return GiteaComments(connection, run)
 
 
-def _proposals(api: str, project: str, token: str, sleep: Sleep) -> Proposals:
+def _proposals(connection: Connection) -> Proposals:
     from avactl.forges.gitea.client import GiteaProposals
 
-    return GiteaProposals(api, project, token, sleep)
-
-
-def _status(project: str, token: str, status: CommitStatus) -> StatusRequest:
-    body = {"state": status.state, "context": status.context, "description": status.text}
-    return StatusRequest(f"/repos/{project}/statuses/{status.commit}", {"Authorization": f"token {token}"}, body)
+    return GiteaProposals(connection)
 
 
 def _pipelines(options: PipelineOptions) -> dict[str, str]:
-    from avactl.forges.gitea.pipelines import pipelines
+    from avactl.forges.gitea.pipelines import GITEA, pipelines
 
-    return pipelines(options)
+    return pipelines(options, GITEA)
 
 
 FORGE = Forge(
@@ -68,11 +66,12 @@ FORGE = Forge(
     api_default="`https://HOST/api/v1` of Gitea",
     tokens=_TOKENS,
     token_hint="`env: {GITEA_TOKEN: ${{ secrets.GITEA_TOKEN }}}` passes the job's own token",  # noqa: S106
+    headers=_headers,
     run=_run,
     comment_limit=65_000,  # it accepts more; a comment of this size still renders fast
     comments=_comments,
     proposals=_proposals,
-    status=_status,
+    status=actions_status,
     project_variable="",
     pipeline_paths=(".gitea/",),
     pipelines=_pipelines,

@@ -2,43 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from importlib import resources
+from typing import NamedTuple
 
-from avactl.base.templates import read_files, substitute
 from avactl.forges.forge import PipelineOptions
+from avactl.forges.pipeline_files import MATRIX, PUBLISHED_BRANCHES, PipelineFile, choose_files, read_template
 
-_APPLY, _PUBLISH = "avactl-apply.yml", "avactl-publish.yml"
+
+class WorkflowDialect(NamedTuple):
+    """Differences between the forges that run these workflows."""
+
+    folder: str
+    token: str
+    """Variable, and secret of each job, with the token."""
+    runner: str
+    """Label that runners have by default."""
 
 
-def pipelines(options: PipelineOptions) -> dict[str, str]:
+GITEA = WorkflowDialect(".gitea", "GITEA_TOKEN", "ubuntu-latest")
+_VARIABLE = "AVACTL_ENVIRONMENT: ${{ matrix.environment }}\n"
+_CONTAINER = "    container:\n"
+_WRITE = "    permissions:\n      contents: w"
+_FILES = {
+    "workflows/avactl.yml": PipelineFile(),
+    "workflows/avactl-apply.yml": PipelineFile(
+        applies=True,
+        environments=(
+            ("    env:\n      DRIFT", f"    env:\n      {_VARIABLE}      DRIFT"),
+            (_CONTAINER, MATRIX + _CONTAINER),
+        ),
+    ),
+    "workflows/avactl-publish.yml": PipelineFile(
+        publishes=True,
+        environments=(
+            (_WRITE, f"    env:\n      {_VARIABLE}{_WRITE}"),
+            ("--publish rendered\n", '--publish "rendered-$AVACTL_ENVIRONMENT"\n'),
+            PUBLISHED_BRANCHES,
+            (_CONTAINER, MATRIX + _CONTAINER),
+        ),
+    ),
+}
+
+
+def pipelines(options: PipelineOptions, dialect: WorkflowDialect) -> dict[str, str]:
     """Return the workflows by path."""
-    template = read_files(resources.files("avactl.forges.gitea") / "template")
-    files = {}
-    for path, data in template.items():
-        name, text = path.rpartition("/")[2], data.decode()
-        if name == _APPLY:
-            if not options.applies:
-                continue
-            text = substitute(text, "PULUMI_VERSION", options.pulumi)
-        elif name == _PUBLISH and not options.publishes:
-            continue
-        if options.environments and name in (_APPLY, _PUBLISH):
-            text = _adapt(name, text, options.environments)
-        files[path] = text
-    return files
-
-
-def _adapt(name: str, text: str, environments: Sequence[str]) -> str:
-    """Return a workflow with a job for each environment."""
-    job = "    runs-on: ubuntu-latest\n"
-    matrix = f"    strategy: {{fail-fast: false, matrix: {{environment: [{', '.join(environments)}]}}}}\n"
-    variable = "AVACTL_ENVIRONMENT: ${{ matrix.environment }}\n"
-    if name == _APPLY:
-        text = substitute(text, "    env:\n      DRIFT", f"    env:\n      {variable}      DRIFT")
-    else:
-        write = "    permissions:\n      contents: w"
-        text = substitute(text, write, f"    env:\n      {variable}{write}")
-        text = substitute(text, "--publish rendered\n", '--publish "rendered-$AVACTL_ENVIRONMENT"\n')
-        text = substitute(text, "the branch `rendered`", "the branches `rendered-ENVIRONMENT`")
-    return substitute(text, job, job + matrix)
+    parameters = {
+        "PULUMI_VERSION": options.pulumi,
+        "TOKEN_NAME": dialect.token,
+        "RUNNER_LABEL": dialect.runner,
+    }
+    files = choose_files(read_template("gitea", parameters), _FILES, options)
+    return {f"{dialect.folder}/{path}": text for path, text in files.items()}

@@ -8,15 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from avactl.forges.connection import Connection
 from avactl.forges.forge import (
-    CommitStatus,
     Environ,
     Forge,
     PipelineOptions,
     PipelineRun,
-    Sleep,
-    StatusRequest,
     actions_run,
+    actions_status,
 )
 
 if TYPE_CHECKING:
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
     from avactl.forges.proposals import Proposals
 
 _TOKENS = ("GITHUB_TOKEN", "GH_TOKEN")
+TOKEN_HINT = "`env: {GITHUB_TOKEN: ${{ github.token }}}` passes the job's own token"  # noqa: S105
+"""How a job passes its token."""
 
 
 def _api(env: Environ, host: str) -> str:
@@ -36,22 +37,24 @@ def _run(env: Environ) -> PipelineRun:
     return actions_run(env, FORGE.name, _api(env, ""), _TOKENS, "GITHUB_RUN_ID", "#artifacts")
 
 
-def _comments(run: PipelineRun, sleep: Sleep) -> Comments:
+def _headers(token: str) -> dict[str, str]:
+    return {
+        "Authorization": f"Bearer {token}",
+        "Accept": "application/vnd.github+json",
+        "X-GitHub-Api-Version": "2022-11-28",
+    }
+
+
+def _comments(connection: Connection, run: PipelineRun) -> Comments:
     from avactl.forges.github.client import GitHubComments
 
-    return GitHubComments(run, sleep)
+    return GitHubComments(connection, run)
 
 
-def _proposals(api: str, project: str, token: str, sleep: Sleep) -> Proposals:
+def _proposals(connection: Connection) -> Proposals:
     from avactl.forges.github.client import GitHubProposals
 
-    return GitHubProposals(api, project, token, sleep)
-
-
-def _status(project: str, token: str, status: CommitStatus) -> StatusRequest:
-    headers = {"Authorization": f"Bearer {token}", "Accept": "application/vnd.github+json"}
-    body = {"state": status.state, "context": status.context, "description": status.text}
-    return StatusRequest(f"/repos/{project}/statuses/{status.commit}", headers, body)
+    return GitHubProposals(connection)
 
 
 def _pipelines(options: PipelineOptions) -> dict[str, str]:
@@ -74,12 +77,13 @@ FORGE = Forge(
     api=_api,
     api_default="`https://api.github.com`, or `https://HOST/api/v3` of GitHub Enterprise",
     tokens=_TOKENS,
-    token_hint="`env: {GITHUB_TOKEN: ${{ github.token }}}` passes the job's own token",  # noqa: S106
+    token_hint=TOKEN_HINT,
+    headers=_headers,
     run=_run,
     comment_limit=65_000,  # it accepts 65,536 characters
     comments=_comments,
     proposals=_proposals,
-    status=_status,
+    status=actions_status,
     project_variable="GITHUB_REPOSITORY",
     pipeline_paths=(".github/",),
     pipelines=_pipelines,

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from avactl.forges.connection import Connection
 from avactl.forges.forge import (
     CommitStatus,
     Environ,
@@ -16,7 +17,6 @@ from avactl.forges.forge import (
     Forge,
     PipelineOptions,
     PipelineRun,
-    Sleep,
     StatusRequest,
     find_token,
     parse_number,
@@ -58,23 +58,26 @@ def _run(env: Environ) -> PipelineRun:
     )
 
 
-def _comments(run: PipelineRun, sleep: Sleep) -> Comments:
+def _headers(token: str) -> dict[str, str]:
+    return {"PRIVATE-TOKEN": token}
+
+
+def _comments(connection: Connection, run: PipelineRun) -> Comments:
     from avactl.forges.gitlab.client import GitLabComments
 
-    return GitLabComments(run, sleep)
+    return GitLabComments(connection, run)
 
 
-def _proposals(api: str, project: str, token: str, sleep: Sleep) -> Proposals:
+def _proposals(connection: Connection) -> Proposals:
     from avactl.forges.gitlab.client import GitLabProposals
 
-    return GitLabProposals(api, project, token, sleep)
+    return GitLabProposals(connection)
 
 
-def _status(project: str, token: str, status: CommitStatus) -> StatusRequest:
+def _status(project: str, status: CommitStatus) -> StatusRequest:
     state = "failed" if status.state == "failure" else status.state
     body = {"state": state, "name": status.context, "description": status.text}
-    path = f"/projects/{quote(project, safe='')}/statuses/{status.commit}"
-    return StatusRequest(path, {"PRIVATE-TOKEN": token}, body)
+    return StatusRequest(f"/projects/{quote(project, safe='')}/statuses/{status.commit}", body)
 
 
 def _pipelines(options: PipelineOptions) -> dict[str, str]:
@@ -98,6 +101,7 @@ FORGE = Forge(
     api_default="`https://HOST/api/v4` of GitLab",
     tokens=_TOKENS,
     token_hint=ACCESS_HINT,
+    headers=_headers,
     run=_run,
     comment_limit=200_000,  # it accepts 1,000,000 characters, but renders them slowly
     comments=_comments,

@@ -5,15 +5,15 @@ Sources: docs.gitlab.com/api (notes, merge requests, "CI/CD job token").
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
-from avactl.forges.comments import Comment, Comments, parse_comment
-from avactl.forges.forge import PipelineRun, Sleep
+from avactl.forges.comments import Comment, Comments
+from avactl.forges.connection import Connection
+from avactl.forges.forge import PipelineRun
 from avactl.forges.gitlab.hints import ACCESS_HINT
 from avactl.forges.proposals import Proposals, same_repository
-from avactl.forges.rest import Api, parse_json, text_at
 
 _HINTS = {
     401: f"GITLAB_TOKEN is invalid or expired: {ACCESS_HINT}",
@@ -23,33 +23,21 @@ _HINTS = {
 
 
 class GitLabComments(Comments):
-    """The notes of a merge request."""
+    """The notes of a merge request. A project's token has its own user."""
 
-    def __init__(self, run: PipelineRun, sleep: Sleep) -> None:
+    GONE = f"does it exist, and can the token read it? If not: {ACCESS_HINT}"
+    LIST: Mapping[str, Any] = {"per_page": 100, "sort": "asc", "order_by": "created_at"}
+    EDIT, AUTHOR, LOGIN = "PUT", "author", "username"
+
+    def __init__(self, connection: Connection, run: PipelineRun) -> None:
         path = f"/projects/{quote(run.project, safe='')}/merge_requests/{run.number}/notes"
-        noun = f"merge request !{run.number} of project {run.project}"
-        super().__init__(Api(run.api, {"PRIVATE-TOKEN": run.token}, sleep), path, noun, _HINTS)
+        super().__init__(connection, path, f"merge request !{run.number} of project {run.project}", _HINTS)
 
-    def comments(self) -> Iterator[Comment]:
-        """Yield all notes except system notes."""
-        gone = f"does it exist, and can the token read it? If not: {ACCESS_HINT}"
-        action, order = f"reading the notes of {self.noun}", {"sort": "asc", "order_by": "created_at"}
-        for entry in self._pages(action, gone, per_page=100, **order):
-            if not entry.get("system"):
-                yield parse_comment(entry, "author", "username")
-
-    def edit(self, comment: Comment, body: str) -> None:
-        self._write("PUT", f"{self._list}/{comment.id}", body, f"editing the note on {self.noun}")
+    def _path_of(self, comment: Comment) -> str:
+        return f"{self._list}/{comment.id}"
 
     def _explain_read_only(self) -> tuple[str, str]:
         return "the token is read-only", ACCESS_HINT
-
-    def _find_login(self) -> str:
-        """A project's token has its own user."""
-        action = "identifying the token's user"
-        response = self._api.send("GET", "/user", action=action)
-        self._raise_for_status(response, action)
-        return text_at(parse_json(response, action), "username")
 
 
 class GitLabProposals(Proposals):
@@ -57,10 +45,10 @@ class GitLabProposals(Proposals):
 
     URL = "web_url"
 
-    def __init__(self, api: str, project: str, token: str, sleep: Sleep) -> None:
+    def __init__(self, connection: Connection) -> None:
         needed = "create a project access token with the role Developer and the scope `api`"
-        path = f"/projects/{quote(project, safe='')}/merge_requests"
-        super().__init__(Api(api, {"PRIVATE-TOKEN": token}, sleep), path, {401: needed, 403: needed})
+        path = f"/projects/{quote(connection.project, safe='')}/merge_requests"
+        super().__init__(connection, path, {401: needed, 403: needed})
 
     def _list_parameters(self, branch: str) -> dict[str, str]:
         return {"source_branch": branch, "state": "all", "order_by": "created_at", "sort": "desc", "per_page": "20"}

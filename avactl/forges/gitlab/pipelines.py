@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from importlib import resources
 
-from avactl.base.templates import read_files, substitute
+from avactl.base.templates import substitute
 from avactl.forges.forge import PipelineOptions
+from avactl.forges.pipeline_files import PUBLISHED_BRANCHES, read_template
 
 _PIPELINE, _STACK, _STACKS = ".gitlab-ci.yml", ".gitlab/stack.yml", ".gitlab/stacks.sh"
 
 
 def pipelines(options: PipelineOptions) -> dict[str, str]:
     """Return the pipelines by path."""
-    template = read_files(resources.files("avactl.forges.gitlab") / "template")
-    files = {path: data.decode() for path, data in template.items()}
+    files = read_template("gitlab", {"PULUMI_VERSION": options.pulumi})
     publish = files.pop("gitlab-publish.yml")
-    files[_STACK] = substitute(files[_STACK], "PULUMI_VERSION", options.pulumi)
     if not options.applies:
         files = {_PIPELINE: _without_stacks(files[_PIPELINE], publish if options.publishes else "")}
     return _adapt(files, options.environments) if options.environments else files
@@ -29,10 +26,11 @@ def _without_stacks(text: str, publish: str) -> str:
     head = "# Default branch: the rendered objects are committed to the branch `rendered`.\n" if publish else ""
     variable = "GITLAB_TOKEN (masked; not protected, because pipelines of merge requests would not get it)"
     more = ", and,\n# masked and protected, RENDERED_TOKEN" if publish else ""
-    about = re.compile(r"# Default branch:.*?(?=stages:)", re.DOTALL)
-    text = about.sub(f"{head}# Variables to set: {variable}{more}.\n# docs/ci.md of avactl describes them.\n", text)
+    about = text[text.index("# Default branch:") : text.index("stages:")]
+    new = f"{head}# Variables to set: {variable}{more}.\n# docs/ci.md of avactl describes them.\n"
+    text = substitute(text, about, new)
     stages = "[check, publish]" if publish else "[check]"
-    return text.replace("stages: [check, stacks, apply]", f"stages: {stages}") + (f"\n{publish}" if publish else "")
+    return substitute(text, "stages: [check, stacks, apply]", f"stages: {stages}") + (f"\n{publish}" if publish else "")
 
 
 def _adapt(files: dict[str, str], environments: Sequence[str]) -> dict[str, str]:
@@ -55,7 +53,8 @@ def _adapt_pipeline(text: str, environments: Sequence[str]) -> str:
         f'        {plan} --environment "$environment"\n      done'
     )
     text = substitute(text, plan, loop)
-    text = text.replace("avactl stacks --base", "avactl stacks --all-environments --base")
+    if "\nstacks:\n" in text:
+        text = substitute(text, "avactl stacks --base", "avactl stacks --all-environments --base")
     if "\npublish:\n" in text:
         matrix = f"  parallel:\n    matrix: [{{AVACTL_ENVIRONMENT: [{', '.join(environments)}]}}]\n"
         group = "  resource_group: avactl/rendered"
@@ -63,5 +62,5 @@ def _adapt_pipeline(text: str, environments: Sequence[str]) -> str:
         text = substitute(
             text, "render --publish rendered --to", 'render --publish "rendered-$AVACTL_ENVIRONMENT" --to'
         )
-        text = substitute(text, "the branch `rendered`", "the branches `rendered-ENVIRONMENT`")
+        text = substitute(text, *PUBLISHED_BRANCHES)
     return text

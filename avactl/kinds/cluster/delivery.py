@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from avactl.base.terminal import join_words
-from avactl.diagnostics import Diagnostic
+from avactl.diagnostics import Diagnostic, Note, Span
 from avactl.forges import find_forge, forge_names, forge_of_host, host_and_path
 from avactl.program.program import Item
 from avactl.spec.platform.cluster import ClusterSpec
@@ -14,10 +14,7 @@ from avactl.spec.platform.delivery import Delivery
 
 _FOLLOWS_SPECS = ("builtin", "pulumiOperator")
 """Modes of `reconcile` whose `repository` has the specs; that of others has rendered manifests."""
-
-
-FORGE_HINT = f"with {join_words([f'`{name}`' for name in forge_names()], 'or')}"
-"""Values of `delivery.forge`."""
+_FORGE_NAMES = f"with {join_words([f'`{name}`' for name in forge_names()], 'or')}"
 
 
 class CommitTarget(NamedTuple):
@@ -32,6 +29,19 @@ class CommitTarget(NamedTuple):
     api: str
     project: str
     """Path of the repository on its host."""
+    no_proposals: str
+    """Why pull requests cannot be opened there; "" if they can."""
+
+    def refuse_proposals(
+        self, use: str, instead: str, span: Span, notes: tuple[Note, ...] = ()
+    ) -> Iterator[Diagnostic]:
+        """Yield the problem of a use of pull requests if none can be opened; `instead` is the remedy for any forge."""
+        if self.no_proposals:
+            named = "" if self.forge else f"add `delivery: {{forge: NAME}}` to the Cluster, {_FORGE_NAMES}, or "
+            code = "invalid-value" if self.forge else "missing-key"
+            yield Diagnostic(
+                code, f"{self.no_proposals}, and {use}", span, hint=f"{named}write `{instead}`", notes=notes
+            )
 
 
 def commit_place(item: Item[ClusterSpec]) -> CommitTarget | None:
@@ -52,6 +62,7 @@ def commit_place(item: Item[ClusterSpec]) -> CommitTarget | None:
         forge.name if forge else "",
         (own.api or (forge.api({}, host) if forge else "")).rstrip("/"),
         project,
+        forge.no_proposals if forge else f"the forge of {repository} is unknown",
     )
 
 
@@ -96,10 +107,6 @@ def check_delivery(item: Item[ClusterSpec]) -> Iterator[Diagnostic]:
             item.span(*at),
             hint=f"write `https{found.repository[4:]}`",
         )
-    if given is not None and given.rollback == "pullRequest" and not found.forge:
-        yield Diagnostic(
-            "missing-key",
-            f"the forge of {found.repository} is unknown, and roll-backs are proposed by pull requests",
-            item.span("spec", "delivery", "rollback"),
-            hint=f"add `forge: NAME` to `delivery`, {FORGE_HINT}, or write `rollback: commit`",
-        )
+    if given is not None and given.rollback == "pullRequest":
+        span = item.span("spec", "delivery", "rollback")
+        yield from found.refuse_proposals("roll-backs are proposed by pull requests", "rollback: commit", span)

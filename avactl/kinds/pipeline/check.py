@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import did_you_mean
-from avactl.kinds.cluster.delivery import FORGE_HINT, commit_place
+from avactl.kinds.cluster.delivery import commit_place
 from avactl.kinds.pipeline.service import service_problems
 from avactl.kinds.pipeline.spec import Pipeline, PipelineSpec
 from avactl.kinds.pipeline.steps import STEPS, step_name, versions_directory
@@ -120,16 +120,10 @@ def _check_daemon(item: Item[PipelineSpec], program: Program) -> Iterator[Diagno
             "`username` and `password`",
             notes=note,
         )
-    if item.spec.deploy.by == "pullRequest" and not found.forge:
-        yield Diagnostic(
-            "missing-key",
-            f"the forge of {found.repository} is unknown, and {item} deploys by pull request",
-            item.span(*_DEPLOY_PATH, key=True)
-            if item.doc.get(*_DEPLOY_PATH, "by") is None
-            else item.span(*_DEPLOY_PATH, "by"),
-            hint=f"add `delivery: {{forge: NAME}}` to the Cluster, {FORGE_HINT}, or write `by: commit`",
-            notes=note,
-        )
+    if item.spec.deploy.by == "pullRequest":
+        explicit = item.doc.get(*_DEPLOY_PATH, "by") is not None
+        span = item.span(*_DEPLOY_PATH, "by") if explicit else item.span(*_DEPLOY_PATH, key=True)
+        yield from found.refuse_proposals(f"{item} deploys by pull request", "by: commit", span, note)
 
 
 def _check_trigger(item: Item[PipelineSpec], program: Program) -> Iterator[Diagnostic]:

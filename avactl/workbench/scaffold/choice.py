@@ -87,6 +87,9 @@ class ScaffoldChoice:
             raise ChoiceError(f"--engine {self.engine} must be one of {', '.join(ENGINES)}")
         if self.forge not in FORGE_CHOICES:
             raise ChoiceError(f"--forge {self.forge} must be one of {', '.join(FORGE_CHOICES)}")
+        for forge in self.forges():
+            if forge.no_pipelines:
+                raise ChoiceError(f"{forge.no_pipelines}; `--forge none` writes the other files")
         for name in self.clusters:
             if not _IS_NAME(name):
                 raise ChoiceError(f"`{name}` is not a cluster name: use lowercase letters, digits and `-`")
@@ -168,7 +171,7 @@ def adapt_template(files: dict[str, bytes], choice: ScaffoldChoice, pulumi: str)
         choice.engine == "pulumi", choice.engine in ("flux", "argocd"), choice.environments, pulumi
     )
     for forge in choice.forges():
-        chosen |= forge.pipelines(options)
+        chosen |= forge.write_pipelines(options)
     if choice.engine != "pulumi":
         chosen["stacks/requirements.lock"] = _without_pulumi(chosen["stacks/requirements.lock"])
         chosen = {path.removeprefix("stacks/"): _at_root(text) for path, text in chosen.items()}

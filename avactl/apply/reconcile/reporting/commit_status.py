@@ -15,7 +15,7 @@ from avactl.apply.reconcile.source import SourceRevision
 from avactl.base.terminal import shorten_middle, visible_text
 from avactl.diagnostics.redaction import redact_text
 from avactl.forges import FORGES, api_of, current_forge, forge_of_host, host_and_path
-from avactl.forges.forge import CommitStatus, Environ, EnvironmentProblem, Forge, find_token
+from avactl.forges.forge import CommitStatus, Environ, EnvironmentProblem, Forge, UnsupportedError, find_token
 
 State = Literal["success", "failure", "pending"]
 _REQUEST_TIMEOUT = aiohttp.ClientTimeout(total=20)
@@ -50,7 +50,12 @@ async def set_status(revision: SourceRevision, cluster: str, state: State, text:
     forge, api, project, token = destination
     description = visible_text(redact_text(shorten_middle(text, 4096)))[:_MAX_DESCRIPTION]
     status = CommitStatus(revision.commit, f"avactl/{cluster or 'all clusters'}", state, description)
-    path, headers, body = forge.status(project, token, status)
+    try:
+        path, body = forge.status_request(project, status)
+    except UnsupportedError as error:
+        sys.stderr.write(f"avactl: note: {error}\n")
+        return
+    headers = forge.headers(token)
     url = URL(f"{api}{path}", encoded=True)
     async with aiohttp.ClientSession(timeout=_REQUEST_TIMEOUT, trust_env=True) as session:
         for number in range(_MAX_ATTEMPTS):

@@ -27,7 +27,7 @@ def build_delivery_daemon(item: Item[ClusterSpec], program: Program) -> list[Man
         args += ["--path", found.path]
     if author is not None:
         args += ["--author", author.name, "--email", author.email]
-    if found.forge:
+    if not found.no_proposals:
         args += ["--forge", found.forge, "--api", found.api, "--project", found.project]
     if program.environment:
         args += ["--environment", program.environment]
