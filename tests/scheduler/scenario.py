@@ -205,8 +205,8 @@ class _Cluster:
             self.memory.cache.dra.put_class({"metadata": {"name": device_class}, "spec": {"selectors": selectors}})
         for name, team in row.teams.items():
             self.memory.quota(name, team.guaranteed, team.borrow, team.weight, team.cpu)
-        for team, name in {(job.team, name) for job in row.jobs.values() for name in job.claims}:
-            self._create_claim(team, name)
+        for namespace, claim in {(job.team, name) for job in row.jobs.values() for name in job.claims}:
+            self._create_claim(namespace, claim)
         for running in (True, False):
             for job, number in self._pods():
                 if running is (number < len(job[1].on) and job[1].on[number] is not None):
