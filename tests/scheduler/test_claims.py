@@ -219,3 +219,10 @@ def test_a_pod_that_is_told_the_name_of_an_older_claim_is_not_answered_from_memo
     item["status"] = {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "p-gpu-x"}]}
     pod.update(item)
     assert [each for each, _ in manager.demand(pod).wanted] == [claim]
+
+
+def test_a_template_for_which_the_pod_needs_no_claim_is_not_waited_for() -> None:
+    item = offline.pod("p", 0)
+    item["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "t"}]
+    item["status"] = {"resourceClaimStatuses": [{"name": "gpu"}]}
+    assert PodInfo(item, 0.0).claims == ()
