@@ -17,7 +17,7 @@ BY_DESIGN: Mapping[str, str] = {
     "with the async preemption": "Freed capacity is reserved for the preemptor until the last victim is gone",
     "PodTopologySpread Scoring": _SPREAD,
     "Multi-AZ Clusters should spread": _SPREAD,
-    "keeps pod pending because of CEL runtime errors": "a device without the attribute that a selector reads is skipped",
+    "pending because of CEL runtime errors": "a device without the attribute that a selector reads is skipped",
     "[FeatureGate:DRAExtendedResource]": "an extended resource backed by a device class (use a claim)",
 }
 """Sentences of docs/scheduler.md that say why a test fails, by words of its name."""
