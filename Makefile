@@ -11,7 +11,7 @@ WORKERS := -n $(JOBS) --dist loadgroup --no-loadscope-reorder
 # Runs a command, and writes the row of a target in docs/measured.md.
 MEASURED := $(BIN)/python -m tools.measured
 
-.PHONY: check demo dist docs test test-frameworks lint unit e2e soak bench schemas controlplane alluxio clean
+.PHONY: check demo dist docs test test-frameworks lint unit e2e e2e-kubernetes soak bench schemas controlplane alluxio clean
 
 $(STAMP): pyproject.toml requirements.lock
 	@echo "setting up $(VENV) …"
@@ -58,6 +58,9 @@ test-frameworks: $(STAMP)  ## train with PyTorch, TensorFlow, JAX and Open MPI
 
 e2e: $(STAMP)  ## tests with real pods, as root
 	$(MEASURED) e2e $(BIN)/python -m pytest -n 0 -m e2e tests/e2e
+
+e2e-kubernetes: $(STAMP)  ## Kubernetes' own tests of scheduling and DRA on real nodes, as root
+	$(BIN)/python -m benchmarks.kubernetes_e2e
 
 soak: $(STAMP) controlplane alluxio  ## the long forms of the tests
 	HYPOTHESIS_PROFILE=soak $(MEASURED) soak $(BIN)/python -m pytest $(WORKERS) -m "not e2e and not frameworks"

@@ -13,7 +13,7 @@ from pathlib import Path
 from tools import measured
 
 HERE = Path(__file__).parent
-OTHER_PROGRAMS = {"__main__", "checkpoint_load", "elastic_load", "generate"}
+OTHER_PROGRAMS = {"__main__", "checkpoint_load", "elastic_load", "generate", "kubernetes_e2e"}
 """Programs that measure nothing by themselves."""
 
 

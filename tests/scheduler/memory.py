@@ -36,10 +36,14 @@ class Memory:
         *,
         daemon: bool = False,
         levels: tuple[str, ...] = LEVELS,
+        gpu_driver: str = "",
         **cache: Any,
     ) -> None:
-        """`daemon`: the cluster runs the cache daemon. `levels`: of the topology, the widest first."""
-        self.cache = ClusterCache(levels, DraManager(""), **cache)
+        """`daemon`: the cluster runs the cache daemon. `levels`: of the topology, the widest first.
+
+        `gpu_driver`: the DRA driver of GPUs.
+        """
+        self.cache = ClusterCache(levels, DraManager(gpu_driver), **cache)
         policy = PlacementPolicy(
             cluster="main",
             system_namespace="avactl-system",
@@ -68,7 +72,7 @@ class Memory:
         self.orders.append(order)
 
     def give_back(self, pod: PodInfo, claims: Sequence[object]) -> None:
-        raise AssertionError("there are no claims here")
+        assert not claims, "their devices were chosen for this pod"
 
     def evict(self, eviction: Eviction) -> None:
         self.evictions.append(eviction)

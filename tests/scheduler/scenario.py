@@ -9,6 +9,7 @@ A file of `scenarios/` has the tables of one project: how many scenarios each ha
       teams: {red: {guaranteed: 2, borrow: 2, weight: 1}}      without `borrow`: as many as are idle
       jobs:                          the older first
         a: {team: red, gpus: 1, pods: 3, size: 2, on: [n0, n0, null], priority: 50, preemptible: false, within: rack}
+      claims: {c: {count: 1, class: gpu, users: 254}}       ResourceClaims, which jobs name: `claims: [c]`
       want: {a: n0}                  what their scheduler does
 
 Outcomes: `stays` (runs where it was, never stopped), `stopped` (at least once), `runs`, `waits` (without any pod), a
@@ -38,6 +39,9 @@ FOLDER = Path(__file__).parent / "scenarios"
 MAX_ROUNDS = 6
 """Victims queue again, as their controllers recreate them: after so many rounds the outcome must be stable."""
 
+GPU_CLASS = "gpu"
+"""The device class whose devices are GPUs, and the name of its driver."""
+
 Outcome = str | int | dict[str, int]
 Verdict = Literal["agrees", "differs by design", "not applicable", "defect"]
 
@@ -57,6 +61,8 @@ class NodeRow(_Part):
 
     gpus: int = 0
     amounts: Amounts = {}
+    devices: dict[str, int] = {}
+    """Devices of its ResourceSlices, by device class."""
     labels: dict[str, str] = {}
     """By short names, those of the levels among them."""
     taint: str = ""
@@ -70,6 +76,15 @@ class TeamRow(_Part):
     borrow: int | None = None
     weight: int = 1
     cpu: int | None = None
+
+
+class ClaimRow(_Part):
+    """A ResourceClaim, which all pods of its jobs share."""
+
+    count: int = 1
+    device_class: str = Field(GPU_CLASS, alias="class")
+    users: int = 0
+    """Other pods that it is reserved for, with devices of the first node that has some."""
 
 
 class Member(_Part):
@@ -98,6 +113,7 @@ class JobRow(Member):
     prefers: tuple[tuple[int, str, str], ...] = ()
     """Weights, labels and values of a preferred node affinity."""
     tolerates: str = ""
+    claims: tuple[str, ...] = ()
     each: tuple[Member, ...] = ()
     """The first pods of the gang, if they request something else than the others."""
 
@@ -110,6 +126,7 @@ class Row(_Part):
     levels: tuple[str, ...] = ()
     nodes: dict[str, Annotated[NodeRow, BeforeValidator(lambda n: {"gpus": n} if isinstance(n, int) else n)]] = {}
     teams: dict[str, TeamRow] = {}
+    claims: dict[str, ClaimRow] = {}
     jobs: dict[str, JobRow] = {}
     want: dict[str, Outcome] = {}
     ours: dict[str, Outcome] | None = None
@@ -172,7 +189,7 @@ class _Cluster:
 
     def __init__(self, row: Row) -> None:
         self.row = row
-        self.memory = Memory(machines=0, levels=tuple(map(_label, row.levels)))
+        self.memory = Memory(machines=0, levels=tuple(map(_label, row.levels)), gpu_driver=_label(GPU_CLASS))
         self.stopped: set[str] = set()
         """Jobs of which a pod was preempted."""
         self._free = {name: list(range(node.gpus)) for name, node in row.nodes.items()}
@@ -182,12 +199,43 @@ class _Cluster:
             self.memory.machine(
                 name, node.gpus, labels, _resources(node.amounts), taints=taints, unschedulable=node.cordoned
             )
+            self._publish_devices(name, node.devices)
+        for device_class in {device_class for node in row.nodes.values() for device_class in node.devices}:
+            selectors = [{"cel": {"expression": f'device.driver == "{_label(device_class)}"'}}]
+            self.memory.cache.dra.put_class({"metadata": {"name": device_class}, "spec": {"selectors": selectors}})
         for name, team in row.teams.items():
             self.memory.quota(name, team.guaranteed, team.borrow, team.weight, team.cpu)
+        for namespace, claim in {(job.team, name) for job in row.jobs.values() for name in job.claims}:
+            self._create_claim(namespace, claim)
         for running in (True, False):
             for job, number in self._pods():
                 if running is (number < len(job[1].on) and job[1].on[number] is not None):
                     self.create(*job, number)
+
+    def _publish_devices(self, node: str, devices: Mapping[str, int]) -> None:
+        for device_class, count in devices.items():
+            driver = _label(device_class)
+            spec = {
+                "driver": driver,
+                "nodeName": node,
+                "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
+                "devices": [{"name": f"d{number}"} for number in range(count)],
+            }
+            self.memory.cache.dra.put_slice({"metadata": {"name": f"{driver}-{node}"}, "spec": spec})
+
+    def _create_claim(self, team: str, name: str) -> None:
+        claim = self.row.claims[name]
+        request = {"name": "devices", "exactly": {"deviceClassName": claim.device_class, "count": claim.count}}
+        users = [{"resource": "pods", "name": f"user-{n}", "uid": f"user-{n}"} for n in range(claim.users)]
+        metadata = {"name": name, "namespace": team, "uid": name, "resourceVersion": "1"}
+        status: dict[str, object] = {}
+        if users:
+            node = next(name for name, row in self.row.nodes.items() if claim.device_class in row.devices)
+            place = {"driver": _label(claim.device_class), "pool": node}
+            results = [{"request": "devices", **place, "device": f"d{number}"} for number in range(claim.count)]
+            status = {"allocation": {"devices": {"results": results}}, "reservedFor": users}
+        spec = {"devices": {"requests": [request]}}
+        self.memory.cache.claims.put({"metadata": metadata, "spec": spec, "status": status})
 
     def _pods(self) -> Iterator[tuple[tuple[str, JobRow], int]]:
         for job in self.row.jobs.items():
@@ -225,6 +273,8 @@ class _Cluster:
             spec["affinity"] = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
         if job.tolerates:
             spec["tolerations"] = [{"key": job.tolerates, "operator": "Exists"}]
+        if job.claims:
+            spec["resourceClaims"] = [{"name": claim, "resourceClaimName": claim} for claim in job.claims]
         pod, gpus, amounts = (
             self._pod(name, job, number),
             0 if share else int(what.gpus),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from avactl.hardware.machine import Machine, PcieSwitch
+from avactl.scheduler.cache.claim_bookings import MAX_CONSUMERS
 from avactl.scheduler.dra.manager import DraManager
 from avactl.scheduler.dra.resource_claim import ResourceClaim
 from avactl.scheduler.objects.config import ConfiguredPool
@@ -50,13 +51,12 @@ class Claiming(Memory):
         spec = {"nodeName": node, "driver": driver, "pool": pool, "devices": devices}
         self.cache.dra.put_slice({"metadata": {"name": f"{driver}-{node}"}, "spec": spec})
 
-    def give_back(self, pod: object, claims: Sequence[object]) -> None:
-        assert not claims
-
-    def claim(self, name: str, *requests: Given, constraints: Sequence[Given] = ()) -> None:
+    def claim(
+        self, name: str, *requests: Given, constraints: Sequence[Given] = (), status: Given | None = None
+    ) -> None:
         metadata = {"name": name, "namespace": "a", "uid": name, "resourceVersion": "1"}
         devices = {"requests": list(requests), "constraints": list(constraints)}
-        self.cache.claims.put({"metadata": metadata, "spec": {"devices": devices}})
+        self.cache.claims.put({"metadata": metadata, "spec": {"devices": devices}, "status": status or {}})
 
     def asking(self, name: str, *claims: str, **more: Any) -> None:
         self.pod("a", name, resourceClaims=[{"name": each, "resourceClaimName": each} for each in claims], **more)
@@ -176,6 +176,20 @@ def test_a_gang_shares_a_claim_or_gets_nothing() -> None:
     assert not world.cache.dra.devices.held("h-0")
 
 
+def test_a_pod_waits_until_a_shared_claim_has_room_for_another_consumer() -> None:
+    world = Claiming()
+    results = [{"request": "gpus", "driver": GPU, "pool": "n0", "device": "d0"}]
+    users = [{"resource": "pods", "name": f"user-{n}", "uid": f"user-{n}"} for n in range(MAX_CONSUMERS)]
+    status: Given = {"allocation": {"devices": {"results": results}}, "reservedFor": users}
+    world.claim("shared", request("gpus"), status=status)
+    world.asking("p", "shared")
+    world.settle()
+    assert world.said["p"] == "ResourceClaim shared is in use by 256 pods, which is the limit"
+    world.claim("shared", request("gpus"), status={**status, "reservedFor": users[1:]})
+    world.settle()
+    assert world.where() == {"p": "n0"}
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
@@ -205,3 +219,10 @@ def test_a_pod_that_is_told_the_name_of_an_older_claim_is_not_answered_from_memo
     item["status"] = {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "p-gpu-x"}]}
     pod.update(item)
     assert [each for each, _ in manager.demand(pod).wanted] == [claim]
+
+
+def test_a_template_for_which_the_pod_needs_no_claim_is_not_waited_for() -> None:
+    item = offline.pod("p", 0)
+    item["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "t"}]
+    item["status"] = {"resourceClaimStatuses": [{"name": "gpu"}]}
+    assert PodInfo(item, 0.0).claims == ()

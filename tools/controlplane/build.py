@@ -18,6 +18,7 @@ from tools.controlplane import process, progress
 
 HERE = Path(__file__).parent
 KUBERNETES_VERSION = "v1.36.3"
+TEST_SUFFIX = ".test"
 OUTPUT_LINES = 40  # of a failed build, in the exception
 
 
@@ -30,7 +31,10 @@ class BuildError(Exception):
 
 
 class Module(NamedTuple):
-    """A folder with the go.mod that pins binaries, their linker flags, the package of each, and build tags."""
+    """A folder with the go.mod that pins binaries, their linker flags, the package of each, and build tags.
+
+    A binary whose name ends with `.test` is the test program of its package.
+    """
 
     folder: Path
     ldflags: str
@@ -43,19 +47,18 @@ class Module(NamedTuple):
         return self.folder.name
 
 
-def _version_flags() -> str:
+def kubernetes_flags() -> str:
+    """Return the linker flags of Kubernetes' own programs."""
     # Set by the release scripts of Kubernetes. Without them the binaries call themselves v0.0.0, and clients that
     # decide by the server's version take it for an ancient one.
     values = {"gitVersion": KUBERNETES_VERSION, "gitMajor": "1", "gitMinor": KUBERNETES_VERSION.split(".")[1]}
-    return " ".join(f"-X k8s.io/component-base/version.{name}={value}" for name, value in values.items())
+    return "-s -w " + " ".join(f"-X k8s.io/component-base/version.{name}={value}" for name, value in values.items())
 
 
 _NAMES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kubelet", "kube-proxy")
 MODULES = (
     Module(HERE / "etcd", "-s -w", {"etcd": "go.etcd.io/etcd/server/v3"}),
-    Module(
-        HERE / "kubernetes", f"-s -w {_version_flags()}", {name: f"k8s.io/kubernetes/cmd/{name}" for name in _NAMES}
-    ),
+    Module(HERE / "kubernetes", kubernetes_flags(), {name: f"k8s.io/kubernetes/cmd/{name}" for name in _NAMES}),
     Module(HERE / "kwok", "-s -w", {"kwok": "sigs.k8s.io/kwok/cmd/kwok"}),
     Module(HERE / "coredns", "-s -w", {"coredns": "."}),
 )
@@ -126,13 +129,14 @@ def _build_module(module: Module, names: list[str]) -> dict[str, Path]:
     paths = {name: folder / name for name in names}
     for name, path in paths.items():
 
-        def build(aside: Path, name: str = name) -> None:
+        def make(aside: Path, name: str = name) -> None:
             tags = ("-tags", module.tags) if module.tags else ()
-            command = [go, "build", *tags, "-ldflags", module.ldflags, "-o", str(aside), module.packages[name]]
+            build = ("test", "-c", "-vet=off") if name.endswith(TEST_SUFFIX) else ("build",)
+            command = [go, *build, *tags, "-ldflags", module.ldflags, "-o", str(aside), module.packages[name]]
             with progress.step(f"building {name} ({module.name})", f"built {name}"):
                 run_builder(f"go build of {name}", command, aside.with_name("log"), environment, module.folder)
 
-        make_once(path, f"waiting for another build of {module.name}", build)
+        make_once(path, f"waiting for another build of {module.name}", make)
     return paths
 
 

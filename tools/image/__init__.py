@@ -4,7 +4,30 @@
 when their inputs change.
 """
 
-from tools.image.images import avactl, busybox, kubectl, model_server, pause, program, python, shell, training
+from tools.image.images import (
+    avactl,
+    busybox,
+    kubectl,
+    model_server,
+    pause,
+    program,
+    programs,
+    python,
+    shell,
+    training,
+)
 from tools.image.oci import Image
 
-__all__ = ["Image", "avactl", "busybox", "kubectl", "model_server", "pause", "program", "python", "shell", "training"]
+__all__ = [
+    "Image",
+    "avactl",
+    "busybox",
+    "kubectl",
+    "model_server",
+    "pause",
+    "program",
+    "programs",
+    "python",
+    "shell",
+    "training",
+]

@@ -70,14 +70,23 @@ def kubectl() -> Image:
 
 def program(binary: Path) -> Image:
     """Return an image with a program that is linked statically, and a shell."""
+    return programs(binary.name, {f"usr/local/bin/{binary.name}": binary})
+
+
+def programs(name: str, files: Mapping[str, Path], *packages: str, entrypoint: Sequence[str] = ()) -> Image:
+    """Return an image with programs at paths below its root, a shell, and Debian packages."""
+    inputs = [f"{path} {hashlib.sha256(file.read_bytes()).hexdigest()}" for path, file in sorted(files.items())]
 
     def fill(root: Path) -> None:
-        target = root / "usr/local/bin" / binary.name
-        target.parent.mkdir(parents=True)
-        shutil.copyfile(binary, target)
-        target.chmod(0o755)
+        for path, file in files.items():
+            target = root / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, target)
+            target.chmod(0o755)
 
-    return _image(binary.name, [_system("busybox"), _layer(binary.name, [str(binary)], fill)], _SHELL)
+    system = _system("-".join(packages) or "busybox", *packages)
+    config = {**_SHELL, "Entrypoint": list(entrypoint)} if entrypoint else _SHELL
+    return _image(name, [system, _layer(name, inputs, fill)], config)
 
 
 def avactl() -> Image:

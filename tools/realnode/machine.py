@@ -24,7 +24,9 @@ OWN_NETWORK = Path("/proc/self/ns/net")
 class Machine:
     """A folder, cgroups, and PID, mount and network namespaces. All end with `close`, or with this process."""
 
-    def __init__(self) -> None:
+    def __init__(self, programs: Path | None = None) -> None:
+        """`programs` is a folder whose programs the node prefers to those of the machine."""
+        self._path = os.pathsep.join([*([str(programs)] if programs else []), os.environ.get("PATH", os.defpath)])
         nodes = cache_dir() / "nodes"
         nodes.mkdir(parents=True, exist_ok=True)
         self._owned = OwnedFolder(nodes, PREFIX, _remove_cgroups)
@@ -55,13 +57,18 @@ class Machine:
 
     def spawn(self, name: str, *command: str | Path) -> subprocess.Popen[bytes]:
         """Start a program in the node; its output is in `log(name)`. It ends with the node."""
-        environment = {"PATH": os.environ.get("PATH", os.defpath), "HOME": "/root"}
+        environment = {"PATH": self._path, "HOME": "/root"}
         return process.spawn([*self._enter(), *command], self.log(name), environment)
 
     def run(self, *command: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run a program in the node to its end. Raises CalledProcessError if it fails, unless `check` is False."""
         return subprocess.run(
-            [*self._enter(), *command], capture_output=True, text=True, check=check, timeout=RUN_TIMEOUT
+            [*self._enter(), *command],
+            env={**os.environ, "PATH": self._path},
+            capture_output=True,
+            text=True,
+            check=check,
+            timeout=RUN_TIMEOUT,
         )
 
     def ip(self, *arguments: str) -> None:

@@ -9,12 +9,22 @@ from typing import Any, Self
 
 from tools import image as images
 from tools.controlplane import ControlPlane, KubeClient, StartError, build_binaries, credentials, process
-from tools.controlplane.build import NODE_BINARIES
+from tools.controlplane.build import NODE_BINARIES, Module
 from tools.image import Image
 from tools.realnode import config, requirements
 from tools.realnode.machine import OWN_NETWORK, Machine, relay
 from tools.waiting import patience
 
+CONTAINERD = Module(
+    Path(__file__).parent / "containerd",
+    "-s -w",
+    {
+        name: f"github.com/containerd/containerd/v2/cmd/{name}"
+        for name in ("containerd", "ctr", "containerd-shim-runc-v2")
+    },
+    tags="no_btrfs,no_zfs,no_devmapper,no_aufs",
+)
+"""containerd 2, without the snapshotters that need C libraries. Debian 12 has 1.6, which knows no CDI."""
 START_TIMEOUT = 120.0  # seconds
 POLL = 0.05  # seconds
 LOG_LINES = 30
@@ -31,9 +41,12 @@ class RealNode(process.Closing):
     BuildError, and StartError.
     """
 
-    def __init__(self, *, nodes: int = 1, users: Mapping[str, Sequence[str]] | None = None) -> None:
+    def __init__(
+        self, *, nodes: int = 1, users: Mapping[str, Sequence[str]] | None = None, devices: bool = False
+    ) -> None:
+        """With `devices`, containers get the devices of DRA drivers (CDI): containerd 2 is built for it, once."""
         self.names = tuple(f"node-{index}" for index in range(nodes))
-        self._users = dict(users or {})
+        self._users, self._devices = dict(users or {}), devices
         self._machines: list[Machine] = []
         self._plane: ControlPlane | None = None
         self._stack = ExitStack()
@@ -41,10 +54,13 @@ class RealNode(process.Closing):
     def __enter__(self) -> Self:
         requirements.check()
         binaries = build_binaries(NODE_BINARIES)
+        programs = None
+        if self._devices:
+            programs = build_binaries(CONTAINERD.packages, [CONTAINERD])["containerd"].parent
         pause = images.pause()
         try:
             for _ in self.names:
-                self._machines.append(machine := Machine())
+                self._machines.append(machine := Machine(programs))
                 self._stack.callback(machine.close)
             self._connect()
             self._plane = self._stack.enter_context(self._control_plane())
@@ -85,10 +101,15 @@ class RealNode(process.Closing):
         """A new client of the administrator; close it, or use it in a `with` block."""
         return self.plane.client()
 
-    def image(self, image: Image) -> str:
-        """Make an image available to the pods of all nodes, and return its reference by digest."""
+    def image(self, image: Image, *names: str) -> str:
+        """Make an image available to the pods of all nodes, and return its reference by digest.
+
+        `names` are further references, such as those that pods of others name.
+        """
         for machine in self._machines:
             _ctr(machine, "images", "import", image.archive)
+            if names:
+                _ctr(machine, "images", "tag", "--force", image.reference, *names)
         return image.reference
 
     def logs(self, namespace: str, pod: str, *options: str) -> str:

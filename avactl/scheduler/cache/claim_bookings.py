@@ -20,12 +20,15 @@ from avactl.scheduler.dra.manager import ClaimDemand, DraManager, Offers
 from avactl.scheduler.dra.resource_claim import ResourceClaim, older
 from avactl.scheduler.dra.resource_slices import AllocationResult, Key
 from avactl.scheduler.interfaces import ClaimAllocation
-from avactl.scheduler.objects.node_rules import node_selector
+from avactl.scheduler.objects.node_rules import ReportedWaitError, node_selector
 from avactl.scheduler.objects.pod_info import PodInfo
 
 MAX_MASKS = 512
 MAX_NODES_TRIED = 16
 """Maximum number of nodes tried for a pod that requires linked GPUs from the allocator."""
+
+MAX_CONSUMERS = 256
+"""Maximum pods that can share a claim. Source: resource.k8s.io/v1, ResourceClaimReservedForMaxSize."""
 
 
 class ClaimBookings:
@@ -236,6 +239,18 @@ class ClaimBookings:
                 return names  # as nearly always
         match = node_selector(selector)
         return [info.name for info in self._tables.nodes.values() if match(info.name, info.labels)]
+
+    def check_consumers(self, pod: PodInfo) -> None:
+        """Raise ReportedWaitError if a claim of a pod has all the consumers that it can have.
+
+        Placed pods count before the claim is reserved for them, or the last ones of a gang could not be bound.
+        """
+        for claim in self._claims_of(pod):
+            reserved = {consumer["uid"] for consumer in claim.reserved}
+            consumers = reserved | self._tables.claim_users.get(claim.key, {}).keys()
+            if len(consumers - {pod.uid}) >= MAX_CONSUMERS:
+                message = f"ResourceClaim {claim.name} is in use by {MAX_CONSUMERS} pods, which is the limit"
+                raise ReportedWaitError(message, f"claim {claim.key}")
 
     def needs_allocator(self, pod: PodInfo) -> bool:
         """Return True if only the allocator can place a pod: its claims are shared, or request more than GPUs."""

@@ -56,7 +56,10 @@ class Placer:
         """Return the request of a pod. Raises UnsupportedError, RuleError."""
         if pod.shape.refused:
             raise UnsupportedError(pod.shape.refused)
-        return self._cache.requests.request(pod.shape, self._cache.dra.demand(pod) if pod.claims else None)
+        if not pod.claims:
+            return self._cache.requests.request(pod.shape, None)
+        self._cache.claims.check_consumers(pod)
+        return self._cache.requests.request(pod.shape, self._cache.dra.demand(pod))
 
     def best_choice(self, pod: PodInfo, request: Request, mask: Mask | None) -> ScoredChoice | None:
         """Return the best node and GPUs for a pod; None if it fits nowhere. Raises RuleError."""

@@ -34,8 +34,6 @@ MAX_DEMANDS_CACHED = 512
 """Maximum number of different demands with cached nodes."""
 MAX_SELECTOR_RESULTS = 200_000
 """Maximum number of cached results of selectors."""
-MAX_CONSUMERS = 256
-"""Maximum pods that can share a claim. Source: resource.k8s.io/v1, ResourceClaimReservedForMaxSize."""
 
 
 class ClaimDemand(NamedTuple):
@@ -234,8 +232,6 @@ class DraManager:
             if claim.uid in self.returning:
                 raise NotYetError(f"waits for ResourceClaim {made} to be deallocated", f"claim {key}")
             if claim.allocated or claim.uid in self.giving:
-                if len(claim.reserved) >= MAX_CONSUMERS and all(user["uid"] != pod.uid for user in claim.reserved):
-                    raise RuleError(f"ResourceClaim {made} is in use by {MAX_CONSUMERS} pods, which is the limit")
                 if claim not in held:
                     held.append(claim)
             elif all(claim is not other for other, _ in wanted):

@@ -201,9 +201,11 @@ class PodInfo:
             self.devices = notes.get(DEVICES.name) if notes else None
         if spec.get("resourceClaims"):
             made = {each["name"]: each.get("resourceClaimName") for each in status.get("resourceClaimStatuses") or ()}
+            # A status without a claim's name means that the pod needs none (resource.k8s.io, PodResourceClaimStatus).
             self.claims = tuple(
                 (each["name"], each.get("resourceClaimName") or made.get(each["name"]) or "")
                 for each in spec["resourceClaims"]
+                if each.get("resourceClaimName") or made.get(each["name"], "") is not None
             )
         if self.managed:
             self._read_status(status, (metadata.get("annotations") or NO_ENTRIES).get(PREEMPTION.name, ""))
