@@ -166,6 +166,7 @@ WRONG = {
     "flashServer, image": ("triton, image", "`llm` has options of Flash, SGLang and vLLM, and Triton has none of them"),
     "  llm: {}": ('  llm: {adapters: [{name: sql, url: "s3://a"}]}', "Flash has no options for `adapters`"),
     "  llm: {} ": ("  llm: {machines: 2} ", "Flash has no options for `machines`"),
+    "  llm: {}   ": ("  llm: {maxLength: 4096, gpuMemory: 80%}   ", "Flash has no options for `maxLength`"),
     "  llm: {}  ": ("  llm: {prefill: {router: {image: a}}}  ", "Flash has no options for `prefill`"),
 }
 """Parts of SERVICE, what they are replaced with, and what is said of it."""

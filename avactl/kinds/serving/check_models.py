@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from pydantic.alias_generators import to_camel
+
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import one_of
 from avactl.kinds.serving.llm import machines_per_replica, split_model
@@ -200,15 +202,21 @@ def _language_model(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
                 yield without_effect(item, ("spec", "llm", key), "there are no `adapters`")
 
 
+def _has_option(field: str) -> Callable[[LanguageModelSupport], object]:
+    return lambda each: field in each.options
+
+
 def _language_model_features(
     item: Item[ServingDeploymentSpec], llm: LanguageModel, supported: LanguageModelSupport
 ) -> Iterator[Diagnostic]:
     """Yield keys of `llm` that only other runtimes have options for."""
-    features: tuple[tuple[str, bool, Callable[[LanguageModelSupport], object]], ...] = (
+    features: list[tuple[str, bool, Callable[[LanguageModelSupport], object]]] = [
         ("adapters", bool(llm.adapters), lambda each: each.adapters),
         ("machines", llm.machines > 1, lambda each: each.machines),
         ("prefill", llm.prefill is not None, lambda each: each.disaggregation),
-    )
+    ]
+    for field in ("tensor_parallel", "pipeline_parallel", "max_length", "gpu_memory"):
+        features.append((to_camel(field), getattr(llm, field) is not None, _has_option(field)))
     for key, wanted, has in features:
         if wanted and not has(supported):
             names = [name for name, each in runtimes().items() if each.llm is not None and has(each.llm)]

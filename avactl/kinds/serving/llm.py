@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from avactl.kinds.serving.parts.models import ADAPTERS, Adapter
 from avactl.kinds.serving.spec import ServingDeploymentSpec
+from avactl.spec.schema.values import percent_number
 
 LEADER, RANK = "$(LWS_LEADER_ADDRESS)", "$(LWS_WORKER_INDEX)"
 """Address of the leader of a group, and number of the pod in it, which Kubernetes expands in arguments: the webhook of
@@ -39,11 +41,23 @@ def split_model(spec: ServingDeploymentSpec) -> Parallelism:
     return Parallelism(tensor if tensor is not None else max(1, total // pipeline), pipeline)
 
 
+def model_options(spec: ServingDeploymentSpec, options: Mapping[str, str]) -> list[str]:
+    """Return the arguments for the split of the model, its length and its share of memory, by the server's options."""
+    split, llm = split_model(spec), spec.llm
+    values = {
+        "tensor_parallel": str(split.tensor),
+        "pipeline_parallel": str(split.pipeline) if split.pipeline > 1 else None,
+        "max_length": str(llm.max_length) if llm is not None and llm.max_length is not None else None,
+        "gpu_memory": _fraction(percent_number(llm.gpu_memory)) if llm is not None and llm.gpu_memory else None,
+    }
+    return [f"{options[key]}={value}" for key, value in values.items() if value is not None and key in options]
+
+
 def adapter_path(adapter: Adapter) -> str:
     """Directory of an adapter in the pod."""
     return f"{ADAPTERS}/{adapter.name}" if adapter.is_fetched else str(adapter.path)
 
 
-def fraction(percentage: int) -> str:
+def _fraction(percentage: int) -> str:
     """Return a percentage as a decimal number from 0 to 1."""
     return f"{percentage / 100:g}"

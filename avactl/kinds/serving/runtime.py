@@ -106,6 +106,9 @@ class Disaggregation:
 class LanguageModelSupport:
     """Support of a server for the keys of `llm` that not every one has options for."""
 
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Options by field of `llm`: `tensor_parallel`, `pipeline_parallel`, `max_length` and `gpu_memory` (a share from 0
+    to 1). A key without an option is refused; `llm.model_options` writes them."""
     adapters: bool = False
     """True if it serves LoRA adapters, as models of their own."""
     machines: bool = False

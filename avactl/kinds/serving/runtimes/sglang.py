@@ -9,7 +9,7 @@ sglang-router 0.3.2.
 
 from __future__ import annotations
 
-from avactl.kinds.serving.llm import LEADER, RANK, adapter_path, fraction, machines_per_replica, split_model
+from avactl.kinds.serving.llm import LEADER, RANK, adapter_path, machines_per_replica, model_options
 from avactl.kinds.serving.queries import p95_of_service, p99, rate, rate_of_pods, share, sum_of_pods
 from avactl.kinds.serving.runtime import (
     BatchingSupport,
@@ -21,37 +21,35 @@ from avactl.kinds.serving.runtime import (
 )
 from avactl.kinds.serving.runtime_facts import LLM_STARTUP
 from avactl.kinds.serving.spec import ServingDeploymentSpec
-from avactl.spec.schema.values import percent_number
 
 BOOTSTRAP_PORT = 8998
 """Port of the bootstrap server, by which decode pods find prefill pods."""
 DIST_INIT_PORT = 20000
 """Port of the leader at which the machines of a replica meet."""
 
+OPTIONS = {
+    "tensor_parallel": "--tensor-parallel-size",
+    "pipeline_parallel": "--pipeline-parallel-size",
+    "max_length": "--context-length",
+    "gpu_memory": "--mem-fraction-static",
+}
+
 
 def server(spec: ServingDeploymentSpec, ports: dict[str, int]) -> ModelServer:
     """Return the server of one model and its adapters."""
-    model, llm, found = spec.served[0], spec.llm, split_model(spec)
-    path = model_directory(spec)
+    llm, path = spec.llm, model_directory(spec)
     args = [
         f"--model-path={path}",
-        f"--served-model-name={model.name}",
+        f"--served-model-name={spec.served[0].name}",
         "--host=0.0.0.0",
         f"--port={ports['http']}",
-        f"--tensor-parallel-size={found.tensor}",
+        *model_options(spec, OPTIONS),
     ]
-    if found.pipeline > 1:
-        args.append(f"--pipeline-parallel-size={found.pipeline}")
-    if llm is not None:
-        if llm.max_length is not None:
-            args.append(f"--context-length={llm.max_length}")
-        if llm.gpu_memory is not None:
-            args.append(f"--mem-fraction-static={fraction(percent_number(llm.gpu_memory))}")
-        if llm.adapters:
-            args += ["--enable-lora", f"--max-lora-rank={llm.max_rank}"]
-            # The number includes the model without an adapter.
-            args.append(f"--max-loras-per-batch={llm.max_adapters + 1}")
-            args += ["--lora-paths", *(f"{each.name}={adapter_path(each)}" for each in llm.adapters)]
+    if llm is not None and llm.adapters:
+        args += ["--enable-lora", f"--max-lora-rank={llm.max_rank}"]
+        # The number includes the model without an adapter.
+        args.append(f"--max-loras-per-batch={llm.max_adapters + 1}")
+        args += ["--lora-paths", *(f"{each.name}={adapter_path(each)}" for each in llm.adapters)]
     if spec.batching is not None:
         args.append(f"--max-running-requests={spec.batching.max_size}")
     args.append("--enable-metrics")
@@ -110,6 +108,7 @@ RUNTIME = ServingRuntime(
     server=server,
     batching=BatchingSupport(fields=("max_size",), why="SGLang adds each request to the running batch at once"),
     llm=LanguageModelSupport(
+        options=OPTIONS,
         adapters=True,
         machines=True,
         even_stages=True,

@@ -10,15 +10,7 @@ connector, its roles, its port and what it compares between two servers, and vll
 
 from __future__ import annotations
 
-from avactl.kinds.serving.llm import (
-    LEADER,
-    RANK,
-    Parallelism,
-    adapter_path,
-    fraction,
-    machines_per_replica,
-    split_model,
-)
+from avactl.kinds.serving.llm import LEADER, RANK, adapter_path, machines_per_replica, model_options
 from avactl.kinds.serving.parts.prefill import PREFILL
 from avactl.kinds.serving.queries import p95_of_service, p99, rate, rate_of_pods, share, sum_of_pods
 from avactl.kinds.serving.runtime import (
@@ -33,7 +25,6 @@ from avactl.kinds.serving.runtime_facts import LLM_STARTUP
 from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.program.lowering import k8s
 from avactl.spec.schema.base import EnvSource
-from avactl.spec.schema.values import percent_number
 
 MASTER_PORT = 29501
 """Port of the leader at which the machines of a replica meet; vLLM's default."""
@@ -42,20 +33,21 @@ NIXL_PORT = 5600
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """Ranks of LoRA adapters that `--max-lora-rank` takes, but 1. Source: `vllm/config/lora.py`."""
 
+OPTIONS = {
+    "tensor_parallel": "--tensor-parallel-size",
+    "pipeline_parallel": "--pipeline-parallel-size",
+    "max_length": "--max-model-len",
+    "gpu_memory": "--gpu-memory-utilization",
+}
+
 
 def server(spec: ServingDeploymentSpec, ports: dict[str, int]) -> ModelServer:
     """Return the server of one model and its adapters."""
-    model, llm, found = spec.served[0], spec.llm, split_model(spec)
-    path = model_directory(spec)
-    shared = [path, f"--served-model-name={model.name}", *_parallel(found)]
-    if llm is not None:
-        if llm.max_length is not None:
-            shared.append(f"--max-model-len={llm.max_length}")
-        if llm.gpu_memory is not None:
-            shared.append(f"--gpu-memory-utilization={fraction(percent_number(llm.gpu_memory))}")
-        if llm.adapters:
-            rank = next(rank for rank in RANKS if rank >= llm.max_rank)
-            shared += ["--enable-lora", f"--max-lora-rank={rank}", f"--max-loras={llm.max_adapters}"]
+    llm, path = spec.llm, model_directory(spec)
+    shared = [path, f"--served-model-name={spec.served[0].name}", *model_options(spec, OPTIONS)]
+    if llm is not None and llm.adapters:
+        rank = next(rank for rank in RANKS if rank >= llm.max_rank)
+        shared += ["--enable-lora", f"--max-lora-rank={rank}", f"--max-loras={llm.max_adapters}"]
     if spec.batching is not None:
         shared.append(f"--max-num-seqs={spec.batching.max_size}")
     env: dict[str, str | EnvSource] = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
@@ -85,13 +77,6 @@ def server(spec: ServingDeploymentSpec, ports: dict[str, int]) -> ModelServer:
         worker=[*shared, "--headless"] if machines_per_replica(spec) > 1 else [],
         timeout=5,
     )
-
-
-def _parallel(found: Parallelism) -> list[str]:
-    args = [f"--tensor-parallel-size={found.tensor}"]
-    if found.pipeline > 1:
-        args.append(f"--pipeline-parallel-size={found.pipeline}")
-    return args
 
 
 def _transfer(role: str) -> list[str]:
@@ -128,6 +113,7 @@ RUNTIME = ServingRuntime(
     server=server,
     batching=BatchingSupport(fields=("max_size",), why="vLLM adds each request to the running batch at once"),
     llm=LanguageModelSupport(
+        options=OPTIONS,
         adapters=True,
         machines=True,
         disaggregation=Disaggregation(
