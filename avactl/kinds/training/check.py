@@ -39,6 +39,7 @@ from avactl.program.checks.credentials import argument_problems, credential_prob
 from avactl.program.checks.dataset_start import start_problems
 from avactl.program.checks.pod_security_levels import root_problem
 from avactl.program.checks.pod_settings import pod_problems
+from avactl.program.checks.reserved_env import reserved_env_problems
 from avactl.program.checks.spot import notice_problem, spot_problems
 from avactl.program.checks.words import word_problems
 from avactl.program.dataset_access import mount_problems
@@ -57,6 +58,19 @@ from avactl.spec.schema.values import duration_seconds
 _MAX_TIMEOUT_S = 366 * 24 * 3600
 _LONG_RUN_S = 24 * 3600
 """Minimum run time, in seconds, for the warning about a missing checkpoint."""
+_FIELDS_OF_VARIABLES = {
+    "AVACTL_CHECKPOINT_PATH": "checkpoint.path",
+    "AVACTL_CHECKPOINT_EVERY": "checkpoint.every",
+    "AVACTL_CHECKPOINT_KEEP": "checkpoint.keep",
+    "AVACTL_CONSISTENCY": "consistency",
+    "AVACTL_STALENESS": "staleness",
+    "AVACTL_BACKUP_WORKERS": "backupWorkers",
+    "AVACTL_WORKERS": "workers.replicas",
+    "AVACTL_SERVERS": "servers.replicas",
+    "AVACTL_WORKER_RANGE": "workers.replicas",
+    "JOB_COMPLETION_INDEX": "",
+}
+"""Fields that set the variables of the pods."""
 _SUCCESS_POLICY = 31
 """First Kubernetes minor version (1.31) with `successPolicy` of Jobs on by default."""
 
@@ -66,7 +80,7 @@ def check(item: Item[TrainingJobSpec], program: Program) -> Iterator[Diagnostic]
     wrong = list(strategy_problems(item))
     yield from wrong
     yield from credential_problems(item, item.spec.env, ("spec", "env"))
-    yield from _reserved_env(item)
+    yield from reserved_env_problems(item, item.spec.env, ("spec", "env"), _FIELDS_OF_VARIABLES)
     for path, words in _role_commands(item.spec):
         yield from argument_problems(item, words, path)
         yield from word_problems(item, words, path)
@@ -109,17 +123,6 @@ def _role_commands(spec: TrainingJobSpec) -> Iterator[tuple[tuple[str, ...], lis
         if role is not None:
             yield ("spec", key, "command"), role.command
             yield ("spec", key, "args"), role.args
-
-
-def _reserved_env(item: Item[TrainingJobSpec]) -> Iterator[Diagnostic]:
-    for name in item.spec.env:
-        if name.startswith("AVACTL_") or name == "JOB_COMPLETION_INDEX":
-            yield Diagnostic(
-                "invalid-value",
-                f"spec.env: `{name}` is reserved for avactl",
-                item.span("spec", "env", name, key=True),
-                hint="use a name that does not begin with `AVACTL_`",
-            )
 
 
 def _check_torchrun(item: Item[TrainingJobSpec], made: list[RolePods]) -> Iterator[Diagnostic]:

@@ -15,6 +15,7 @@ from avactl.kinds.serving.runtime import runtimes
 from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.program.capacity.capacity import gpu_problems
 from avactl.program.checks.credentials import argument_problems, credential_problems
+from avactl.program.checks.reserved_env import reserved_env_problems
 from avactl.program.checks.words import word_problems
 from avactl.program.program import Item, Program
 from avactl.program.unique_entries import check_duplicates
@@ -153,6 +154,7 @@ def _check_analysis(
     if analysis.job is not None:
         job: Path = (*path, "job")
         yield from credential_problems(item, analysis.job.env, (*job, "env"))
+        yield from reserved_env_problems(item, analysis.job.env, (*job, "env"))
         for key in ("command", "args"):
             yield from argument_problems(item, getattr(analysis.job, key), (*job, key))
             yield from word_problems(item, getattr(analysis.job, key), (*job, key))
