@@ -51,7 +51,7 @@ _Provenance = Annotated[str, StringConstraints(pattern=rf"^({IMAGE_DIGEST_PATTER
 _Ran = Mapping[_ProvenanceKind, Annotated[list[_Provenance], Field(max_length=MAX_ORIGINS)]]
 """Images, and commits of the code, that the training ran."""
 MAX_LINEAGE_BYTES = 256 * 1024
-"""What the annotations of an object in Kubernetes may have."""
+"""Maximum size of the annotations of an object in Kubernetes."""
 _Value = Annotated[str, Field(max_length=MAX_LINEAGE_BYTES)]
 _Location = Annotated[str, Field(max_length=6000)]
 """A path may have 4,096 bytes, and a URL begins with its store."""
@@ -143,7 +143,7 @@ class CodeOrigin(ContractPart):
 
 
 class SpecOrigin(ContractPart):
-    """What the specs say of the origin of a version. Versions are published with it."""
+    """Origin of a version, from the specs; versions are published with it."""
 
     job: _MaybeText | None = absent(None)
     """Name of the running job, in a pipeline without templates."""
@@ -163,7 +163,7 @@ class VersionLineage(SpecOrigin, Contract):
     version: Count | None = absent(None)
     run: Count | None = absent(None)
     cause: _MaybeText = absent("")
-    """What triggered the run: version of the dataset, commit, or time."""
+    """Trigger of the run: version of the dataset, commit, or time."""
     commit: _MaybeText = ""
     """Commit of the specs at the begin of the run."""
     ran: _Ran = absent({})
@@ -245,7 +245,7 @@ class PipelineState(Contract):
     commit: _MaybeText = absent("")
     """Commit of the specs at the begin of the run."""
     origin: SpecOrigin = absent(SpecOrigin())
-    """What the specs say at the begin of the run."""
+    """Origin from the specs at the begin of the run."""
     ran: _Ran = absent({})
     output: _MaybeText = absent("")
     """Path of the copied model below the directory of the running job."""

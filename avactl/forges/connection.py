@@ -18,7 +18,7 @@ class Connection(NamedTuple):
     headers: dict[str, str]
     """Headers of each request, with the token."""
     token_name: str
-    """What messages call the token."""
+    """Name of the token in messages."""
     sleep: Sleep
 
     def __repr__(self) -> str:  # keeps the token out of logs

@@ -89,7 +89,7 @@ class Start(NamedTuple):
     run: int
     live: str
     lineage: VersionLineage | None
-    """What a version is published with; None for other steps."""
+    """Lineage that a version is published with; None for other steps."""
     rejected: str = ""
     """Output of a running job that would be rejected again."""
 

@@ -17,6 +17,7 @@ from avactl.forges.forge import (
     actions_run,
     actions_status,
 )
+from avactl.forges.github.hints import TOKEN_HINT
 
 if TYPE_CHECKING:
     from avactl.diagnostics import Diagnostic
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from avactl.forges.proposals import Proposals
 
 _TOKENS = ("GITHUB_TOKEN", "GH_TOKEN")
-TOKEN_HINT = "`env: {GITHUB_TOKEN: ${{ github.token }}}` passes the job's own token"  # noqa: S105
-"""How a job passes its token."""
 
 
 def _api(env: Environ, host: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from avactl.forges.comments import IssueComments
 from avactl.forges.connection import Connection
 from avactl.forges.forge import PipelineRun
-from avactl.forges.github import TOKEN_HINT
+from avactl.forges.github.hints import TOKEN_HINT
 from avactl.forges.proposals import Proposals, same_repository
 from avactl.forges.rest import parse_json, text_at
 

@@ -16,7 +16,7 @@ class JobProgress(NamedTuple):
     """Progress of a job, at a time."""
 
     master: ElasticProgress
-    """What the job's master has written, or as much of it as is known without one."""
+    """Progress as the job's master has written it, or as much of it as is known without one."""
     steps: StepProgress | None = None
     """Progress that the script printed, if there is none in datasets."""
 
