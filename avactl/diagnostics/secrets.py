@@ -30,7 +30,7 @@ def credential_shapes() -> re.Pattern[str]:
                 # Anchored at a word's start: otherwise each `eyJ` inside a word would be tried as a beginning.
                 r"(?<![0-9A-Za-z_-])eyJ[0-9A-Za-z_-]{10,}\.eyJ[0-9A-Za-z_-]{10,}\.[0-9A-Za-z_-]*",  # JSON Web Token
                 r"-----BEGIN [A-Z ]*PRIVATE KEY-----[^\"']*",
-                r"(?<=://)[^\s/:@\"'*]*:[^\s/@\"'$]+(?=@)",  # user:password@ in a URL
+                r"(?<=://)[^\s/:@\"'*]*:[^\s/\"'$]+(?=@)",  # user:password@ in a URL
             )
         )
     )
@@ -39,7 +39,7 @@ def credential_shapes() -> re.Pattern[str]:
 _SHAPE_MARKS = ("IA", "AI", "ya29.", "pat-", "sk-", "pi-", "xox", "eyJ", "PRIVATE KEY-----")
 _MARKS_BEFORE_LINE = ("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "_pat_", "hf_", "npm_")
 """Each shape except the last contains one of these substrings. Kept few, and with `_` only where necessary."""
-_IN_URL = re.compile(r"://[^\s/:@\"'*]*:[^\s/@\"'$]+@").search
+_IN_URL = re.compile(r"://[^\s/:@\"'*]*:[^\s/\"'$]+@").search
 
 _NAME_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+").findall
 _CREDENTIAL_WORDS = re.compile("password|passwd|passphrase|secrets?|credentials?|pwd|apikey").fullmatch

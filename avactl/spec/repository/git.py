@@ -35,11 +35,16 @@ _TIMEOUT_S = 120.0
 _REMOTE_SECONDS = 900.0
 
 
+def mask_credentials(text: str) -> str:
+    """Mask the user information of all URLs in a text; a password may contain `@`."""
+    return re.sub(r"(://)[^/\s]+@", r"\1***@", text)
+
+
 class GitError(HintedError):
     """A git command cannot be run or failed."""
 
     def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(visible_text(message), visible_text(hint))
+        super().__init__(visible_text(mask_credentials(message)), visible_text(hint))
 
 
 class UnknownRevisionError(GitError):
@@ -54,7 +59,7 @@ class GitCommandError(GitError):
     """A git command exited with `code`; `said` is its standard error, then its standard output."""
 
     def __init__(self, command: str, code: int, said: str) -> None:
-        self.command, self.code, self.said = command, code, said.strip()
+        self.command, self.code, self.said = command, code, mask_credentials(said.strip())
         super().__init__(self.said.splitlines()[0].removeprefix("fatal: ") if self.said else f"git {command} failed")
 
 
@@ -211,7 +216,7 @@ def credential_key(url: str) -> str:
     With `credential.helper`, git would ask for, and send, a password also to hosts that this one redirects to, and
     git-lfs to the one that a file of the repository names.
     """
-    origin = re.match(r"(https?)://(?:[^/@]*@)*([^/@?#]+)", url)
+    origin = re.match(r"(https?)://(?:[^/]*@)?([^/@?#]+)", url)
     return f"credential.{origin[1]}://{origin[2]}.helper" if origin else ""
 
 
