@@ -215,6 +215,17 @@ def test_what_is_shown_has_no_credentials(tmp_path: Path) -> None:
     assert "Tr0ub4dor" not in redact_text(f"cannot read {url}")
 
 
+def test_a_hook_s_text_with_a_token_is_masked(remote: Remote, repository: Repository) -> None:
+    secret = "ghp_" + "a1" * 18
+    hook = remote.url / "hooks" / "pre-receive"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text(f"#!/bin/sh\necho 'error: bad token={secret}' >&2\nexit 1\n")
+    hook.chmod(0o755)
+    with pytest.raises(DeliveryError, match=r"error: bad token=\*+") as caught:
+        repository.deploy(TARGET, ModelOfService(f"{URL}2", "2"), "deploy")
+    assert secret not in f"{caught.value} {caught.value.hint}"
+
+
 def test_unreachable(tmp_path: Path, remote: Remote, repository: Repository) -> None:
     """What is known stays known; a password in the URL is not shown."""
     head = repository.head

@@ -151,7 +151,12 @@ def run_git(
     command = ("--no-pager", "--literal-pathspecs", *options, *arguments)
     code, out, said = _start(top, command, data, access, environment or {}, limit)
     if code:
-        raise _classify_failure(directory, arguments[0], code, (said + b"\n" + out).decode(errors="replace"))
+        text = (said + b"\n" + out).decode(errors="replace")
+        if access is GitAccess.REMOTE:  # servers and their hooks write a part of it
+            from avactl.diagnostics.redaction import redact_text  # its patterns take long to compile
+
+            text = redact_text(mask_credentials(text))
+        raise _classify_failure(directory, arguments[0], code, text)
     return out
 
 
