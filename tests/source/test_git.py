@@ -169,9 +169,9 @@ def _serve_git(target: str = "") -> Iterator[tuple[str, list[str]]]:
             thread.join()
 
 
-@pytest.mark.parametrize("user", ["", "git@"])
+@pytest.mark.parametrize("userinfo", ["", "git@"])
 def test_credentials_go_to_the_repository_s_own_host(
-    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: str
+    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, userinfo: str
 ) -> None:
     """A host that redirects, or one that has been taken over, does not choose who gets the daemon's token."""
     (tmp_path / "username").write_text("avactl")
@@ -189,11 +189,11 @@ def test_credentials_go_to_the_repository_s_own_host(
         return caught.value.said
 
     with _serve_git() as (own, received):
-        said = fetch(f"{own.replace('://', f'://{user}')}/specs.git")
+        said = fetch(f"{own.replace('://', f'://{userinfo}')}/specs.git")
         assert any(received)
         assert "hunter2" not in said
     with _serve_git() as (other, received), _serve_git(other) as (own, _):
-        said = fetch(f"{own.replace('://', f'://{user}')}/specs.git")
+        said = fetch(f"{own.replace('://', f'://{userinfo}')}/specs.git")
         assert received
         assert not any(received)
         assert "hunter2" not in said

@@ -198,7 +198,7 @@ def use_credentials(directory: Path, url: str) -> None:
 
 def settings_variables(settings: Mapping[str, str], known: int = 0) -> dict[str, str]:
     """Return the variables by which git gets settings, besides the `known` ones that it gets by variables already."""
-    variables = {}
+    variables: dict[str, str] = {}
     for number, (key, value) in enumerate(settings.items(), known):
         variables |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
     return {**variables, "GIT_CONFIG_COUNT": str(known + len(settings))}
