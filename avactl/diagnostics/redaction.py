@@ -12,8 +12,10 @@ from avactl.diagnostics.secrets import NAME, NAMES_OF_SECRETS, credential_shapes
 MASK = "***"
 
 # The name is bounded and anchored at a word's start, so that matching stays linear in long text.
-_ASSIGNED_VALUE = re.compile(r"""(?<!\w)([A-Za-z_][\w.-]{0,255}+)(["']?\s*[:=]\s*)("[^"]*"|'[^']*'|[^\s,;{}\[\]"']+)""")
-
+_ASSIGNED_VALUE = re.compile(
+    r"""(?<!\w)([A-Za-z_][\w.-]{0,255}+)(["']?\s*[:=](?:[^\S\n]*|\s*+(?!\S*:(?:\s|\Z))))("[^"]*"|'[^']*'|[^\s,;{}\[\]"']+)"""
+)
+"""A name and its value, which may be on the next line, unless that begins with another name."""
 
 _IN_BRACKETS = re.compile(
     r"""(?<!\w)([A-Za-z_][\w.-]{0,255}+)(["']?\s{0,9}[:=]\s{0,9})([\[{][^][{}\n]*+)(?=[]}\n]|\Z)"""

@@ -8,6 +8,12 @@ from collections import Counter
 from functools import cache
 from operator import ne
 
+_IN_QUERY = (
+    r"[?&](?i:sig|token|[a-z]+[_-]token|x-(?:amz|goog)-(?:signature|security-token)|(?:[a-z]+[_-])?api[_-]?key|"
+    r"password|passwd|pwd|(?:client[_-])?secret)=[^\s&#\"'$<{*][^\s&#\"']{7,}"
+)
+"""Credentials in the query of a URL, such as the signature of a presigned one."""
+
 
 @cache
 def credential_shapes() -> re.Pattern[str]:
@@ -30,16 +36,21 @@ def credential_shapes() -> re.Pattern[str]:
                 # Anchored at a word's start: otherwise each `eyJ` inside a word would be tried as a beginning.
                 r"(?<![0-9A-Za-z_-])eyJ[0-9A-Za-z_-]{10,}\.eyJ[0-9A-Za-z_-]{10,}\.[0-9A-Za-z_-]*",  # JSON Web Token
                 r"-----BEGIN [A-Z ]*PRIVATE KEY-----[^\"']*",
-                r"(?<=://)[^\s/:@\"'*]*:[^\s/@\"'$]+(?=@)",  # user:password@ in a URL
+                _IN_QUERY,
+                # HTTP headers, and .netrc
+                r"\b(?:[Bb]earer|Basic) +(?=[A-Za-z._~+/=-]*[0-9])[0-9A-Za-z._~+/=-]{12,}",
+                r"\blogin[ \t]+\S+[ \t]+password[ \t]+[^\s\"'$]+",
+                r"(?<=://)[^\s/:@\"'*]*:[^\s/\"'$]+(?=@)",  # user:password@ in a URL
             )
         )
     )
 
 
-_SHAPE_MARKS = ("IA", "AI", "ya29.", "pat-", "sk-", "pi-", "xox", "eyJ", "PRIVATE KEY-----")
+_SHAPE_MARKS = ("IA", "AI", "ya29.", "pat-", "sk-", "pi-", "xox", "eyJ", "PRIVATE KEY-----", "earer ", "Basic ")
 _MARKS_BEFORE_LINE = ("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "_pat_", "hf_", "npm_")
-"""Each shape except the last contains one of these substrings. Kept few, and with `_` only where necessary."""
-_IN_URL = re.compile(r"://[^\s/:@\"'*]*:[^\s/@\"'$]+@").search
+"""Each shape outside of URLs and .netrc contains one of these substrings. Kept few, and with `_` only where needed."""
+_IN_QUERY_OR_NETRC = re.compile(rf"{_IN_QUERY}|\blogin[ \t]+\S+[ \t]+password[ \t]").search
+_IN_URL = re.compile(r"://[^\s/:@\"'*]*:[^\s/\"'$]+@").search
 
 _NAME_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+").findall
 _CREDENTIAL_WORDS = re.compile("password|passwd|passphrase|secrets?|credentials?|pwd|apikey").fullmatch
@@ -89,6 +100,8 @@ def _is_named_credential(name: str, value: str) -> bool:
         return not value.startswith(("/", "./", "~/"))
     if value.startswith(("/", "./", "~/")):
         return False
+    if last == "data" and before == "key":
+        return len(value) >= 16  # `client-key-data` of a kubeconfig
     if last == "token":
         return not _VOCABULARY_WORDS(before) and len(value) >= 6
     if last in ("key", "pat", "auth"):
@@ -123,6 +136,8 @@ def has_shape(text: str) -> bool:
         for mark in _MARKS_BEFORE_LINE:
             if mark in text:
                 return credential_shapes().search(text) is not None
+    if ("?" in text or "login" in text) and _IN_QUERY_OR_NETRC(text) is not None:
+        return credential_shapes().search(text) is not None
     return _IN_URL(text) is not None and credential_shapes().search(text) is not None
 
 

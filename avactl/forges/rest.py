@@ -173,6 +173,13 @@ def parse_json(response: httpx.Response, action: str) -> Any:
         raise ForgeError(f"{action}: the response is {kind}, not JSON", "is the API URL correct?") from None
 
 
+def _redact(said: str) -> str:
+    """Return a server's text without credentials: some, and proxies, repeat the token or the URL of a request."""
+    from avactl.diagnostics.redaction import redact_text  # its patterns take long to compile
+
+    return redact_text(said[:2000])
+
+
 def text_at(value: Any, key: str) -> str:
     """Return the text at a key of a mapping; "" if there is none."""
     return str(value.get(key) or "") if isinstance(value, dict) else ""
@@ -186,6 +193,7 @@ def raise_for_status(response: httpx.Response, action: str) -> None:
     if response.headers.get("content-type", "").startswith("application/json"):
         data = parse_json(response, action)
         said = str(data.get("message") or data.get("error") or "") if isinstance(data, dict) else ""
+        said = _redact(said)
     line = f"{action}: the forge answered {response.status_code}" + (f" ({said[:200]})" if said else "")
     if response.status_code in (404, 410):
         raise GoneError(line, status=response.status_code)

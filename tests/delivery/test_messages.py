@@ -31,6 +31,17 @@ def test_values_add_no_lines() -> None:
         assert message.rstrip("\n").split("\n\n")[-1] == "Avactl-Pipeline: vision/digits run 2"
 
 
+def test_what_specs_say_is_no_command() -> None:
+    """Versions of datasets, URLs of stores and names of metrics: whoever may change specs or runs pods chooses them."""
+    text = "s3://data/***NO_CI***/@acme/[skip ci]/GH-3/fixes #1 closes https://example.com/a/issues/1/2"
+    state = PipelineState(run=2, message=f"for {text}", before=text, metrics={"GH-1": 0.9})
+    own = pipeline("vision", "digits")
+    for message in (commit_message(own, state, text, "2"), revert_message(own, state, text, text)):
+        for command in ("***", "@acme", "[skip", "GH-", "#1", "https://"):
+            assert command not in message
+    assert "\nModel: s3://data/published/2\n" in commit_message(own, state, "s3://data/published/2", "2")
+
+
 def test_no_other_pipeline_has_the_branch() -> None:
     pipelines = [
         (pipeline(*names), run)

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from avactl.apply.reconcile.source import SourceBranch, without_credentials
 from avactl.daemons.delivery.commits.repository import CommitAuthor, DeliveryError, ModelOfService, Repository
 from avactl.daemons.delivery.plans import PipelineTarget
+from avactl.diagnostics.redaction import redact_text
+from avactl.spec.repository.git import GitError
 from tests.delivery.world import DATASET, PIPELINE, PLATFORM, SERVICE
 
 TARGET = PipelineTarget(
@@ -194,6 +197,33 @@ def test_a_service_that_is_not_there(remote: Remote, repository: Repository, cha
     repository.fetch()
     with pytest.raises(DeliveryError, match=said):
         repository.served(TARGET)
+
+
+def test_what_is_shown_has_no_credentials(tmp_path: Path) -> None:
+    url = "http://robot:hunter2@Tr0ub4dor@127.0.0.1:1/specs.git"
+    own = Repository(url, "main", "", tmp_path / "cache", CommitAuthor("a", "a@localhost"))
+    with pytest.raises(DeliveryError) as caught:
+        own.fetch()
+    place = next((tmp_path / "cache").iterdir()).name
+    for text in (own.shown, str(caught.value), caught.value.hint, place):
+        assert "hunter2" not in text
+        assert "Tr0ub4dor" not in text
+    with pytest.raises(GitError) as failed:
+        SourceBranch(url, "main", cache=tmp_path / "other").newest()
+    assert "Tr0ub4dor" not in str(failed.value)
+    assert "Tr0ub4dor" not in without_credentials(url)
+    assert "Tr0ub4dor" not in redact_text(f"cannot read {url}")
+
+
+def test_a_hook_s_text_with_a_token_is_masked(remote: Remote, repository: Repository) -> None:
+    secret = "ghp_" + "a1" * 18
+    hook = remote.url / "hooks" / "pre-receive"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text(f"#!/bin/sh\necho 'error: bad token={secret}' >&2\nexit 1\n")
+    hook.chmod(0o755)
+    with pytest.raises(DeliveryError, match=r"error: bad token=\*+") as caught:
+        repository.deploy(TARGET, ModelOfService(f"{URL}2", "2"), "deploy")
+    assert secret not in f"{caught.value} {caught.value.hint}"
 
 
 def test_unreachable(tmp_path: Path, remote: Remote, repository: Repository) -> None:

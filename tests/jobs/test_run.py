@@ -214,6 +214,21 @@ def test_an_experiment_spares_the_checkpoints_of_others(avactl: Run, specs: Repo
         assert (done.returncode in (2, 3), told in done.stderr) == (True, True), done.stderr
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (job("try", "suspended: true"), "is suspended: it would never end"),
+        (job("try", "schedule: {cron: '0 3 * * *'}"), "has a schedule: it would never end"),
+        (f"{job('try')}\npatches: [{{target: {{kind: Job}}, merge: {{spec: {{suspend: true}}}}}}]\n", "is suspended"),
+    ],
+)
+def test_what_never_ends_is_no_experiment(avactl: Run, specs: Repository, text: str, told: str) -> None:  # noqa: F811
+    (specs.root.parent / "config").write_text(UNREACHABLE)
+    specs.write({"specs/try.yaml": spec(text)})
+    done = avactl("run", "specs/try.yaml", "--now", "--kubeconfig", "../config", cwd=specs.root)
+    assert (done.returncode, told in done.stderr) == (2, True), done.stderr
+
+
 @pytest.mark.controlplane
 @pytest.mark.xdist_group("jobs")
 def test_an_experiment_is_deleted_by_the_cluster_alone(lab: Lab, specs: Repository) -> None:
@@ -232,7 +247,6 @@ def test_an_experiment_is_deleted_by_the_cluster_alone(lab: Lab, specs: Reposito
     [
         ("framework: custom, strategy: elastic, workers: {min: 1, max: 2}", "serviceaccounts is forbidden"),
         ("priority: high", "member-priority"),
-        ("suspended: true", "it would never end"),
     ],
 )
 def test_what_a_member_may_not_do(lab: Lab, specs: Repository, text: str, told: str) -> None:

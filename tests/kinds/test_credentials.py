@@ -31,6 +31,15 @@ KEY = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
         ("ANYTHING", "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.c2lnbmF0dXJl"),
         ("ANYTHING", "-----BEGIN RSA PRIVATE KEY-----\nMIIE"),
         ("ANYTHING", "postgres://user:pw@host/db"),
+        ("ANYTHING", "https://host/x?a=1&token=hunter2hunter2"),
+        ("ANYTHING", "https://host/x?X-Amz-Signature=0123456789abcdef"),
+        ("ANYTHING", "https://host/c?sv=1&sig=aGFzaGhhc2g%3D"),
+        ("ANYTHING", "https://host/x.git?private_token=hunter2hunter2"),
+        ("ANYTHING", "https://host/x?api_key=hunter2hunter2"),
+        ("ANYTHING", "Authorization: Bearer hunter2hunter2"),
+        ("ANYTHING", "Authorization: Basic dTpwYXNzd29yZDE="),
+        ("ANYTHING", "machine git.example.com login robot password hunter2"),
+        ("client-key-data", "LS0tLS1CRUdJTiBSU0"),
     ],
 )
 def test_a_credential_is_seen(name: str, value: str) -> None:
@@ -61,6 +70,13 @@ def test_a_credential_is_seen(name: str, value: str) -> None:
         ("REMOTE", "https://user@host/x"),
         ("PASSWORD", "$(FROM_A_SECRET)"),
         ("DSN", "postgres://$(USER):$(PASSWORD)@host/x"),
+        ("URL", "https://host/x?token=$(TOKEN)&a=1"),
+        ("URL", "https://host/x?tokenizer=bert-base-uncased"),
+        ("URL", "https://host/x?page_token=1"),
+        ("TEXT", "Basic authentication, and bearer of 2 tokens"),
+        ("TEXT", "login with a password"),
+        ("HEADER", "Authorization: Bearer $(TOKEN)"),
+        ("client-certificate-data", "LS0tLS1CRUdJTiBSU0"),
     ],
 )
 def test_what_is_no_credential_is_let_through(name: str, value: str) -> None:
@@ -76,6 +92,14 @@ def test_a_covered_line_keeps_its_columns() -> None:
     for secret in ("hunter2", "a:b", KEY):
         assert secret not in covered
     assert "secret: wandb" in covered
+
+
+def test_a_value_below_another_key_is_covered() -> None:
+    text = "user:\n  token: hunter2\n  client-key-data: hunter2hunter2hunter2\npassword:\n  hunter2\nnext: value"
+    covered = redact_text(text)
+    assert "hunter2" not in covered
+    assert len(covered) == len(text)
+    assert covered.endswith("next: value")
 
 
 JOB = """
@@ -96,6 +120,10 @@ spec:
         ("args: [--db-password=hunter2]", "credential-literal"),
         ("servers: {command: [serve, --password=hunter2]}", "credential-literal"),
         ("args: ['https://git:hunter2@host/x']", "credential-literal"),
+        ("args: ['https://host/x?token=hunter2hunter2']", "credential-literal"),
+        ("args: [curl, -H, 'Authorization: Bearer hunter2hunter2']", "credential-literal"),
+        ("code: {git: {url: 'https://host/x.git?private_token=hunter2hunter2', ref: v1}}", "credential-literal"),
+        ("checkpoint: {path: 'https://b/x?X-Amz-Signature=hunter2hunter2'}", "invalid-value"),
         # Another problem on the line, so that the check for credentials is never reached.
         ("env: {DB_PASSWORD: hunter2, LR: 1}", "wrong-type"),
         ("image2: 'https://git:hunter2@host/x'", "unknown-key"),

@@ -377,6 +377,22 @@ def test_a_users_variable_takes_the_place_of_ours() -> None:
     assert named == [{"name": "MASTER_PORT", "value": "1234"}]
 
 
+@pytest.mark.parametrize(
+    ("url", "key"),
+    [
+        ("https://git.example.com/a.git", "credential.https://git.example.com.helper"),
+        ("https://git.example.com:8443/a.git", "credential.https://git.example.com:8443.helper"),
+        ("git@git.example.com:a.git", None),
+    ],
+)
+def test_the_password_of_the_code_is_for_its_own_host(url: str, key: str | None) -> None:
+    """Not for where that host redirects, nor for the server that `.lfsconfig` of a contributor names."""
+    found = objects(f"{PS}  framework: mxnet\n  code: {{git: {{url: '{url}', ref: v1, secret: deploy}}}}\n")
+    settings = {each["name"]: each["value"] for each in pod(found)["spec"]["initContainers"][0]["env"]}
+    assert settings.get("GIT_CONFIG_KEY_1") == key
+    assert "credential.helper" not in settings.values()
+
+
 def test_code_is_fetched_into_the_working_directory() -> None:
     git = "  code: {git: {url: 'https://git.example.com/a.git', ref: v1, path: src, secret: deploy}}\n"
     found = objects(PS + "  framework: mxnet\n  workers: {replicas: 2}\n" + git)

@@ -56,6 +56,15 @@ def answer(status: int, body: object = None, **headers: str) -> Fault:
     return lambda forge, method, target: given
 
 
+def test_a_server_s_text_with_a_token_is_masked(forge: FakeForge) -> None:
+    secret = "ghp_" + "a1" * 18
+    forge.faults = [answer(403, {"message": f"bad credentials: token={TOKEN}x {secret}, from https://u:p@w@proxy/"})]
+    with pytest.raises(ForgeError) as caught:
+        write(forge)
+    for planted in (secret, "p@w", f"{TOKEN}x"):
+        assert planted not in f"{caught.value} {caught.value.hint}"
+
+
 def test_create_then_find_and_edit(forge: FakeForge) -> None:
     write(forge)
     assert forge.bodies() == [BODY]

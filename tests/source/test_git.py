@@ -5,7 +5,11 @@ from __future__ import annotations
 import ast
 import os
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -19,6 +23,7 @@ from avactl.spec.repository.git import (
     init_bare,
     locate_repository,
     run_git,
+    use_credentials,
 )
 from avactl.spec.repository.git_tree import GitTree
 from avactl.spec.repository.tree_files import NOWHERE
@@ -134,6 +139,64 @@ def test_only_a_fetch_uses_the_user_s_own_ssh(
     assert canary.exists()
     with pytest.raises(GitCommandError, match="transport 'ext' not allowed"):
         run_git(repository.root, "fetch", "--", "ext::sh -c true", access=GitAccess.REMOTE)
+
+
+@contextmanager
+def _serve_git(target: str = "") -> Iterator[tuple[str, list[str]]]:
+    """Serve repositories that need a password, or redirect to `target`; yield the URL, and all `Authorization`s."""
+    received: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            received.append(self.headers.get("Authorization", ""))
+            self.send_response(302 if target else 401)
+            self.send_header(
+                "Location" if target else "WWW-Authenticate", f"{target}{self.path}" if target else "Basic"
+            )
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", received
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize("userinfo", ["", "git@"])
+def test_credentials_go_to_the_repository_s_own_host(
+    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, userinfo: str
+) -> None:
+    """A host that redirects, or one that has been taken over, does not choose who gets the daemon's token."""
+    (tmp_path / "username").write_text("avactl")
+    (tmp_path / "password").write_text("hunter2")
+    for name, value in (("no_proxy", "*"), ("GIT_CONFIG_GLOBAL", os.devnull), ("GIT_CONFIG_COUNT", "0")):
+        monkeypatch.setenv(name, value)
+    for name in ("GIT_CONFIG_KEY_0", "GIT_CONFIG_VALUE_0"):
+        monkeypatch.setenv(name, "")
+
+    def fetch(url: str) -> str:
+        monkeypatch.setenv("GIT_CONFIG_COUNT", "0")
+        use_credentials(tmp_path, url)
+        with pytest.raises(GitCommandError) as caught:
+            run_git(repository.root, "fetch", "--", url, access=GitAccess.REMOTE)
+        return caught.value.said
+
+    with _serve_git() as (own, received):
+        said = fetch(f"{own.replace('://', f'://{userinfo}')}/specs.git")
+        assert any(received)
+        assert "hunter2" not in said
+    with _serve_git() as (other, received), _serve_git(other) as (own, _):
+        said = fetch(f"{own.replace('://', f'://{userinfo}')}/specs.git")
+        assert received
+        assert not any(received)
+        assert "hunter2" not in said
 
 
 @pytest.mark.parametrize(

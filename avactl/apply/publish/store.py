@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -12,9 +11,6 @@ from typing import Any, NamedTuple
 from avactl.base.errors import HintedError
 from avactl.spec.repository.git import GitAccess, GitCommandError, GitError, git_work_tree, locate_repository, run_git
 from avactl.spec.repository.git_tree import read_blobs
-
-PASSWORD = re.compile(r"(://)[^/@\s]+@")
-"""Pattern of the credentials in a URL."""
 
 
 class PublishError(HintedError):
@@ -25,7 +21,7 @@ class FailedError(PublishError):
     """A git command failed; `said` is its standard error."""
 
     def __init__(self, command: str, said: str) -> None:
-        self.said = PASSWORD.sub(r"\1***@", said)
+        self.said = said
         lines = [line for line in self.said.splitlines() if not line.startswith("hint:")]
         first = next((line for line in lines if line.startswith(("fatal:", "error:"))), lines[0] if lines else "")
         super().__init__(first.removeprefix("fatal: ").removeprefix("error: ") or f"git {command} failed")

@@ -6,9 +6,9 @@ import hashlib
 import re
 import time
 
-from avactl.apply.publish.store import PASSWORD, FailedError, PublishError, PublishStore
+from avactl.apply.publish.store import FailedError, PublishError, PublishStore
 from avactl.forges import forge_names, join_hints
-from avactl.spec.repository.git import GitAccess
+from avactl.spec.repository.git import GitAccess, mask_credentials
 
 _IS_OVERTAKEN = re.compile(
     r"fetch first|non-fast-forward|stale info|cannot lock ref|failed to (?:update|lock)|reference already exists|"
@@ -30,7 +30,7 @@ class Remote:
         if not known and not re.search(r"[/:\\]", remote):
             hint = "`git remote add origin URL`; or `--no-push` for a branch here only"
             raise PublishError(f"unknown remote `{remote}`", f"remotes: {', '.join(remotes)}" if remotes else hint)
-        self._shown = PASSWORD.sub(r"\1***@", remote)
+        self._shown = mask_credentials(remote)
         place = hashlib.sha256(remote.encode()).hexdigest()[:12]
         self.mirror = f"refs/remotes/{remote}/{branch}" if known else f"refs/avactl/{place}/{branch}"
         """Reference that stores the remote's tip in this repository."""

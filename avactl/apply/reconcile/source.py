@@ -82,10 +82,9 @@ class SourceBranch:
             refspec = f"+{reference}:{reference}"
             run_git(self._copy, *fetch, "--", self._repository, refspec, access=GitAccess.REMOTE)
         except GitError as error:
-            said = str(error).replace(self._repository, without_credentials(self._repository))
-            if "couldn't find remote ref" in said:
+            if "couldn't find remote ref" in str(error):
                 raise GitError(f"{without_credentials(self._repository)} has no branch `{self._branch}`") from None
-            raise GitError(said, error.hint) from None
+            raise
         tree = GitTree(self._copy / self._path, reference)
         url = without_credentials(self._repository)
         return SourceRevision(tree, tree.commit, _repository_identity(self._copy, url), url)
@@ -102,7 +101,7 @@ def origin_url(directory: Path) -> str:
 
 def without_credentials(url: str) -> str:
     """Return a URL without credentials, safe to print."""
-    return re.sub(r"^([a-z+]+://)[^/@]*@", r"\1", url)
+    return re.sub(r"^([a-z+]+://)[^/]*@", r"\1", url)
 
 
 def _repository_identity(directory: Path, url: str) -> str:

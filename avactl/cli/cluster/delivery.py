@@ -163,7 +163,7 @@ def run(
     # A container's user has no home; compiling keeps a cache there.
     os.environ["HOME"] = os.environ["XDG_CACHE_HOME"] = str(cache)
     if credentials is not None:
-        use_credentials(credentials)
+        use_credentials(credentials, repo)
     if forge and find_forge(forge).no_proposals:
         exit_with(find_forge(forge).no_proposals, USAGE, "omit --forge")
     specs = Repository(repo, branch, path, cache, CommitAuthor(author, email))

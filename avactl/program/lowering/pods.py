@@ -15,6 +15,7 @@ from avactl.program.lowering.pod_collisions import refuse_collisions
 from avactl.program.lowering.pod_settings import with_settings
 from avactl.program.manifest import Body
 from avactl.program.program import Item, Program
+from avactl.spec.repository.git import credential_key, settings_variables
 from avactl.spec.schema.base import EnvSource
 from avactl.spec.schema.compute import DatasetMount, GitCode
 from avactl.spec.schema.pod_settings import LONGEST_GRACE as LONGEST_GRACE
@@ -202,10 +203,9 @@ class PodVolumes:
         if git.secret:
             self.volumes.append({"name": "git-secret", "secret": {"secretName": git.secret, "defaultMode": 0o440}})
             mounts.append({"name": "git-secret", "mountPath": GIT_SECRET, "readOnly": True})
-            settings["credential.helper"] = f"!sh {GIT_SECRET_HELPER}"
-        for index, (key, value) in enumerate(settings.items()):
-            env |= {f"GIT_CONFIG_KEY_{index}": key, f"GIT_CONFIG_VALUE_{index}": value}
-        env["GIT_CONFIG_COUNT"] = str(len(settings))
+            if key := credential_key(git.url):
+                settings[key] = f"!sh {GIT_SECRET_HELPER}"
+        env |= settings_variables(settings)
         image = self.program.cluster_spec(self.item.cluster).images.git
         self.init.append(build_helper(CODE, image, GIT_SCRIPT, env_list(env), build_resources("100m", "256Mi"), mounts))
 

@@ -35,11 +35,16 @@ _TIMEOUT_S = 120.0
 _REMOTE_SECONDS = 900.0
 
 
+def mask_credentials(text: str) -> str:
+    """Mask the user information of all URLs in a text; a password may contain `@`."""
+    return re.sub(r"(://)[^/\s]+@", r"\1***@", text)
+
+
 class GitError(HintedError):
     """A git command cannot be run or failed."""
 
     def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(visible_text(message), visible_text(hint))
+        super().__init__(visible_text(mask_credentials(message)), visible_text(hint))
 
 
 class UnknownRevisionError(GitError):
@@ -54,7 +59,7 @@ class GitCommandError(GitError):
     """A git command exited with `code`; `said` is its standard error, then its standard output."""
 
     def __init__(self, command: str, code: int, said: str) -> None:
-        self.command, self.code, self.said = command, code, said.strip()
+        self.command, self.code, self.said = command, code, mask_credentials(said.strip())
         super().__init__(self.said.splitlines()[0].removeprefix("fatal: ") if self.said else f"git {command} failed")
 
 
@@ -146,7 +151,12 @@ def run_git(
     command = ("--no-pager", "--literal-pathspecs", *options, *arguments)
     code, out, said = _start(top, command, data, access, environment or {}, limit)
     if code:
-        raise _classify_failure(directory, arguments[0], code, (said + b"\n" + out).decode(errors="replace"))
+        text = (said + b"\n" + out).decode(errors="replace")
+        if access is GitAccess.REMOTE:  # servers and their hooks write a part of it
+            from avactl.diagnostics.redaction import redact_text  # its patterns take long to compile
+
+            text = redact_text(mask_credentials(text))
+        raise _classify_failure(directory, arguments[0], code, text)
     return out
 
 
@@ -180,20 +190,39 @@ def _filter_drivers(directory: str | Path) -> set[str]:
     return {name.removeprefix("filter.").rpartition(".")[0] for name in names if name.count(".") > 1}
 
 
-def use_credentials(directory: Path) -> None:
-    """Let git read user name and password from the files `username` and `password` of a directory, in this process.
+def use_credentials(directory: Path, url: str) -> None:
+    """Let git read user name and password from the files `username` and `password` of a directory, in this process."""
+    known = int(os.environ.get("GIT_CONFIG_COUNT", "0") or 0)
+    os.environ |= settings_variables(credential_settings(str(directory), url), known)
+
+
+def settings_variables(settings: Mapping[str, str], known: int = 0) -> dict[str, str]:
+    """Return the variables by which git gets settings, besides the `known` ones that it gets by variables already."""
+    variables: dict[str, str] = {}
+    for number, (key, value) in enumerate(settings.items(), known):
+        variables |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
+    return {**variables, "GIT_CONFIG_COUNT": str(known + len(settings))}
+
+
+def credential_settings(directory: str, url: str) -> dict[str, str]:
+    """Return the settings by which git reads the files `username` and `password` of a directory for a repository.
 
     git reads them for each request, so a changed Secret needs no restart.
     """
-    place = shlex.quote(str(directory))
+    place = shlex.quote(directory)
     both = f'"$(cat {place}/username)" "$(cat {place}/password)"'
-    helper = f'!f() {{ printf "username=%s\\npassword=%s\\n" {both}; }}; f'
-    count = int(os.environ.get("GIT_CONFIG_COUNT", "0") or 0)
-    os.environ |= {
-        "GIT_CONFIG_COUNT": str(count + 1),
-        f"GIT_CONFIG_KEY_{count}": "credential.helper",
-        f"GIT_CONFIG_VALUE_{count}": helper,
-    }
+    key = credential_key(url)
+    return {key: f'!f() {{ printf "username=%s\\npassword=%s\\n" {both}; }}; f'} if key else {}
+
+
+def credential_key(url: str) -> str:
+    """Return the setting of a credential helper for the scheme, host and port of a URL; "" if it takes no password.
+
+    With `credential.helper`, git would ask for, and send, a password also to hosts that this one redirects to, and
+    git-lfs to the one that a file of the repository names.
+    """
+    origin = re.match(r"(https?)://(?:[^/]*@)?([^/@?#]+)", url)
+    return f"credential.{origin[1]}://{origin[2]}.helper" if origin else ""
 
 
 def init_bare(directory: Path) -> None:

@@ -123,7 +123,7 @@ def _git_url(value: str) -> str:
     want_length(value)
     if not _GIT_URL(value):
         hint = "write `https://host/path.git` or `git@host:path.git`; put credentials in `secret`"
-        shown = re.sub(r"//[^/@]*@", "//***@", value)
+        shown = re.sub(r"//[^/]*@", "//***@", value)
         raise value_error(f"`{shown}` is not a git URL over https or ssh", hint)
     return value
 

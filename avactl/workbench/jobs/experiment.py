@@ -63,10 +63,12 @@ def make_experiment(change: BranchChange, item: Job, lives: int, stays: int) -> 
     `lives`: seconds after which it is ended, counted from its creation; `stays`: seconds for which its pods and logs
     remain after the end. Raises RunError.
     """
-    if item.spec.suspended:
-        raise RunError(f"{item.name} is suspended: it would never end", "remove `suspended: true`")
+    if item.spec.schedule is not None:
+        raise RunError(f"{item.name} has a schedule: it would never end", "remove `schedule`: `--now` starts it once")
     _want_own_checkpoints(change, item)
     found = [each for each in change.after.manifests if _is_of(each, item)]
+    if any(each.kind == "Job" and each.body["spec"].get("suspend") for each in found):  # by a patch, too
+        raise RunError(f"{item.name} is suspended: it would never end", "remove `suspended: true`")
     outside = [str(each.id) for each in found if each.namespace != item.ns or each.patch]
     if outside:
         raise RunError(f"{outside[0]} is not in the job's namespace and cannot expire with it", "leave out `--now`")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from avactl.base.terminal import shorten_middle
@@ -57,7 +58,7 @@ def rollback_message(service: RollbackPlan, why: str, undone: Sequence[str], goo
 
     `undone`: the commits of its file since then, the newest first.
     """
-    shown = _escape_commands(_one_line(why)[:_MAX_REASON_LENGTH])
+    shown = _one_line(why)[:_MAX_REASON_LENGTH]
     commits = ", ".join(each[:10] for each in undone[:_MAX_SHOWN]) + (", …" if len(undone) > _MAX_SHOWN else "")
     facts = [
         "The rollout was rolled back in the cluster; this restores the spec of the running version.",
@@ -70,10 +71,10 @@ def rollback_message(service: RollbackPlan, why: str, undone: Sequence[str], goo
 
 
 def _format_message(subject: str, facts: list[str], trailer: str) -> str:
-    """Return a message. URLs come from the branch, so line breaks in them could begin another paragraph."""
+    """Return a message whose facts, which have text of specs and pods, add no paragraphs, and no commands of forges."""
     short = subject if len(subject) <= _MAX_SUBJECT_LENGTH else f"{subject[: _MAX_SUBJECT_LENGTH - 1]}…"
     lines = [shorten_middle(_one_line(each), 2 * _MAX_REASON_LENGTH) for each in facts]
-    return "\n".join([_one_line(short), "", *lines, "", trailer, ""])
+    return "\n".join([_escape_commands(_one_line(short)), "", *map(_escape_commands, lines), "", trailer, ""])
 
 
 def _one_line(text: str) -> str:
@@ -81,10 +82,11 @@ def _one_line(text: str) -> str:
 
 
 def _escape_commands(text: str) -> str:
-    """Return a pod's text without commands that forges interpret: `[skip ci]`, `***NO_CI***`, `fixes #1`, `@NAME`."""
+    """Return a text without commands that forges interpret: `[skip ci]`, `***NO_CI***`, `fixes #1`, `@NAME`, and links
+    to issues."""
     for command, shown in (("[", "("), ("]", ")"), ("***", "* * *"), ("#", "# "), ("GH-", "GH "), ("@", "@ ")):
         text = text.replace(command, shown)
-    return text.replace("://", ": //")
+    return re.sub(r"(https?):(?=//)", r"\1: ", text, flags=re.IGNORECASE)
 
 
 def _format_number(value: float) -> str:

@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from avactl.apply.publish.store import FILE, PASSWORD, PublishError, PublishStore, StoreEntry
+from avactl.apply.publish.store import FILE, PublishError, PublishStore, StoreEntry
 from avactl.apply.publish.target import Remote
 from avactl.base.errors import HintedError
 from avactl.compiler.driver import compile_change
@@ -26,7 +26,7 @@ from avactl.spec.documents.edit import EditError, document_content, set_values
 from avactl.spec.documents.value_path import PathEntry as ListEntry
 from avactl.spec.documents.value_path import PathError, parse_path
 from avactl.spec.documents.yaml import load_yaml
-from avactl.spec.repository.git import GitError, init_bare
+from avactl.spec.repository.git import GitError, init_bare, mask_credentials
 from avactl.spec.repository.git_tree import GitTree
 from avactl.spec.repository.tree import MAX_INPUT, OverlayTree, Tree
 
@@ -91,11 +91,11 @@ class Repository:
         self.branch, self.url = branch, url
         self._url, self._author = url, author
         self._prefix = f"{path.strip('/')}/" if path.strip("/") else ""
-        shown = re.sub(r"[^A-Za-z0-9]+", "-", PASSWORD.sub(r"\1", url)).strip("-")[-40:]
+        shown = re.sub(r"[^A-Za-z0-9]+", "-", mask_credentials(url)).strip("-")[-40:]
         self._place = cache / f"{shown}-{hashlib.sha256(url.encode()).hexdigest()[:12]}.git"
         self._open: PublishStore | None = None
         self._known: dict[tuple[str, PipelineTarget], ModelOfService] = {}
-        self.shown = PASSWORD.sub(r"\1***@", url)
+        self.shown = mask_credentials(url)
         """The URL without credentials."""
         self.head = ""
         """Newest commit that is known; "" before `fetch`."""

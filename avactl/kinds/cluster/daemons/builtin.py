@@ -12,14 +12,10 @@ from avactl.program.lowering.pods import build_resources, container_security, po
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
 from avactl.spec.platform.cluster import ClusterSpec
+from avactl.spec.repository.git import credential_settings, settings_variables
 
 COMPONENT = "reconcile"
 _CACHE, _CREDENTIALS = "/cache", "/etc/git-credentials"
-# git's credential helper reads the files on each use, so a changed Secret needs no restart.
-_CREDENTIAL_HELPER = (
-    f'!f() {{ printf "username=%s\\npassword=%s\\n" '
-    f'"$(cat {_CREDENTIALS}/username)" "$(cat {_CREDENTIALS}/password)"; }}; f'
-)
 
 
 def runs_reconciler(item: Item[ClusterSpec]) -> bool:
@@ -69,11 +65,7 @@ def _build_deployment(item: Item[ClusterSpec], program: Program, priority: str, 
     mounts: list[Body] = [{"name": "cache", "mountPath": _CACHE}]
     volumes: list[Body] = [{"name": "cache", "emptyDir": {"sizeLimit": "4Gi"}}]
     if spec.secret:
-        env |= {
-            "GIT_CONFIG_COUNT": "1",
-            "GIT_CONFIG_KEY_0": "credential.helper",
-            "GIT_CONFIG_VALUE_0": _CREDENTIAL_HELPER,
-        }
+        env |= settings_variables(credential_settings(_CREDENTIALS, spec.repository or ""))
         mounts.append({"name": "git", "mountPath": _CREDENTIALS, "readOnly": True})
         volumes.append({"name": "git", "secret": {"secretName": spec.secret, "defaultMode": 0o440}})
     container: Body = {
