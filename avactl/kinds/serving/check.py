@@ -25,7 +25,6 @@ from avactl.program.checks.credentials import argument_problems, credential_prob
 from avactl.program.checks.exposure import expose_problems
 from avactl.program.checks.pod_security_levels import root_problem
 from avactl.program.checks.pod_settings import pod_problems
-from avactl.program.checks.reserved_env import reserved_env_problems
 from avactl.program.checks.spot import notice_problem, spot_problems
 from avactl.program.checks.words import word_problems
 from avactl.program.ineffective_keys import unused_model, without_effect
@@ -66,7 +65,6 @@ def check(item: Item[ServingDeploymentSpec], program: Program) -> Iterator[Diagn
     yield from zero_problems(item, program)
     yield from model_problems(item, program)
     yield from credential_problems(item, spec.env, ("spec", "env"))
-    yield from reserved_env_problems(item, spec.env, ("spec", "env"), {"AVACTL_MODEL_VERSION": "model.version"})
     yield from argument_problems(item, spec.runtime.command, ("spec", "runtime", "command"))
     yield from argument_problems(item, spec.runtime.args, ("spec", "runtime", "args"))
     yield from word_problems(item, spec.runtime.command, ("spec", "runtime", "command"))

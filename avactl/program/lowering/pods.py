@@ -15,7 +15,7 @@ from avactl.program.lowering.pod_collisions import refuse_collisions
 from avactl.program.lowering.pod_settings import with_settings
 from avactl.program.manifest import Body
 from avactl.program.program import Item, Program
-from avactl.spec.repository.git import credential_key, settings_variables
+from avactl.spec.repository.git_settings import credential_key, settings_variables
 from avactl.spec.schema.base import EnvSource
 from avactl.spec.schema.compute import DatasetMount, GitCode
 from avactl.spec.schema.pod_settings import LONGEST_GRACE as LONGEST_GRACE

@@ -12,7 +12,7 @@ from avactl.program.lowering.pods import build_resources, container_security, po
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
 from avactl.spec.platform.cluster import ClusterSpec
-from avactl.spec.repository.git import credential_settings, settings_variables
+from avactl.spec.repository.git_settings import credential_settings, settings_variables
 
 COMPONENT = "reconcile"
 _CACHE, _CREDENTIALS = "/cache", "/etc/git-credentials"
