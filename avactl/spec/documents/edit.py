@@ -76,7 +76,21 @@ class _TextEdit:
         except yaml.YAMLError as error:  # load_yaml has parsed it
             raise EditError(f"{file} is not YAML: {error}") from None
         self.steps = _resolve_path(path, self.values[document])
+        self.nodes, self.indexes = self._walk()
         self.problem = ""
+
+    def _walk(self) -> tuple[list[TextNode], list[int]]:
+        """Return the nodes of the path from the root, as far as the text has them, and the index of each in the one
+        before: an alias and an empty value have no entries, and a merge (`<<`) is no entry of its keys."""
+        nodes, indexes = [self.root], [0]
+        for step in self.steps:
+            node = nodes[-1]
+            index = node.find_child(step) if isinstance(node, CollectionText) else None
+            if index is None or not isinstance(node, CollectionText):
+                break
+            nodes.append(node.entries[index].value)
+            indexes.append(index)
+        return nodes, indexes
 
     def apply(self) -> str:
         """Return the new text. Raises EditError."""
@@ -103,7 +117,7 @@ class _TextEdit:
 
     def _parse_value(self, text: str) -> Any:
         """Return the value that the user wrote. A quoted text stays one, whatever the new text looks like."""
-        quoted = _is_quoted(self._find_node())
+        quoted = len(self.nodes) > len(self.steps) and _is_quoted(self.nodes[-1])
         if not text.strip() or (quoted and text.strip()[0] not in "'\"[{"):
             return text
         documents, problems = load_yaml("value", text.encode())
@@ -119,72 +133,44 @@ class _TextEdit:
             raise EditError(f"the value `{text}` has a comment", quoting)
         return documents[0].value
 
-    def _find_node(self) -> TextNode | None:
-        """Return the node of the path; None if there is none, or only by an alias or a merge."""
-        node: TextNode = self.root
-        for step in self.steps:
-            index = node.find_child(step) if isinstance(node, CollectionText) else None
-            if index is None or not isinstance(node, CollectionText):
-                return None
-            node = node.entries[index].value
-        return node
-
     def _candidates(self, wanted: Any) -> Iterator[str]:
         """Yield new texts that may have the wanted values, the tidiest first."""
-        parent: CollectionText | None = None
-        node, index = self.root, 0
-        for depth, step in enumerate(self.steps):
-            if not isinstance(node, CollectionText):
-                # An alias is replaced by a copy of its own, an empty value by a mapping.
-                yield from self._replacements(parent, index, node, depth, wanted)
-                return
-            child = node.find_child(step)
-            if child is None:
-                if self.value is None:
-                    raise EditError(f"`{self.path}` comes from a merge (`<<`)", "remove it there")
-                value = _value_at(wanted, self.steps[: depth + 1])
-                for new in self._texts(value, node.flow, None, depth + 1):
-                    yield from insert_entry(self.text, node, step if isinstance(step, str) else None, new)
-                return
-            if self.value is None and depth == len(self.steps) - 1:
-                if len(node.entries) > 1:
-                    yield from remove_entry(self.text, node, child)
-                else:
-                    yield from empty_collection(self.text, parent, index, node)
-                return
-            parent, node, index = node, node.entries[child].value, child
-        yield from self._replacements(parent, index, node, len(self.steps), wanted)
-
-    def _replacements(
-        self, parent: CollectionText | None, index: int, node: TextNode, depth: int, wanted: Any
-    ) -> Iterator[str]:
-        value = _value_at(wanted, self.steps[:depth])
-        for new in self._texts(value, parent is not None and parent.flow, node, depth):
-            yield from replace_node(self.text, parent, index, node, new)
+        depth, node, index = len(self.nodes) - 1, self.nodes[-1], self.indexes[-1]
+        parent = self.nodes[-2] if depth else None
+        assert parent is None or isinstance(parent, CollectionText)
+        if depth < len(self.steps) and isinstance(node, CollectionText):
+            if self.value is None:
+                raise EditError(f"`{self.path}` comes from a merge (`<<`)", "remove it there")
+            step = self.steps[depth]
+            for new in self._texts(_value_at(wanted, self.steps[: depth + 1]), node.flow, None, depth + 1):
+                yield from insert_entry(self.text, node, step if isinstance(step, str) else None, new)
+        elif self.value is None and depth == len(self.steps) and parent is not None:
+            if len(parent.entries) > 1:
+                yield from remove_entry(self.text, parent, index)
+            else:
+                above = self.nodes[-3] if depth > 1 else None
+                assert above is None or isinstance(above, CollectionText)
+                yield from empty_collection(self.text, above, self.indexes[-2], parent)
+        else:
+            # Also an alias on the way, by a copy of its own, and an empty value, by a mapping.
+            for new in self._texts(
+                _value_at(wanted, self.steps[:depth]), parent is not None and parent.flow, node, depth
+            ):
+                yield from replace_node(self.text, parent, index, node, new)
 
     def _texts(self, value: Any, flow: bool, old: TextNode | None, depth: int) -> list[str]:
         """Return ways to write a value: as the user did, if it is the path's and keeps its meaning, else dumped."""
         dumped = write_value(value, flow, old)
         as_written = (self.value or "").strip()
         is_whole = depth == len(self.steps) and as_written and "\n" not in as_written
-        if not is_whole or re.search(r"[&*!]", _outside_scalars(as_written)):
-            return dumped
-        if _is_quoted(old) and as_written[0] not in "'\"[{":
+        stays_quoted = is_whole and _is_quoted(old) and as_written[0] not in "'\"[{"
+        if not is_whole or stays_quoted or re.search(r"[&*!]", _outside_scalars(as_written)):
             return dumped
         return [as_written, *dumped]
 
     def _refusal(self) -> EditError:
         """Explain why no text has the wanted values."""
-        anchored: list[str] = []
-        node: TextNode | None = self.root
-        for step in self.steps:
-            if node is not None and node.anchor and not isinstance(node, AliasText):
-                anchored.append(node.anchor)
-            index = node.find_child(step) if isinstance(node, CollectionText) else None
-            node = node.entries[index].value if isinstance(node, CollectionText) and index is not None else None
-        if node is not None and node.anchor:
-            anchored.append(node.anchor)
-        for name in anchored:
+        for name in (node.anchor for node in self.nodes if node.anchor and not isinstance(node, AliasText)):
             if use := re.search(rf"\*{re.escape(name)}(?![^\s,\[\]{{}}])", self.text):
                 line = self.text.count("\n", 0, use.start()) + 1
                 message = f"`{self.path}` is part of the anchor `&{name}`, which line {line} uses too"
