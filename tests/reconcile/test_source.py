@@ -195,6 +195,17 @@ def test_the_token_of_a_status_goes_to_no_other_origin(
             elsewhere.socket.accept()
 
 
+@pytest.mark.parametrize("location", ["http://[::1", "mailto:x", "https://127.0.0.1:99999/x", ""])
+def test_a_redirect_to_no_url_is_a_note(
+    forge: Forge, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], location: str
+) -> None:
+    monkeypatch.setenv("GITHUB_TOKEN", "t1")
+    forge.location, forge.failures = location, [307] * 10
+    asyncio.run(commit_status.set_status(revision("https://github.com/acme/platform"), "train", "success", "fine"))
+    assert "could not set the status of commit c0ffee: " in capsys.readouterr().err
+    assert {path for path, *_ in forge.seen} == {"/repos/acme/platform/statuses/c0ffee"}
+
+
 def test_a_repository_that_has_moved_gets_its_status(forge: Forge, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GITHUB_TOKEN", "t1")
     forge.location, forge.failures = "/repositories/7/statuses/c0ffee", [307]

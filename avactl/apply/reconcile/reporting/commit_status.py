@@ -76,6 +76,9 @@ async def set_status(revision: SourceRevision, cluster: str, state: State, text:
                         break
             except (aiohttp.ClientError, TimeoutError) as error:
                 said = type(error).__name__
+            except ValueError:
+                said = "the forge redirects to what is no URL"
+                break
             await asyncio.sleep(2.0**number)
     sys.stderr.write(f"avactl: note: could not set the status of commit {revision.commit[:12]}: {said}\n")
 
