@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from avactl.base.equality import is_same
 from avactl.spec.documents.edit import EditError, set_values
+from avactl.spec.documents.value_path import PathError
 from avactl.spec.documents.yaml import load_yaml
 
 KEYS = ("a", "b", "name", "täg", "x.y/z", "on", "1", "long-key")
@@ -330,6 +331,16 @@ def test_edits_that_lost_values_or_comments(path: str, value: str | None, old: s
 def test_refused_edits_say_why(path: str, value: str | None, reason: str) -> None:
     with pytest.raises(EditError, match=reason):
         set_values("a.yaml", SERVICE, 0, [(f"spec.{path}", value)])
+
+
+def test_worst_values_and_paths_are_refused_in_short() -> None:
+    with pytest.raises(EditError, match="is not YAML") as refused:
+        set_values("a.yaml", SERVICE, 0, [("spec.args[0]", "[" * 100_000)])
+    assert len(str(refused.value)) < 1000
+    with pytest.raises(PathError, match="more than 64 steps"):
+        set_values("a.yaml", SERVICE, 0, [("spec" + ".x" * 3000, "1")])
+    made = set_values("a.yaml", "a: '1'\n", 0, [("a", "- " * 1000)])
+    assert values_of(made) == [{"a": "- " * 1000}]
 
 
 def test_a_file_with_both_line_ends_keeps_them() -> None:

@@ -16,6 +16,7 @@ import yaml
 from avactl.base.equality import is_same
 from avactl.base.errors import HintedError
 from avactl.base.exit_codes import USAGE
+from avactl.base.terminal import shorten_middle
 from avactl.diagnostics import Diagnostic
 from avactl.diagnostics.suggest import did_you_mean
 from avactl.spec.documents.scalars import resolve_plain
@@ -122,15 +123,15 @@ class _TextEdit:
             return text
         documents, problems = load_yaml("value", text.encode())
         errors = [each for each in problems if _prevents_edit(each) and each.code != "empty-file"]
-        quoting = "quote it for YAML: PATH='\"text\"'"
+        quoting, shown = "quote it for YAML: PATH='\"text\"'", shorten_middle(text)
         if errors:
-            raise EditError(f"the value `{text}` is not YAML: {errors[0].message.removeprefix('not YAML: ')}", quoting)
+            raise EditError(f"the value `{shown}` is not YAML: {errors[0].message.removeprefix('not YAML: ')}", quoting)
         if text.strip() in ("null", "~"):
             return None  # by itself, it is a file without documents
         if len(documents) != 1:
-            raise EditError(f"the value `{text}` has {len(documents)} YAML documents, not one", quoting)
+            raise EditError(f"the value `{shown}` has {len(documents)} YAML documents, not one", quoting)
         if "#" in _outside_scalars(text):
-            raise EditError(f"the value `{text}` has a comment", quoting)
+            raise EditError(f"the value `{shown}` has a comment", quoting)
         return documents[0].value
 
     def _candidates(self, wanted: Any) -> Iterator[str]:

@@ -8,6 +8,8 @@ from typing import NamedTuple
 from avactl.base.errors import HintedError
 from avactl.base.exit_codes import USAGE
 
+_MAX_STEPS = 64
+"""Steps of a path: values are nested at most 64 deep."""
 _STEP = re.compile(r"""([^.\[\]="']+)|\[(\d+)\]|\[([A-Za-z]+)=([^\]]+)\]|\[(?:"([^"\]]+)"|'([^'\]]+)')\]""")
 
 
@@ -45,6 +47,8 @@ def parse_path(text: str) -> list[Selector]:
         else:
             steps.append(PathEntry(by, value) if by is not None else key or next(filter(None, quoted)))
         position = match.end()
+        if len(steps) > _MAX_STEPS:
+            raise PathError(f"the path has more than {_MAX_STEPS} steps", "no kind needs more than ten levels")
     if not steps:
         raise PathError("the path is empty", "write e.g. spec.workers.replicas")
     return steps
