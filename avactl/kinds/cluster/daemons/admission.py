@@ -191,17 +191,17 @@ def _build_policy(
     return k8s.admission_policy(item, item.name, name, spec, texts, component=COMPONENT)
 
 
-POD = (
-    "(request.resource.resource == 'pods' ? dyn({0}).spec : request.resource.resource == 'cronjobs' ? "
-    "dyn({0}).spec.jobTemplate.spec.template.spec : dyn({0}).spec.template.spec)"
-)
-"""The pod of any workload. `dyn`, because the types of the workloads differ."""
-_POD_NOTES = (
-    "(request.resource.resource == 'pods' ? dyn({0}).metadata.?annotations.orValue({{}}) : "
-    "request.resource.resource == 'cronjobs' ? "
-    "dyn({0}).spec.jobTemplate.spec.template.?metadata.?annotations.orValue({{}}) : "
-    "dyn({0}).spec.template.?metadata.?annotations.orValue({{}}))"
-)
+def _pod_part(of_pod: str, of_template: str) -> str:
+    """CEL: a part of the pod of any workload, `{0}`. `dyn`, because the types of the workloads differ."""
+    return (
+        f"(request.resource.resource == 'pods' ? dyn({{0}}).{of_pod} : request.resource.resource == 'cronjobs' ? "
+        f"dyn({{0}}).spec.jobTemplate.spec.template.{of_template} : dyn({{0}}).spec.template.{of_template})"
+    )
+
+
+POD = _pod_part("spec", "spec")
+"""The pod of any workload."""
+_POD_NOTES = _pod_part("metadata.?annotations.orValue({{}})", "?metadata.?annotations.orValue({{}})")
 """Annotations of the pods of any workload."""
 _IS_PLATFORM = (
     "authorizer.group('rbac.authorization.k8s.io').resource('rolebindings').namespace(request.namespace)"
