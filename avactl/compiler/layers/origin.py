@@ -167,10 +167,9 @@ def _indexed_path(value: Any, steps: list[Selector]) -> Path:
     for step in steps:
         if isinstance(step, PathEntry):
             entries = value if isinstance(value, list) else []
-            found = [entry.get(step.key) if isinstance(entry, dict) else None for entry in entries]
-            index = found.index(step.value) if step.value in found else len(found)
-            path.append(index)
-            value = entries[index] if index < len(entries) else None
+            index = step.find(entries)
+            path.append(len(entries) if index is None else index)
+            value = None if index is None else entries[index]
         else:
             path.append(step)
             inside = isinstance(value, list) and isinstance(step, int) and step < len(value)

@@ -19,7 +19,6 @@ from avactl.base.exit_codes import USAGE
 from avactl.base.terminal import shorten_middle
 from avactl.diagnostics import Diagnostic
 from avactl.diagnostics.suggest import did_you_mean
-from avactl.spec.documents.scalars import resolve_plain
 from avactl.spec.documents.text_edits import empty_collection, insert_entry, remove_entry, replace_node, write_value
 from avactl.spec.documents.text_nodes import (
     AliasText,
@@ -227,15 +226,15 @@ def _resolve_path(text: str, value: Any) -> Steps:
 
 
 def _find_entry(entries: Any, wanted: PathEntry, text: str) -> int:
-    names = []
-    for index, entry in enumerate(entries if isinstance(entries, list) else []):
-        name = entry.get(wanted.key) if isinstance(entry, dict) else None
-        if name is not None and (name == wanted.value or is_same(name, resolve_plain(wanted.value))):
-            return index
-        if isinstance(name, str):
-            names.append(name)
-    hint = did_you_mean(wanted.value, names, "entries") if names else ""
-    raise EditError(f"`{text}`: no entry has {wanted.key} `{wanted.value}`", hint)
+    index = wanted.find(entries)
+    if index is None:
+        given = (
+            (entry.get(wanted.key) for entry in entries if isinstance(entry, dict)) if isinstance(entries, list) else ()
+        )
+        names = [name for name in given if isinstance(name, str)]
+        hint = did_you_mean(wanted.value, names, "entries") if names else ""
+        raise EditError(f"`{text}`: no entry has {wanted.key} `{wanted.value}`", hint)
+    return index
 
 
 def _child(value: Any, step: str | int) -> Any:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from avactl.base.equality import is_same
 from avactl.base.errors import HintedError
 from avactl.base.exit_codes import USAGE
+from avactl.spec.documents.scalars import resolve_plain
 
 _MAX_STEPS = 64
 """Steps of a path: values are nested at most 64 deep."""
@@ -24,6 +26,14 @@ class PathEntry(NamedTuple):
 
     key: str
     value: str
+
+    def find(self, entries: Any) -> int | None:
+        """Return the index of the first entry of a list that has the value; None if there is none, or no list."""
+        for index, entry in enumerate(entries if isinstance(entries, list) else ()):
+            given = entry.get(self.key) if isinstance(entry, dict) else None
+            if given is not None and (given == self.value or is_same(given, resolve_plain(self.value))):
+                return index
+        return None
 
 
 Selector = str | int | PathEntry

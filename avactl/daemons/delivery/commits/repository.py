@@ -363,8 +363,8 @@ def _value_at(root: Any, path: str) -> Any:
     """Return the value at a path; None if there is none."""
     for step in parse_path(path):
         if isinstance(step, ListEntry):
-            entries = root if isinstance(root, list) else []
-            root = next((each for each in entries if isinstance(each, dict) and each.get(step.key) == step.value), None)
+            index = step.find(root)
+            root = None if index is None else root[index]
         elif isinstance(root, Mapping):
             root = root.get(step)
         else:
