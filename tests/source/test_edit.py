@@ -315,6 +315,31 @@ def test_edits_that_lost_values_or_comments(path: str, value: str | None, old: s
 
 
 @pytest.mark.parametrize(
+    ("text", "path", "value", "new"),
+    [
+        # mikefarah/yq#524: the comment on the line of the value was removed.
+        ("a:\n  b: # x\n    c: fly # y\n", "a.b.c", "dog", "a:\n  b: # x\n    c: dog # y\n"),
+        # go-yaml/yaml#656: the new value of an empty key came out as invalid YAML.
+        ("rules: # hi\nanother: entry\n", "rules", "great", "rules: great # hi\nanother: entry\n"),
+        # dart-archive/yaml_edit#40: text of several lines in place of a value with a comment.
+        ("- 0\n- 1 # x\n- 2\n", "[1]", "'a\n\nb'", '- 0\n- "a\\nb" # x\n- 2\n'),
+        # esphome/device-builder-frontend#1378: a flow list became a block, and its comment was lost.
+        ("l: [1, 2] # x\n", "l[0]", "7", "l: [7, 2] # x\n"),
+        # mikefarah/yq#310: keys of a merge of several mappings.
+        ("f: &f {a: 1}\nm:\n  <<: [*f, {b: 2}]\n", "m.b", "9", "f: &f {a: 1}\nm:\n  <<: [*f, {b: 2}]\n  b: 9\n"),
+    ],
+)
+def test_what_goes_wrong_in_other_editors(text: str, path: str, value: str, new: str) -> None:
+    assert set_values("a.yaml", text, 0, [(path, value)]) == new
+
+
+def test_an_anchor_stays_where_an_alias_needs_it() -> None:
+    """eemeli/yaml#185: the anchor was removed with the value, and its alias dangled."""
+    with pytest.raises(EditError, match="`a` is part of the anchor `&A`, which line 2 uses too"):
+        set_values("a.yaml", "a: &A value\nb: *A\n", 0, [("a", "foo")])
+
+
+@pytest.mark.parametrize(
     ("path", "value", "reason"),
     [
         ("port", "81", r"`spec\.port` is part of the anchor `&port`, which line 23 uses too"),
