@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -55,29 +56,35 @@ def _has_written(process: int, out: Path, least: int) -> bool:
 @pytest.mark.parametrize("format", ["webdataset", "tfrecord", "recordio"])
 def test_kill_at_any_point(tmp_path: Path, avactl: Run, format: str, rounds: int) -> None:
     fill(tmp_path / "data", FILES)
-    options = ("--format", format, "--shard-size", "30k")
+    options = ("--format", format, "--shard-size", "5k")
     packed(avactl, "data", "whole", *options)
     whole, out = tree(tmp_path / "whole"), tmp_path / "out"
     shards = len(list((tmp_path / "whole" / ".pack").glob("shard-*")))
-    rng, counts, killed = random.Random(rounds), [0], 0
-    for number in range(rounds):
+    rng, counts, killed, late = random.Random(rounds), [0], 0, 0
+    while killed < rounds:
         # Between all shards and none, at a moment that the machine's speed does not decide.
-        least = min(shards * number // rounds + rng.randrange(3), shards - 1)
+        least = min(shards * killed // rounds + rng.randrange(3), shards - 1)
         process = subprocess.Popen(command("data", "out", *options), cwd=tmp_path, stdout=subprocess.DEVNULL)
-        wait_until(partial(_has_worker, process.pid))
-        wait_until(partial(_has_written, process.pid, out, least))
+        wait_until(partial(_has_worker, process.pid), poll=0.002)
+        wait_until(partial(_has_written, process.pid, out, least), poll=0.002)
         time.sleep(rng.random() * 0.02)
         workers = children(process.pid)
         process.send_signal(signal.SIGKILL)
-        killed += process.wait() == -signal.SIGKILL
+        if process.wait() != -signal.SIGKILL:
+            # It ended before the signal came, as on a busy machine; what is packed now cannot be cut any more.
+            late += 1
+            assert late < 10 * rounds, f"of {killed + late} runs {killed} could be killed"
+            shutil.rmtree(out)
+            counts = [0]
+            continue
+        killed += 1
         for worker in workers:
             wait_until(partial(gone, worker))  # they end with the process that started them
         counts.append(len(list((out / ".pack").glob("shard-*.json"))))
         for path in (out / ".pack").glob("shard-*.json"):
             name = path.stem
             assert (out / "records" / f"{name}.jsonl").read_bytes() == whole[f"records/{name}.jsonl"]
-    assert killed >= rounds - 1
-    assert 0 < counts[-1] <= shards
+    assert counts[-1] <= shards
     assert counts == sorted(counts), "no complete shard is lost"
     kept = counts[-1]
     told = packed(avactl, "data", "out", *options)
