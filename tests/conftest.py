@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import gc
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,9 @@ pytest_plugins = ["tests.cluster_fixtures", "tests.alluxio_fixtures", "tests.cli
 
 os.environ["AVACTL_DEBUG"] = "1"  # a defect shows its traceback
 os.environ["AVACTL_SOURCE"] = "work-tree"  # in pipelines too: tests write files that they do not commit
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # As a background job of a shell: the commands that tests interrupt would inherit it, and never end.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # By default, an example that takes over 200 ms fails: on a busy machine, any property does so some time.
 hypothesis.settings.register_profile("avactl", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])

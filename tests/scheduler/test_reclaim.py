@@ -109,10 +109,10 @@ def test_victims_end_in_peace_and_nobody_takes_their_place(teams: World) -> None
     with guest(teams):
         teams.pod("thief", 8)
         teams.waiting("thief")
+        teams.wait(lambda: "deletionTimestamp" in teams.pods()["young"]["metadata"])
         young = teams.pods()["young"]
         (condition,) = [each for each in young["status"]["conditions"] if each["type"] == "DisruptionTarget"]
         assert condition["reason"] == "PreemptionByScheduler"
-        assert "deletionTimestamp" in young["metadata"]
         # Its Job is not to wait the longer the more often it was preempted.
         assert IGNORED_FAILURES not in young["metadata"]["annotations"]
         assert "deletionTimestamp" not in teams.pods()["old"]["metadata"]
