@@ -21,7 +21,10 @@ BY_DESIGN: Mapping[str, str] = {
     "[FeatureGate:DRAExtendedResource]": "an extended resource backed by a device class (use a claim)",
 }
 """Sentences of docs/scheduler.md that say why a test fails, by words of its name."""
-_AGREES = ("must reject pod with invalid extended resource name",)
+_AGREES = (
+    "must reject pod with invalid extended resource name",
+    "must run a pod with extended resource requesting zero",
+)
 """Tests that pass, although BY_DESIGN has words of their names."""
 
 
