@@ -15,6 +15,7 @@ _COLUMNS = ("test", "outcome", "Kubernetes", "commit", "date", "machine")
 _SPREAD = "`ScheduleAnyway` and `PreferNoSchedule` are ignored."
 BY_DESIGN: Mapping[str, str] = {
     "with the async preemption": "Freed capacity is reserved for the preemptor until the last victim is gone",
+    "preemption by critical pod": "its pods preempt nothing in other namespaces",
     "PodTopologySpread Scoring": _SPREAD,
     "Multi-AZ Clusters should spread": _SPREAD,
     "pending because of CEL runtime errors": "a device without the attribute that a selector reads is skipped",
