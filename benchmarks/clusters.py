@@ -166,12 +166,12 @@ def cluster(nodes: int, machine: Callable[[int], dict[str, Any]] = node) -> Iter
 
 
 @contextmanager
-def running(plane: ControlPlane, name: str, *arguments: str) -> Iterator[None]:
-    """Run one of the schedulers for the length of the block; `arguments` are further ones of it."""
+def running(plane: ControlPlane, name: str, *arguments: str) -> Iterator[int]:
+    """Run one of the schedulers for the length of the block, and yield its process; `arguments` are further ones."""
     if name == "kube-scheduler":
         plane.start("kube-scheduler", *arguments)
         try:
-            yield
+            yield plane.pid("kube-scheduler")
         finally:
             plane.stop("kube-scheduler")
         return
@@ -183,7 +183,7 @@ def running(plane: ControlPlane, name: str, *arguments: str) -> Iterator[None]:
         with (Path(folder) / "log").open("wb") as log:
             process = subprocess.Popen(command, stderr=log)
         try:
-            yield
+            yield process.pid
             if process.poll() is not None:
                 raise RuntimeError((Path(folder) / "log").read_text()[-2000:])
         finally:

@@ -40,7 +40,7 @@ import grpc
 from rich.table import Table
 
 from benchmarks import elastic_sync
-from benchmarks.measure import Bar, bar, console, peak_memory
+from benchmarks.measure import Bar, bar, console, cpu_seconds, peak_memory
 from tools.controlplane import progress
 from tools.controlplane.build import cache_dir, make_once
 from tools.controlplane.process import free_port
@@ -108,12 +108,6 @@ def load(
         raise SystemExit(f"the load on {kind} ended with {running.returncode}")
     found: dict[str, float] = json.loads(lines[-1])
     return {**found, "master": 1e6 * spent / found["steps"]}
-
-
-def cpu_seconds(process: int) -> float:
-    """Return the CPU time of a process."""
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / 100
 
 
 class Measured(NamedTuple):

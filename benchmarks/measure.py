@@ -83,6 +83,12 @@ def peak_memory(process: int) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 
 
+def cpu_seconds(process: int) -> float:
+    """Return the CPU seconds that a running process has used so far, in all its threads."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def best(runs: Sequence[Run]) -> Run:
     """Return the least time and the most memory of several runs."""
     return Run(min(each.seconds for each in runs), max(each.memory for each in runs))

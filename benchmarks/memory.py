@@ -29,7 +29,7 @@ import orjson
 from avactl.kube.access import from_kubeconfig
 from avactl.kube.client import MERGE, Client
 from benchmarks.clusters import NAMESPACE, POLICY, pod, run_concurrently
-from benchmarks.measure import Bar, bar, peak_memory
+from benchmarks.measure import Bar, bar, cpu_seconds, peak_memory
 from tools.controlplane import ControlPlane
 from tools.waiting import wait_until
 
@@ -251,7 +251,7 @@ def start(plane: ControlPlane, turn: int) -> Start:
             _wait(lambda: _is_ready(address), log)
             ready, peak_ready = time.monotonic() - began, peak_memory(process.pid)
             _wait(lambda: _bound(kube, [turn * 10_000]) == 1, log)
-            deciding, used = time.monotonic() - began, _used(process.pid)
+            deciding, used = time.monotonic() - began, cpu_seconds(process.pid)
             more = range(turn * 10_000 + 1, turn * 10_000 + 1 + BURST)
             for number in more:
                 kube.create(pod(number, "avactl", 1), validation="Ignore")
@@ -278,12 +278,6 @@ def _bound(kube: Any, numbers: Iterable[int]) -> int:
     items = kube.request("GET", f"/api/v1/namespaces/{NAMESPACE}/pods", query={"resourceVersion": "0"}).body["items"]
     found = {item["metadata"]["name"] for item in items if item["spec"].get("nodeName")}
     return sum(f"pod-{number}" in found for number in numbers)
-
-
-def _used(process: int) -> float:
-    """Return the CPU seconds used."""
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / 100
 
 
 def main() -> None:

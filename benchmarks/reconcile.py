@@ -105,11 +105,8 @@ def timed(command: Sequence[str], allowed: Sequence[int] = (0,)) -> tuple[float,
 
 def plane_cpu(plane: ControlPlane) -> float:
     """Return the CPU time of a control plane so far, in seconds."""
-    ticks = 0
-    for component in ("etcd", "kube-apiserver", "kube-controller-manager"):
-        fields = Path(f"/proc/{plane.pid(component)}/stat").read_text().rpartition(")")[2].split()
-        ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
+    components = ("etcd", "kube-apiserver", "kube-controller-manager")
+    return sum(measure.cpu_seconds(plane.pid(component)) for component in components)
 
 
 def bare(specs: Path, kubeconfig: Path) -> float:

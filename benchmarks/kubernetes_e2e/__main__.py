@@ -1,11 +1,12 @@
 """Kubernetes' own end-to-end tests of scheduling and DRA on two real nodes, whose pods avactl schedules.
 
-    python -m benchmarks.kubernetes_e2e [WORDS…] [--jobs 4] [--list] [--no-write]
+    python -m benchmarks.kubernetes_e2e [WORDS…] [--open] [--jobs 4] [--list] [--no-write]
 
-runs the tests whose names contain all of WORDS, or all. A mutating admission policy gives pods of the default
-scheduler to avactl; kube-scheduler does not run. A test that fails is run again with kube-scheduler: a failure of both
-is one of the nodes. The table in docs/measured.md gets the outcomes; tests that are not run keep their row. The exit
-code is 1 if an outcome is a defect. It needs root, as `make e2e` does; all tests take an hour.
+runs the tests whose names contain all of WORDS, or all; with --open, only those whose row says that they were not run
+yet, or a defect. A mutating admission policy gives pods of the default scheduler to avactl; kube-scheduler does not
+run. A test that fails is run again with kube-scheduler: a failure of both is one of the nodes. The table in
+docs/measured.md gets the outcomes; tests that are not run keep their row. The exit code is 1 if an outcome is a defect.
+It needs root, as `make e2e` does; all tests take an hour.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from benchmarks.kubernetes_e2e import outcomes
 from benchmarks.kubernetes_e2e.nodes import default_scheduler, test_nodes
 from benchmarks.kubernetes_e2e.suite import Result, Suite, SuiteTest
 from tools.controlplane.folder import OwnedFolder
-from tools.measured import run_origin
+from tools.measured import PAGE, run_origin
 
 
 def main() -> int:
@@ -28,6 +29,7 @@ def main() -> int:
         prog="python -m benchmarks.kubernetes_e2e", description=(__doc__ or "").split("\n")[0]
     )
     parser.add_argument("words", nargs="*", metavar="WORDS", help="run tests with these words in their names")
+    parser.add_argument("--open", action="store_true", help="only tests that the table has no outcome of, or a defect")
     parser.add_argument("--jobs", type=int, default=4, help="tests at the same time (default: 4)")
     parser.add_argument("--list", action="store_true", help="print the names of the tests, and run none")
     parser.add_argument("--no-write", action="store_true", help="leave docs/measured.md as it is")
@@ -39,6 +41,11 @@ def main() -> int:
         suite = Suite(folder.path)
         tests = suite.tests()
         chosen = [test for test in tests if all(words in test.name for words in options.words)]
+        if options.open:
+            chosen = outcomes.find_open(PAGE.read_text(encoding="utf-8"), chosen)
+            if not chosen:
+                print("all of these tests have an outcome")
+                return 0
         if not chosen:
             parser.error(f"no test has {' '.join(options.words)} in its name; --list prints all")
         if options.list:

@@ -15,13 +15,17 @@ _COLUMNS = ("test", "outcome", "Kubernetes", "commit", "date", "machine")
 _SPREAD = "`ScheduleAnyway` and `PreferNoSchedule` are ignored."
 BY_DESIGN: Mapping[str, str] = {
     "with the async preemption": "Freed capacity is reserved for the preemptor until the last victim is gone",
+    "preemption by critical pod": "its pods preempt nothing in other namespaces",
     "PodTopologySpread Scoring": _SPREAD,
     "Multi-AZ Clusters should spread": _SPREAD,
     "pending because of CEL runtime errors": "a device without the attribute that a selector reads is skipped",
     "[FeatureGate:DRAExtendedResource]": "an extended resource backed by a device class (use a claim)",
 }
 """Sentences of docs/scheduler.md that say why a test fails, by words of its name."""
-_AGREES = ("must reject pod with invalid extended resource name",)
+_AGREES = (
+    "must reject pod with invalid extended resource name",
+    "must run a pod with extended resource requesting zero",
+)
 """Tests that pass, although BY_DESIGN has words of their names."""
 
 
@@ -60,8 +64,7 @@ def outcome(test: SuiteTest, result: Result, reference: Result | None = None) ->
 
 def merge_table(page: str, tests: Collection[str], outcomes: Mapping[str, str], origin: str) -> str:
     """Return a table with a row for every test: of this run, as it is on the page, or not run yet."""
-    section = page.partition(f"<!-- begin {SECTION} -->")[2].partition(f"<!-- end {SECTION} -->")[0]
-    before = {line[3:].partition("` | ")[0]: line for line in section.splitlines() if line.startswith("| `")}
+    before = _read_rows(page)
     rows = [
         _row(f"`{name}`", outcomes[name], KUBERNETES_VERSION, *origin.split(" | "))
         if name in outcomes
@@ -69,6 +72,13 @@ def merge_table(page: str, tests: Collection[str], outcomes: Mapping[str, str], 
         for name in sorted(tests)
     ]
     return "\n".join([_row(*_COLUMNS), _row(*["---"] * len(_COLUMNS)), *rows])
+
+
+def find_open(page: str, tests: Iterable[SuiteTest]) -> list[SuiteTest]:
+    """Return the tests that the page has no outcome of, or a defect."""
+    rows = _read_rows(page)
+    cells = ((test, rows.get(test.name, "").partition("` | ")[2]) for test in tests)
+    return [test for test, outcome in cells if outcome.startswith((NOT_RUN, "defect")) or not outcome]
 
 
 def write(tests: Sequence[SuiteTest], outcomes: Mapping[str, str], origin: str) -> None:
@@ -80,6 +90,11 @@ def write(tests: Sequence[SuiteTest], outcomes: Mapping[str, str], origin: str) 
 def has_defect(outcomes: Iterable[str]) -> bool:
     """Return True if an outcome is a defect."""
     return any(text.startswith("defect") for text in outcomes)
+
+
+def _read_rows(page: str) -> dict[str, str]:
+    section = page.partition(f"<!-- begin {SECTION} -->")[2].partition(f"<!-- end {SECTION} -->")[0]
+    return {line[3:].partition("` | ")[0]: line for line in section.splitlines() if line.startswith("| `")}
 
 
 def _row(*cells: str) -> str:

@@ -13,6 +13,7 @@ import yaml
 from avactl.kube.access import from_kubeconfig
 from avactl.kube.client import Client
 from benchmarks.clusters import SCHEDULERS, SYSTEM_NAMESPACE, running
+from benchmarks.measure import cpu_seconds
 from benchmarks.scheduler_perf.configurations import Case, ConfigurationError, Size, Workload, size_of
 from benchmarks.scheduler_perf.executor import Executor, Measurement, StallError
 from tools.controlplane import ControlPlane
@@ -51,6 +52,8 @@ class Outcome(NamedTuple):
     measurement: Measurement
     pending: str
     """Why pods stay pending; empty if all that had to be bound were."""
+    cpu_per_pod: float = 0.0
+    """CPU seconds of the scheduler for each pod that it bound, measured or not; 0 if both schedulers ran."""
 
     @property
     def rate(self) -> float:
@@ -100,16 +103,16 @@ class Comparison(NamedTuple):
 
 
 @contextmanager
-def ready_scheduler(plane: ControlPlane, name: str, *arguments: str) -> Iterator[None]:
-    """Run one of the schedulers for the length of the block, which begins when it schedules.
+def ready_scheduler(plane: ControlPlane, name: str, *arguments: str) -> Iterator[int]:
+    """Run one of the schedulers for the length of the block, which begins when it schedules; yield its process.
 
     `arguments` are further ones of kube-scheduler, whose start waits until it is ready.
     """
     if name == "kube-scheduler":
-        with running(plane, name, *arguments):
-            yield
+        with running(plane, name, *arguments) as process:
+            yield process
     else:
-        with running(plane, name, "--lease", LEASE):
+        with running(plane, name, "--lease", LEASE) as process:
             with plane.client() as kube:
                 kube.wait_for(
                     "coordination.k8s.io/v1",
@@ -118,7 +121,7 @@ def ready_scheduler(plane: ControlPlane, name: str, *arguments: str) -> Iterator
                     SYSTEM_NAMESPACE,
                     until=lambda lease: lease["spec"].get("holderIdentity"),
                 )
-            yield
+            yield process
 
 
 class Benchmark:
@@ -147,14 +150,15 @@ class Benchmark:
         return Comparison(case.name, workload.name, size, outcomes, measured=self._scheduler_per_run)
 
     def _run(self, name: str, case: Case, workload: Workload) -> Outcome:
-        scheduler: AbstractContextManager[None] = nullcontext()
+        scheduler: AbstractContextManager[int | None] = nullcontext()
         if self._scheduler_per_run:
             scheduler = ready_scheduler(self._plane, name, *_scheduler_arguments(self._plane, case))
-        with scheduler:
-            return asyncio.run(self._execute(name, case, workload))
+        with scheduler as process:
+            return asyncio.run(self._execute(name, process, case, workload))
 
-    async def _execute(self, name: str, case: Case, workload: Workload) -> Outcome:
+    async def _execute(self, name: str, process: int | None, case: Case, workload: Workload) -> Outcome:
         pending = ""
+        before = cpu_seconds(process) if process is not None else 0.0
         access = from_kubeconfig(self._plane.kubeconfig)
         async with Client(access, "scheduler-perf", connections=CONNECTIONS) as client:
             async with Executor(client, SCHEDULERS[name], STALL_S) as executor:
@@ -162,13 +166,14 @@ class Benchmark:
                     await executor.run(case, workload)
                 except StallError as stall:
                     pending = str(stall)
+                used = cpu_seconds(process) - before if process is not None else 0.0
             measurements = executor.measurements
             total = Measurement(
                 sum(measurement.pods for measurement in measurements),
                 sum(measurement.seconds for measurement in measurements),
                 tuple(sorted(wait for measurement in measurements for wait in measurement.latencies)),
             )
-            return Outcome(total, pending)
+            return Outcome(total, pending, used / max(executor.bound, 1))
 
 
 @contextmanager

@@ -102,6 +102,11 @@ class Executor:
                 if task.done() and (error := task.exception()) is not None:
                     raise error
 
+    @property
+    def bound(self) -> int:
+        """Pods that were bound so far, measured or not."""
+        return len(self._watch.bindings)
+
     def pending(self) -> list[Pod]:
         """Return the pods of this run that have no node now."""
         return [pod for pod in self._watch.select(frozenset(self._namespaces), {}) if not pod.node]

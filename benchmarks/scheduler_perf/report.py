@@ -18,6 +18,7 @@ _COLUMNS = (
     "kube-scheduler",
     "pods/s",
     "p99",
+    "CPU/pod",
     "outcome",
     "Kubernetes",
     "commit",
@@ -31,7 +32,7 @@ _RATE, _OUTCOME = _COLUMNS.index(_KUBE_SCHEDULER), _COLUMNS.index("outcome")
 def merge_table(page: str, cases: Sequence[str], comparisons: Iterable[Comparison], origin: str) -> str:
     """Return a table with a row for every case: of this run, as it is on the page, or not run yet."""
     section = page.partition(f"<!-- begin {SECTION} -->")[2].partition(f"<!-- end {SECTION} -->")[0]
-    rows = {name: _row(name, *[""] * 6, NOT_RUN, *[""] * 4) for name in cases}
+    rows = {name: _row(name, *[""] * 7, NOT_RUN, *[""] * 4) for name in cases}
     rows |= {name: line for line in section.splitlines() if (name := line[2:].partition(" |")[0]) in rows}
     for comparison in comparisons:
         row = _row_of(comparison, origin)
@@ -53,17 +54,21 @@ def show(comparison: Comparison) -> str:
         return f"{comparison.case}: {comparison.verdict}"
     nodes, pods = comparison.size
     line = f"{comparison.case} ({comparison.workload}, {nodes} nodes, {pods} pods): {comparison.verdict}"
-    ratios = (("pods/s", _rate_ratio(comparison)), ("p99", _latency_ratio(comparison)))
+    ratios = (
+        ("pods/s", _rate_ratio(comparison)),
+        ("p99", _latency_ratio(comparison)),
+        ("CPU/pod", _cpu_ratio(comparison)),
+    )
     return line + "".join(f"; {label} {ratio}" for label, ratio in ratios if ratio)
 
 
 def _row_of(comparison: Comparison, origin: str) -> str:
     if comparison.reason:
-        cells = [""] * 6
+        cells = [""] * 7
     else:
         rate = comparison.outcomes[_KUBE_SCHEDULER].rate if comparison.measured else 0.0
         cells = [comparison.workload, *map(str, comparison.size), f"{rate:.0f} pods/s" if rate else ""]
-        cells += [_rate_ratio(comparison), _latency_ratio(comparison)]
+        cells += [_rate_ratio(comparison), _latency_ratio(comparison), _cpu_ratio(comparison)]
     return _row(comparison.case, *cells, comparison.verdict, KUBERNETES_VERSION, *origin.split(" | "))
 
 
@@ -85,6 +90,10 @@ def _rate_ratio(comparison: Comparison) -> str:
 
 def _latency_ratio(comparison: Comparison) -> str:
     return _ratio(comparison, *(outcome.latency(0.99) for outcome in comparison.outcomes.values()))
+
+
+def _cpu_ratio(comparison: Comparison) -> str:
+    return _ratio(comparison, *(outcome.cpu_per_pod for outcome in comparison.outcomes.values()))
 
 
 def _ratio(comparison: Comparison, kube_scheduler: float = 0.0, avactl: float = 0.0) -> str:

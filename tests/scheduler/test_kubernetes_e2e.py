@@ -7,7 +7,7 @@ import json
 import pytest
 
 from benchmarks.kubernetes_e2e import outcomes
-from benchmarks.kubernetes_e2e.outcomes import BY_DESIGN, merge_table, outcome, outcome_without_run
+from benchmarks.kubernetes_e2e.outcomes import BY_DESIGN, find_open, merge_table, outcome, outcome_without_run
 from benchmarks.kubernetes_e2e.suite import Result, SuiteTest, find_images, parse_report
 from tests.conftest import ROOT
 from tests.scheduler.scenario import words
@@ -54,6 +54,9 @@ def test_tests_that_are_not_run_keep_their_row() -> None:
     assert "c1 | 2026-01-01" in rows[0]
     assert "| defect: x \\| y | " in rows[1]
     assert outcomes.NOT_RUN in first
+    tests = [SuiteTest(name, frozenset()) for name in "abcd"]
+    page = f"<!-- begin {outcomes.SECTION} -->\n{first}\n{rows[1]}\n<!-- end {outcomes.SECTION} -->"
+    assert [test.name for test in find_open(page, tests)] == ["b", "c", "d"]
 
 
 def test_a_suite_that_does_not_start_is_an_error() -> None:

@@ -134,8 +134,8 @@ def test_allocation_without_pods() -> None:
 
 def comparison(case: str, kube_scheduler: str = "", avactl: str = "") -> Comparison:
     outcomes = {
-        "kube-scheduler": Outcome(Measurement(100, 2.0, (0.1, 0.2)), kube_scheduler),
-        "avactl": Outcome(Measurement(100, 1.0, (0.1, 0.1)), avactl),
+        "kube-scheduler": Outcome(Measurement(100, 2.0, (0.1, 0.2)), kube_scheduler, 0.02),
+        "avactl": Outcome(Measurement(100, 1.0, (0.1, 0.1)), avactl, 0.03),
     }
     return Comparison(case, "500Nodes", Size(500, 100), outcomes)
 
@@ -154,19 +154,20 @@ def test_verdicts() -> None:
 def test_table_has_a_row_for_every_case() -> None:
     origin = "c1 | 2026-01-01 | m"
     first = report.merge_table("", ["A", "B"], [comparison("A")], origin)
-    ours = f"| A | 500Nodes | 500 | 100 | 50 pods/s | 2.00 | 0.50 | agrees | {KUBERNETES_VERSION} | {origin} |"
-    assert first.splitlines()[2:] == [ours, "| B |  |  |  |  |  |  | not run yet |  |  |  |  |"]
+    ours = f"| A | 500Nodes | 500 | 100 | 50 pods/s | 2.00 | 0.50 | 1.50 | agrees | {KUBERNETES_VERSION} | {origin} |"
+    assert first.splitlines()[2:] == [ours, "| B |  |  |  |  |  |  |  | not run yet |  |  |  |  |"]
     page = f"<!-- begin scheduler_perf -->\n{first}\n<!-- end scheduler_perf -->\n| C | of another section |\n"
     second = report.merge_table(page, ["A", "B", "C"], [comparison("B", avactl="no")], origin).splitlines()[2:]
     assert second[0] == ours
-    assert second[1].startswith("| B | 500Nodes | 500 | 100 | 50 pods/s |  |  | defect: with avactl, no | ")
-    assert second[2] == "| C |  |  |  |  |  |  | not run yet |  |  |  |  |"
-    assert {line.count(" | ") for line in second} == {11}
+    assert second[1].startswith("| B | 500Nodes | 500 | 100 | 50 pods/s |  |  |  | defect: with avactl, no | ")
+    assert second[2] == "| C |  |  |  |  |  |  |  | not run yet |  |  |  |  |"
+    assert {line.count(" | ") for line in second} == {12}
     short = [comparison(name)._replace(measured=False, workload="5Nodes") for name in ("A", "C")]
     third = report.merge_table(page, ["A", "B", "C"], short, origin).splitlines()[2:]
     assert third[0] == ours
-    assert third[2] == f"| C | 5Nodes | 500 | 100 |  |  |  | agrees | {KUBERNETES_VERSION} | {origin} |"
-    assert report.show(comparison("A")) == "A (500Nodes, 500 nodes, 100 pods): agrees; pods/s 2.00; p99 0.50"
+    assert third[2] == f"| C | 5Nodes | 500 | 100 |  |  |  |  | agrees | {KUBERNETES_VERSION} | {origin} |"
+    shown = "A (500Nodes, 500 nodes, 100 pods): agrees; pods/s 2.00; p99 0.50; CPU/pod 1.50"
+    assert report.show(comparison("A")) == shown
 
 
 def test_every_configuration_is_known(cases: dict[str, Case]) -> None:
