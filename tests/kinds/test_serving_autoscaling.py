@@ -22,12 +22,10 @@ METRICS = (
 )
 
 
-def compiled(text: str) -> Compilation:
+def compiled(text: str, daemons: str = "  daemons: {metricsFrom: [monitoring]}\n") -> Compilation:
     head = b"metadata: {name: main}\nspec:\n"
-    monitoring = (
-        b'  monitoring: {prometheus: "http://prometheus.monitoring:9090"}\n  daemons: {metricsFrom: [monitoring]}\n'
-    )
-    base = BASE["base/platform.yaml"].replace(head, head + monitoring)
+    monitoring = b'  monitoring: {prometheus: "http://prometheus.monitoring:9090"}\n'
+    base = BASE["base/platform.yaml"].replace(head, head + monitoring + daemons.encode())
     result = compile_tree(MemoryTree({"base.yaml": base, "spec.yaml": text.encode()}))
     assert [each for each in result.diagnostics if each.severity == "error"] == []
     return result
@@ -64,10 +62,12 @@ def test_language_models_scale_on_their_metrics(text: str, waiting: str, first: 
             "serverAddress": "http://prometheus.monitoring:9090",
             "query": f"sum({waiting}{pods})",
             "threshold": "4",
+            "ignoreNullValues": "false",
         },
     }
     assert triggers["firstToken"]["metricType"] == "Value"
-    assert triggers["firstToken"]["metadata"]["threshold"] == "1.5"
+    assert triggers["firstToken"]["metadata"]["threshold"] == "1"
+    assert "/ 1.5)" in triggers["firstToken"]["metadata"]["query"]
     assert f"rate({first}{pods}[2m])" in triggers["firstToken"]["metadata"]["query"]
 
 

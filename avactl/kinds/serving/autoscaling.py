@@ -15,6 +15,7 @@ from avactl.diagnostics import Diagnostic, Note
 from avactl.kinds.serving.groups import scale_target
 from avactl.kinds.serving.picker import endpoint_picker
 from avactl.kinds.serving.probes import declared_checks
+from avactl.kinds.serving.rollout.lower import chosen_strategy
 from avactl.kinds.serving.runtime import runtime_of, server
 from avactl.kinds.serving.spec import Replicas, ServingDeploymentSpec
 from avactl.program.ineffective_keys import without_effect
@@ -114,19 +115,33 @@ def _build_triggers(item: Item[ServingDeploymentSpec], program: Program, replica
     selector = f'{{namespace="{item.ns}",app_kubernetes_io_instance="{item.name}"}}'
     for name, target in metric_targets(item.spec).items():
         metric = runtime_of(item.spec).metrics[name]
+        query, kind = metric.fill_in(selector, target, _replicas_query(item)), "AverageValue"
+        if metric.is_ratio and chosen_strategy(item.spec) is None:
+            # Within its tolerance of an average, Kubernetes adopts `status.replicas`, which has the surge of a rolling
+            # update; of a value it keeps the replicas, and multiplies by all ready pods otherwise.
+            query, kind = f"({query}) / count(up{selector} == 1)", "Value"
         yield {
             "type": "prometheus",
             "name": _LATENCY_KEYS.get(name, name),
-            "metricType": "AverageValue" if metric.average else "Value",
+            "metricType": kind,
             "metadata": {
                 "serverAddress": prometheus,
-                "query": metric.query.replace("{}", selector),
-                "threshold": f"{target:g}",
+                "query": query,
+                "threshold": f"{metric.threshold(target):g}",
+                # Lost scrape targets have no series: with the default, that would be no load.
+                "ignoreNullValues": "false",
             },
         }
     by_cpu = zero and not metric_targets(item.spec) and replicas.max > 1
     if by_cpu or "cpu_utilization" in replicas.model_fields_set:
         yield {"type": "cpu", "metricType": "Utilization", "metadata": {"value": str(replicas.cpu_utilization)}}
+
+
+def _replicas_query(item: Item[ServingDeploymentSpec]) -> str:
+    """Return a query for the replicas in the spec of the scaled object, of any kind, by kube-state-metrics: those of
+    both versions of a rollout count once."""
+    metric, name = "kube_horizontalpodautoscaler_status_current_replicas", f"keda-hpa-{item.name}"
+    return f'max({metric}{{namespace="{item.ns}",horizontalpodautoscaler="{name}"}})'
 
 
 def metric_problems(item: Item[ServingDeploymentSpec], program: Program) -> Iterator[Diagnostic]:

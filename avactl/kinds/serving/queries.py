@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+TOLERANCE = 0.1
+"""Relative difference from the target at which Kubernetes' autoscaler leaves the replicas as they are, by default."""
 _PODS = 'namespace="{{namespace}}",pod=~"{{pods}}"'
 
 
@@ -42,26 +44,51 @@ def mean(total: str, count: str) -> str:
 
 
 class ScalingMetric(NamedTuple):
-    """A metric of a server, in the language of Prometheus; `{}` stands for the selector of the service's pods."""
+    """A metric of a server, in PromQL. The result grows with the load and has a target for each pod."""
 
     query: str
-    average: bool
-    """The target is that of one pod, and the query the sum of all; else both are of the service."""
+    """`{pods}` stands for the selector of the service's pods, `{target}` for the target, `{replicas}` for the number of
+    replicas that the autoscaler has set. No result: an error, because a lost scrape target is not an idle service."""
+    is_ratio: bool
+    """The query divides by the target."""
+
+    def fill_in(self, pods: str, target: float, replicas: str) -> str:
+        """Return the query for a service."""
+        return self.query.replace("{pods}", pods).replace("{target}", f"{target:g}").replace("{replicas}", replicas)
+
+    def threshold(self, target: float) -> float:
+        """Return the result of the query for each pod at the target."""
+        return 1 if self.is_ratio else target
 
 
-def sum_of_pods(gauge: str) -> ScalingMetric:
-    """Return the sum of a gauge."""
-    return ScalingMetric(f"sum({gauge}{{}})", True)
+def sum_of_pods(gauge: str, *, appears_late: bool = False) -> ScalingMetric:
+    """Return the sum of a gauge. `appears_late`: the server does not export it before the first request."""
+    return ScalingMetric(_zero_if_late(f"sum({gauge}{{pods}})", appears_late), False)
 
 
-def rate_of_pods(counter: str) -> ScalingMetric:
-    """Return the sum of a counter's rates."""
-    return ScalingMetric(f"sum(rate({counter}{{}}[2m]))", True)
+def rate_of_pods(counter: str, *, appears_late: bool = False) -> ScalingMetric:
+    """Return the sum of a counter's rates. `appears_late` as for `sum_of_pods`."""
+    return ScalingMetric(_zero_if_late(f"sum(rate({counter}{{pods}}[2m]))", appears_late), False)
 
 
-def p95_of_service(histogram: str) -> ScalingMetric:
-    """Return the 95th percentile of a histogram."""
-    # Without requests the quantile is NaN, which KEDA takes as a failure of the query.
-    return ScalingMetric(
-        f"(histogram_quantile(0.95, sum by (le) (rate({histogram}_bucket{{}}[2m]))) > 0) or vector(0)", False
-    )
+def p95_of_service(histogram: str, *, appears_late: bool = False) -> ScalingMetric:
+    """Return the 95th percentile of a histogram, relative to its target, times the replicas that answer requests.
+    `appears_late` as for `sum_of_pods`.
+
+    A latency alone (`metricType: Value`) would be multiplied by all ready pods that the selector of the scaled object
+    matches. During a rollout these are the pods of both versions, and each added replica would add one to both.
+    """
+    ratio = f"(histogram_quantile(0.95, sum by (le) (rate({histogram}_bucket{{pods}}[2m]))) / {{target}})"
+    # The autoscaler compares with `status.replicas`, which does not count the pods of a rollout: its tolerance has no
+    # effect then. Without requests the ratio is NaN, which no comparison passes.
+    tolerated = f"({ratio} > {1 + TOLERANCE:g} or clamp_max({ratio}, 1) >= 0)"
+    # Pods that start do not answer yet: the load of those that do says how many more are needed. A version that is
+    # only compared answers, too, but is no part of the replicas.
+    serving = f"count(sum by (pod) (rate({histogram}_count{{pods}}[2m])) > 0)"
+    rate = _zero_if_late(f"sum(rate({histogram}_count{{pods}}[2m]))", appears_late)
+    return ScalingMetric(f"{tolerated} * ({serving} < {{replicas}} or {{replicas}}) or ({rate}) == 0", True)
+
+
+def _zero_if_late(query: str, appears_late: bool) -> str:
+    """Return a query that is 0 while servers that Prometheus can read do not export the metric yet."""
+    return f"{query} or 0 * count(up{{pods}} == 1)" if appears_late else query

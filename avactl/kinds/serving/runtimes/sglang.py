@@ -98,9 +98,9 @@ RUNTIME = ServingRuntime(
     metrics={
         "queue": sum_of_pods("sglang:num_queue_reqs"),
         "running": sum_of_pods("sglang:num_running_reqs"),
-        "tokens": rate_of_pods("sglang:generation_tokens_total"),
-        "first_token": p95_of_service("sglang:time_to_first_token_seconds"),
-        "per_token": p95_of_service("sglang:inter_token_latency_seconds"),
+        "tokens": rate_of_pods("sglang:generation_tokens_total", appears_late=True),
+        "first_token": p95_of_service("sglang:time_to_first_token_seconds", appears_late=True),
+        "per_token": p95_of_service("sglang:inter_token_latency_seconds", appears_late=True),
     },
     images=("lmsysorg/sglang",),
     model_options=("--model-path", "--model"),

@@ -63,7 +63,7 @@ RUNTIME = ServingRuntime(
         rate("te_request_failure", ',err=~"inference|overloaded"'), rate("te_request_duration_count"), appears_late=True
     ),
     latency=p99("te_request_duration"),
-    metrics={"queue": sum_of_pods("te_queue_size")},
+    metrics={"queue": sum_of_pods("te_queue_size", appears_late=True)},
     images=("text-embeddings-inference",),
     model_options=("--model-id",),
     name_options=("--served-model-name",),
