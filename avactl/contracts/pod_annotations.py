@@ -71,9 +71,7 @@ class PodAnnotation(NamedTuple):
 _MEMBER, _SPEC, _DELIVERY = (frozenset({each}) for each in (Writer.MEMBER, Writer.SPEC, Writer.DELIVERY))
 _JOB_CONTROLLER = frozenset({Writer.JOB_CONTROLLER})
 _SCHEDULER, _CONTAINERS = (frozenset({each}) for each in (AnnotationReader.SCHEDULER, AnnotationReader.CONTAINERS))
-_PLANNED_CONSTRAINTS = frozenset(
-    {AnnotationReader.SCHEDULER, AnnotationReader.CONSTRAINTS, AnnotationReader.SNAPSHOT}
-)
+_PLANNED_CONSTRAINTS = frozenset({AnnotationReader.SCHEDULER, AnnotationReader.CONSTRAINTS, AnnotationReader.SNAPSHOT})
 _DIFF, _OTHERS, _COMMANDS = (
     frozenset({each}) for each in (AnnotationReader.DIFF, AnnotationReader.OTHERS, AnnotationReader.COMMANDS)
 )
