@@ -71,7 +71,7 @@ class PodAnnotation(NamedTuple):
 _MEMBER, _SPEC, _DELIVERY = (frozenset({each}) for each in (Writer.MEMBER, Writer.SPEC, Writer.DELIVERY))
 _JOB_CONTROLLER = frozenset({Writer.JOB_CONTROLLER})
 _SCHEDULER, _CONTAINERS = (frozenset({each}) for each in (AnnotationReader.SCHEDULER, AnnotationReader.CONTAINERS))
-_CONSTRAINTS = frozenset({AnnotationReader.SCHEDULER, AnnotationReader.CONSTRAINTS})
+_PLANNED_CONSTRAINTS = frozenset({AnnotationReader.SCHEDULER, AnnotationReader.CONSTRAINTS, AnnotationReader.SNAPSHOT})
 _DIFF, _OTHERS, _COMMANDS = (
     frozenset({each}) for each in (AnnotationReader.DIFF, AnnotationReader.OTHERS, AnnotationReader.COMMANDS)
 )
@@ -136,7 +136,7 @@ START_WHEN_WARM = PodAnnotation(
     "JSON object of dataset versions (`NAMESPACE/NAME/VERSION`) and the percentages that must be cached first, from "
     "`startWhen`",
     _SPEC,
-    _CONSTRAINTS,
+    _PLANNED_CONSTRAINTS,
     MAX_DOCUMENT_CHARS,
 )
 DATA_LOCALITY = PodAnnotation(
@@ -144,14 +144,14 @@ DATA_LOCALITY = PodAnnotation(
     "JSON object with `prefer` or `require`, and a list of dataset versions (`NAMESPACE/NAME/VERSION`) of which a part "
     "should, or must, be cached on the node, from `locality`",
     _SPEC,
-    _CONSTRAINTS,
+    _PLANNED_CONSTRAINTS,
     MAX_DOCUMENT_CHARS,
 )
 AFTER = PodAnnotation(
     f"{GROUP}/after",
     "JSON list of Jobs of the namespace that must be complete first, from `after`",
     _SPEC,
-    _CONSTRAINTS,
+    _PLANNED_CONSTRAINTS,
     MAX_DOCUMENT_CHARS,
 )
 TIMEOUT = PodAnnotation(

@@ -7,8 +7,8 @@ import contextlib
 import os
 import re
 import time
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from random import Random
 from typing import Any, cast
@@ -16,6 +16,7 @@ from unittest.mock import patch
 
 import orjson
 
+from avactl.base.object_identity import ObjectKey
 from avactl.change.plan import rollout
 from avactl.change.plan.model import Plan, PlanVerdict
 from avactl.change.plan.planner import make_plan
@@ -23,7 +24,9 @@ from avactl.change.plan.snapshot.capture import take_snapshot
 from avactl.change.plan.snapshot.loader import read
 from avactl.change.plan.workloads import KINDS, PlannedWorkload, WorkloadMaker, find_surroundings, find_workloads
 from avactl.compiler import Compilation
-from avactl.contracts.document import load
+from avactl.contracts.cache import STATUS_KEY, CacheStatus, DatasetStatus
+from avactl.contracts.document import dump, load
+from avactl.contracts.names import CACHE_NAMESPACE, CACHE_STATUS
 from avactl.contracts.scheduling import PlacementPolicy
 from avactl.kube.access import from_kubeconfig
 from avactl.kube.client import Client
@@ -42,6 +45,8 @@ _NEVER = re.compile(
     r"even if it is empty|it can never start with this quota|"
     r"fits on none of (\d+) nodes?: \1 (?:is|are) excluded \((?!.*(taint|cordoned))"
 )
+_NAMES = re.compile(r"metadata: {name: ([^,]+), team: ([^}]+)}")
+INSTANCE = "app.kubernetes.io/instance"
 _STILL = 0.3
 """Seconds for which nothing changes any more once all is decided."""
 _ENDING = 5.0
@@ -53,8 +58,11 @@ PLATFORM = f"""
 kind: Cluster
 metadata: {{name: main}}
 spec:
-  images: {{avactl: registry.example.com/avactl{DIGEST}, kubectl: registry.example.com/k{DIGEST}}}
-  daemons: {{scheduler: true}}
+  images:
+    avactl: registry.example.com/avactl{DIGEST}
+    kubectl: registry.example.com/k{DIGEST}
+    alluxio: registry.example.com/alluxio{DIGEST}
+  daemons: {{scheduler: true, cache: true}}
   placement: {{levels: [example.com/rack, example.com/block]}}
 ---
 kind: MachineType
@@ -72,13 +80,25 @@ spec: {{cluster: main, machineType: twosocket, count: 40}}
 kind: NodePool
 metadata: {{name: t4}}
 spec: {{cluster: main, machineType: small, count: 20}}
+---
+kind: CacheTier
+metadata: {{name: read}}
+spec:
+  cluster: main
+  role: read
+  workers: {{tiers: [{{medium: SSD, quota: 100Gi}}]}}
+  underStores: [{{mount: /data, url: "s3://data", secret: data-s3}}]
 """
 MACHINES = {"v100": ("V100", 8, "64", "512Gi"), "t4": ("T4", 4, "32", "128Gi")}
 
 
 def team(name: str, random: Random | None) -> str:
-    """A team, and a quota if there are numbers for one."""
-    text = f"kind: Team\nmetadata: {{name: {name}}}\nspec: {{members: {{groups: [{name}]}}}}\n"
+    """A team with a dataset, and a quota if there are numbers for one."""
+    text = (
+        f"kind: Team\nmetadata: {{name: {name}}}\nspec: {{members: {{groups: [{name}]}}}}\n---\n"
+        f"kind: Dataset\nmetadata: {{name: clips, team: {name}}}\n"
+        f'spec: {{tier: read, size: 10Gi, versions: [{{name: v1, url: "s3://data/{name}"}}]}}\n'
+    )
     if random is None or random.random() < 0.15:
         return text
     gpus = [
@@ -118,6 +138,21 @@ def job(name: str, random: Random) -> str:
         f"  image: {image}\n  command: [python, x.py]\n  workers: {{{workers}}}\n"
         f"  priority: {random.choice(('low', 'normal', 'high'))}\n{more}"
     )
+
+
+def gated(text: str, random: Random, others: list[str]) -> str:
+    """The same job with what it may wait for, and what does not count when it is placed: `others` are of its team."""
+    if "kind: TrainingJob" not in text:
+        return text
+    if others and random.random() < 0.4:
+        text += f"  after: [{', '.join(random.sample(others, random.randint(1, min(2, len(others)))))}]\n"
+    if random.random() < 0.3:
+        text += f"  datasets: [{{name: clips}}]\n  startWhen: {{warm: {random.choice((30, 60, 100))}%}}\n"
+    if "strategy: allReduce" in text and random.random() < 0.4:
+        text += "  healthCheck: {}\n"
+    if "strategy: single" in text and random.random() < 0.15:
+        text += '  schedule: "0 3 * * *"\n'
+    return text
 
 
 def specs(jobs: list[str], quotas: str) -> str:
@@ -187,9 +222,11 @@ class Arena:
         maker = WorkloadMaker(find_surroundings(result.manifests, "main"), "", mark)
         works = find_workloads(result.manifests, "main")
         for id_ in sorted(works, key=lambda each: (each.namespace, each.name)):
-            if str(id_) in known or id_.namespace == SYSTEM:
+            if str(id_) in known or id_.namespace not in TEAMS:
                 continue
             known.add(str(id_))
+            if id_.kind == "Job":
+                self.create_job(id_, works[id_].body)
             for made in maker.pods(works[id_], range(works[id_].count())):
                 metadata = {
                     key: value
@@ -200,10 +237,54 @@ class Arena:
                 self.items[f"{metadata['namespace']}/{metadata['name']}"] = item
                 self.kube.create(item)
 
+    def create_job(self, id_: ObjectKey, body: Body) -> None:
+        """A Job whose pods somebody else makes than Kubernetes' Job controller."""
+        metadata = {"name": id_.name, "namespace": id_.namespace, "labels": body["metadata"].get("labels") or {}}
+        spec = {**body["spec"], "managedBy": "example.com/arena"}
+        self.kube.create({"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec})
+
+    def end_jobs(self, instance: str, *, failed: bool) -> None:
+        """The Jobs of a spec have ended, and their pods are gone."""
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        for job in [each for name in TEAMS for each in self.kube.list("batch/v1", "Job", name)]:
+            metadata = job["metadata"]
+            if metadata["labels"].get(INSTANCE) != instance:
+                continue
+            path = f"/apis/batch/v1/namespaces/{metadata['namespace']}/jobs/{metadata['name']}/status"
+            conditions = ("FailureTarget", "Failed") if failed else ("SuccessCriteriaMet", "Complete")
+            status: Body = {
+                "startTime": now,
+                "conditions": [
+                    {"type": kind, "status": "True", "reason": "Test", "lastTransitionTime": now, "lastProbeTime": now}
+                    for kind in conditions
+                ],
+                "uncountedTerminatedPods": {},
+            }
+            if not failed:
+                status |= {"completionTime": now, "succeeded": job["spec"].get("completions", 1)}
+            self.kube.request("PUT", path, body={**job, "status": status})
+        for key, pod in self.pods().items():
+            if _name(pod) == instance:
+                del self.items[key]
+                path = f"/api/v1/namespaces/{key.replace('/', '/pods/')}"
+                self.kube.request("DELETE", path, body={"gracePeriodSeconds": 0})
+
+    def cache(self, percents: Mapping[str, float]) -> None:
+        """What the cache daemon says of the teams' datasets; of the others it says nothing."""
+        datasets = {
+            f"{name}/clips/v1": DatasetStatus(percent=percent, claims=(name,)) for name, percent in percents.items()
+        }
+        metadata = {"name": CACHE_STATUS, "namespace": CACHE_NAMESPACE}
+        data = {STATUS_KEY: dump(CacheStatus(datasets=datasets))}
+        self.kube.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
+
     def clear(self) -> None:
         """Nothing is left for the next set."""
         self.items.clear()
         for name in TEAMS:
+            self.kube.request(
+                "DELETE", f"/apis/batch/v1/namespaces/{name}/jobs", body={"propagationPolicy": "Background"}
+            )
             self.kube.request("DELETE", f"/api/v1/namespaces/{name}/pods", body={"gracePeriodSeconds": 0})
         self.until(lambda: not self.pods())
 
@@ -312,7 +393,7 @@ def _said(pod: Body) -> str:
 
 
 def _name(pod: Body) -> str:
-    name: str = pod["metadata"]["labels"]["app.kubernetes.io/instance"]
+    name: str = pod["metadata"]["labels"][INSTANCE]
     return name
 
 
@@ -340,8 +421,11 @@ def foretold(plan: Plan) -> dict[str, str]:
     return {entry.owner.name: short.get(entry.verdict, "waits") for entry in plan.entries}
 
 
-def agree(arena: Arena, seed: int) -> list[str]:
-    """Where plan and scheduler differ on one random set: jobs that run or wait, and more that come."""
+def agree(arena: Arena, seed: int, gates: bool = False) -> list[str]:
+    """Where plan and scheduler differ on one random set: jobs that run or wait, and more that come.
+
+    With `gates`, some of them wait for others, some of which have ended, or for datasets.
+    """
     random = Random(seed)
     if arena.furnished != seed // 5:
         arena.machines(seed // 5)
@@ -349,6 +433,15 @@ def agree(arena: Arena, seed: int) -> list[str]:
     old = [job(f"old-{number}", random) for number in range(random.randint(0, 5))]
     new = [job(f"new-{number}", random) for number in range(random.randint(1, 6))]
     kept: list[str] = []
+    if gates:
+        others: dict[str, list[str]] = defaultdict(list)
+        for jobs in (old, new):
+            for number, text in enumerate(jobs):
+                name, owner = _NAMES.findall(text)[0]
+                jobs[number] = gated(text, random, others[owner])
+                if "kind: TrainingJob" in text:
+                    others[owner].append(name)
+        arena.cache({name: random.choice((0.0, 40.0, 99.0, 100.0)) for name in TEAMS if random.random() < 0.9})
     for text in [*old, *new]:
         # What the compiler refuses never comes to a cluster.
         if unchecked(specs([*kept, text], quotas)).ok:
@@ -359,6 +452,11 @@ def agree(arena: Arena, seed: int) -> list[str]:
     known: set[str] = set()
     arena.create(base, "a", known)
     if arena.items:
+        arena.schedule()
+    if gates and arena.items:
+        for text in kept:
+            if text in old and "kind: TrainingJob" in text and random.random() < 0.4:
+                arena.end_jobs(_NAMES.findall(text)[0][0], failed=random.random() < 0.25)
         arena.schedule()
     before = running(arena.pods())
     snapshot = arena.snapshot()

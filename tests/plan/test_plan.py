@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import orjson
@@ -89,6 +91,10 @@ spec:
 """
 
 
+def after(*jobs: str) -> str:
+    return f"  after: [{', '.join(jobs)}]\n"
+
+
 def compile_(*parts: str) -> Compilation:
     result = unchecked("".join(parts))
     assert result.ok, result.diagnostics
@@ -103,19 +109,32 @@ def entry(found: Plan, name: str) -> PlanEntry:
     return next(each for each in found.entries if each.owner.name == name)
 
 
-def snapshot(result: Compilation) -> bytes:
-    """A snapshot of a cluster where this runs."""
+def snapshot(result: Compilation, ended: Mapping[str, list[dict[str, str]]] = MappingProxyType({})) -> bytes:
+    """A snapshot of a cluster where this runs, with the conditions of Jobs that may have ended."""
     world = SimulatedCluster(declared_state(result.program, result.manifests, "main"))
     works = [work for work in find_workloads(result.manifests, "main").values() if work.id.namespace != "avactl-system"]
     place_all(world, works, find_surroundings(result.manifests, "main"), "2026-01-01T00:00:00Z", "live")
     objects = {**configured_objects(result.manifests, "main"), **declared_machines(result.program, "main")}
+    jobs = [
+        {
+            "metadata": {"namespace": work.id.namespace, "name": work.id.name, "annotations": {"x": "y"}},
+            "spec": work.spec,
+            "status": {"conditions": ended.get(work.id.name)},
+        }
+        for work in works
+        if work.id.kind == "Job"
+    ]
+    world.put_objects({"jobs": jobs})
+    world.settle()
     policy = PlacementPolicy(
         cluster="main",
+        jobs=True,
         system_namespace="avactl-system",
         gpu_driver="gpu.nvidia.com",
         levels=("topology.kubernetes.io/rack",),
     )
-    return write(policy, strip_objects({**objects, "pods": list(world.items.values())}), "2026-01-02T00:00:00Z")
+    stripped = strip_objects({**objects, "jobs": jobs, "pods": list(world.items.values())})
+    return write(policy, stripped, "2026-01-02T00:00:00Z")
 
 
 def test_a_new_job_starts_and_says_where() -> None:
@@ -473,3 +492,51 @@ def test_diff_and_plan_do_not_contradict_each_other() -> None:
         said = [each.text for each in intent.consequences if each.topic in ("capacity", "quota")]
         assert any("not all can run at once" in text for text in said)
         assert not any("wait" in text for text in said)
+
+
+# -- jobs that start after others -------------------------------------------------------------------------------------
+
+
+def test_a_job_that_waits_for_another_uses_no_quota() -> None:
+    base = compile_(platform(4, quotas=quota("vision", 24, 0)), job("etl", 2), job("train", 2, more=after("etl")))
+    head = compile_(
+        platform(4, quotas=quota("vision", 24, 0)), job("etl", 2), job("train", 2, more=after("etl")), job("other", 1)
+    )
+    assert entry(plan(base, head), "other").verdict is PlanVerdict.STARTS
+    everything = plan(base, head, everything=True)
+    train = entry(everything, "train")
+    assert (train.verdict, train.placed) == (PlanVerdict.LATER, 0)
+    assert train.waits[0].words == "waits for Job etl-worker, which has not ended"
+    assert everything.fine
+    assert [(each.before, each.after) for each in plan(base, head).quotas] == [(16.0, 24.0)]
+
+
+@pytest.mark.parametrize(
+    ("conditions", "verdict", "words"),
+    [
+        ([{"type": "Complete", "status": "True", "message": "x"}], PlanVerdict.GOES_ON, ""),
+        ([{"type": "Failed", "status": "True"}], PlanVerdict.WAITS, "waits for Job etl-worker, which has failed"),
+        ([{"type": "Complete", "status": "False"}], PlanVerdict.LATER, "waits for Job etl-worker, which has not ended"),
+    ],
+)
+def test_a_snapshot_knows_which_jobs_have_ended(
+    conditions: list[dict[str, str]], verdict: PlanVerdict, words: str
+) -> None:
+    base = compile_(platform(3), job("etl", 1), job("train", 2, more=after("etl")))
+    live = read(snapshot(base, {"etl-worker": conditions}), "state.json")
+    found = entry(plan(base, base, live=live, everything=True), "train")
+    assert (found.verdict, [wait.words for wait in found.waits]) == (verdict, [words] if words else [])
+
+
+def test_a_new_run_of_a_job_is_waited_for() -> None:
+    base = compile_(platform(4), job("etl", 1), job("train", 2, more=after("etl")))
+    complete = {"etl-worker": [{"type": "Complete", "status": "True"}]}
+    state = orjson.loads(snapshot(base, complete))
+    state["objects"]["pods"] = [each for each in state["objects"]["pods"] if "train" not in each["metadata"]["name"]]
+    live = read(orjson.dumps(state), "state.json")
+    head = compile_(platform(4), job("etl", 2), job("train", 1, more=after("etl")))
+    assert entry(plan(base, head, live=live), "train").verdict is PlanVerdict.LATER
+    only = compile_(platform(4), job("etl", 1), job("train", 1, more=after("etl")))
+    assert entry(plan(base, only, live=live), "train").verdict is PlanVerdict.STARTS
+    alone = compile_(platform(4), job("train", 1))
+    assert entry(plan(base, alone, live=live), "train").verdict is PlanVerdict.STARTS

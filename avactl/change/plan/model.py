@@ -18,19 +18,21 @@ class PlanVerdict(str, Enum):  # noqa: UP042 - printed as its value
     GOES_ON = "goes on"
     """Nothing is started: running pods continue, possibly fewer of them."""
     STARTS = "starts"
+    LATER = "starts later"
+    """Waits for what its spec names: Jobs that run, or datasets that are being cached."""
     STOPPED = "stopped"
     """The spec requests no pods: it is suspended or scaled to zero."""
     REMOVED = "removed"
     WAITS = "waits"
-    """Waits for neither quota nor capacity, but for example for a claim."""
+    """Waits for neither quota nor capacity, but for example for a claim, or for a Job that has failed."""
     ROOM = "waits for capacity"
     QUOTA = "waits for quota"
     NEVER = "never fits"
 
     @property
     def fine(self) -> bool:
-        """Return whether all requested pods run."""
-        return self in (PlanVerdict.GOES_ON, PlanVerdict.STARTS, PlanVerdict.STOPPED, PlanVerdict.REMOVED)
+        """Return whether all requested pods run, or will without anyone's doing."""
+        return _VERDICT_ORDER.index(self) < _VERDICT_ORDER.index(PlanVerdict.WAITS)
 
 
 _VERDICT_ORDER = list(PlanVerdict)

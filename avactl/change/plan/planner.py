@@ -19,6 +19,7 @@ from avactl.change.plan.verdicts import count_on_spot, group_waits, pod_places
 from avactl.change.plan.workloads import PlannedWorkload
 from avactl.compiler import Compilation
 from avactl.contracts import names
+from avactl.contracts.pod_annotations import DATA_LOCALITY, START_WHEN_WARM
 from avactl.program.program import pool_size
 from avactl.scheduler.cache.cluster import ClusterCache
 
@@ -243,9 +244,16 @@ def _describe_machines(head: Compilation, cluster: str, known: bool) -> tuple[st
     return source, assumed
 
 
+def _waits_for_datasets(work: PlannedWorkload) -> bool:
+    notes = (work.template.get("metadata") or {}).get("annotations") or {}
+    return START_WHEN_WARM.name in notes or DATA_LOCALITY.name in notes
+
+
 def _assumptions(live: bool, entries: Sequence[PlanEntry], after: Side) -> Iterable[str]:
     if any(work.fewest is not None for work in after.works.values()):
         yield f"autoscaled services are counted with their {'current' if live else 'minimum'} number of pods"
+    if not live and any(_waits_for_datasets(work) for work in after.works.values()):
+        yield "datasets are assumed to be cached"
     if any(entry.estimated and entry.pods for entry in entries):
         yield "pods of kube-scheduler are placed with avactl's rules (estimate)"
     endless = [e for e in entries if e.pods and e.cost.gpus and not e.cost.always and e.cost.hours is None]

@@ -61,6 +61,8 @@ def _create(world: SimulatedCluster, maker: WorkloadMaker, work: PlannedWorkload
         for made in maker.daemons(work, world.nodes_for(work.template)):
             world.create(made)
         return
+    if work.id.kind == "Job":
+        world.put_job(work.id.namespace, work.id.name, work.spec)
     claims = (work.spec.get("volumeClaimTemplates") or ()) if work.id.kind == "StatefulSet" else ()
     for number in numbers:
         for claim in claims:
@@ -98,6 +100,8 @@ class WorkloadChange:
                 self.scaled[work.id] = len(self.world.pods_of(work))
         for id_ in base.keys() - head.keys():
             self.done[id_] = WorkloadEffect(base[id_], "removed", ends=self._stop(self.world.pods_of(base[id_])))
+            if id_.kind == "Job":
+                self.world.drop_job(id_.namespace, id_.name)
         create: list[tuple[PlannedWorkload, range]] = []
         for work in _in_order(head.values()):
             old = base.get(work.id)

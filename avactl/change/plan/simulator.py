@@ -50,7 +50,7 @@ class SimulatedCluster:
         self.cache = ClusterCache(
             policy.widest_first, DraManager(policy.gpu_driver), policy.objective, owned_claims=False
         )
-        self.constraints = ConstraintSet(self.cache, policy, offline=True)
+        self.constraints = ConstraintSet(self.cache, policy, declared=not cluster_state.taken)
         self.queue = SchedulingQueue()
         self.budgets = DisruptionBudgets()
         self.cycle = SchedulingCycle(self.cache, self.queue, self.constraints, self, self, self, self.budgets)
@@ -116,6 +116,17 @@ class SimulatedCluster:
         else:
             self.leaves[team] = leaf
         self.cache.quotas.put_quota(team, leaf)
+
+    def put_job(self, namespace: str, name: str, spec: Body) -> None:
+        """Create a Job, or create it again: it has not ended."""
+        metadata = {"namespace": namespace, "name": name}
+        self.put_objects({"jobs": [{"metadata": metadata, "spec": spec}]})
+
+    def drop_job(self, namespace: str, name: str) -> None:
+        """Remove a Job."""
+        for watch in self.constraints.watches():
+            if watch.resource == "jobs":
+                watch.store.remove(f"{namespace}/{name}")
 
     def drop_config(self, key: str) -> None:
         """Remove a ConfigMap."""

@@ -13,7 +13,7 @@ from avactl.hardware.placement.diagnosis import why_gang
 from avactl.hardware.placement.gang import Gang, GangRole
 from avactl.hardware.placement.request import Request
 from avactl.scheduler.cache.team_usage import StartRequest
-from avactl.scheduler.objects.node_rules import NotYetError, RuleError
+from avactl.scheduler.objects.node_rules import NotYetError, ReportedWaitError, RuleError
 from avactl.scheduler.objects.pod_info import PodInfo
 from avactl.scheduler.queue.gang_request import gang_of, roles_of
 from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup
@@ -87,7 +87,10 @@ def _waiting_cause(
             if pod.shape.refused:
                 return PlanVerdict.NEVER, ""
             requests[pod.uid] = cache.requests.request(pod.shape, demand)
+            world.constraints.check_ready([pod])
             world.constraints.filter_nodes(pod)
+    except ReportedWaitError as wait:
+        return PlanVerdict.LATER if wait.under_way else PlanVerdict.WAITS, ""
     except NotYetError:
         return PlanVerdict.WAITS, ""
     except RuleError:

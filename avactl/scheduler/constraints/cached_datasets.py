@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from avactl.base.object_identity import namespaced_name
 from avactl.contracts import names
 from avactl.contracts.cache import STATUS_KEY, CacheStatus, DatasetStatus
 from avactl.contracts.document import DocumentError, load
@@ -27,6 +28,7 @@ from avactl.scheduler.objects.limits import quote
 from avactl.scheduler.objects.node_rules import ReportedWaitError, RuleError
 from avactl.scheduler.objects.pod_info import PodInfo
 
+_STATUS_NAME = f"{names.CACHE_NAMESPACE}/{names.CACHE_STATUS}"
 _STATUS_CHANGED = "status of datasets"
 """Event that pods wait for."""
 MAX_STATUS_AGE_S = 300.0
@@ -64,7 +66,7 @@ class CachedDatasets(Constraint):
     """Makes pods wait for cached datasets, and places them next to the data; a watch store of the daemon's status."""
 
     title = "datasets"
-    offline = False
+    declared = False
 
     def __init__(self, cache: ClusterCache, policy: PlacementPolicy) -> None:
         super().__init__(cache, policy)
@@ -101,16 +103,16 @@ class CachedDatasets(Constraint):
             progress = self._readable_progress(pod, key)
             if progress is None or progress.percent < percent:
                 message = f"waits for dataset {_display_name(key)}: {self._describe(progress)}"
-                raise ReportedWaitError(message, _STATUS_CHANGED)
+                raise ReportedWaitError(message, _STATUS_CHANGED, under_way=progress is not None)
 
     def _check_locality(self, pod: PodInfo) -> None:
         """Raise ReportedWaitError if no node holds a part of a dataset that the pod must be next to."""
         locality = locality_of(pod)
         for key in locality.versions if locality is not None and locality.required else ():
             if not self.holders(pod, key):
-                progress = self._describe(self._readable_progress(pod, key))
-                message = f"waits for a node with a part of dataset {_display_name(key)}: {progress}"
-                raise ReportedWaitError(message, _STATUS_CHANGED)
+                progress = self._readable_progress(pod, key)
+                message = f"waits for a node with a part of dataset {_display_name(key)}: {self._describe(progress)}"
+                raise ReportedWaitError(message, _STATUS_CHANGED, under_way=progress is not None)
 
     def filter_nodes(self, pod: PodInfo) -> NodeFilter:
         """Return the nodes with a part of each required dataset version. Raises RuleError."""
@@ -165,6 +167,8 @@ class CachedDatasets(Constraint):
 
     def put(self, item: Mapping[str, Any]) -> None:
         """Add or update the ConfigMap. An invalid one leaves the last valid content in use."""
+        if namespaced_name(item) != _STATUS_NAME:
+            return  # a snapshot has other ConfigMaps, too
         try:
             status = load(CacheStatus, (item.get("data") or {}).get(STATUS_KEY, "{}"))
         except DocumentError as error:
@@ -185,7 +189,7 @@ class CachedDatasets(Constraint):
 
     def keys(self) -> list[str]:
         """Return the key of the ConfigMap, if it is known."""
-        return [f"{names.CACHE_NAMESPACE}/{names.CACHE_STATUS}"] if self._reported else []
+        return [_STATUS_NAME] if self._reported else []
 
 
 def _make_progress(status: DatasetStatus) -> _Progress:

@@ -54,8 +54,8 @@ class Constraint:
 
     title: ClassVar[str]
     """Name of the restriction, in messages: `restricted by …`."""
-    offline: ClassVar[bool] = True
-    """True if snapshots and one-time reads of the cluster contain its state, so that `avactl plan` applies it."""
+    declared: ClassVar[bool] = True
+    """True if the specs contain all that it needs, so that `avactl plan` applies it without a snapshot."""
     pins_pods: ClassVar[bool] = True
     """True if defragmentation must not move the pods that it restricts."""
 

@@ -26,9 +26,9 @@ _Kind = TypeVar("_Kind", bound=Constraint)
 class ConstraintSet:
     """The constraints of one cluster: of the daemon, of a plan, or of a one-time view."""
 
-    def __init__(self, cache: ClusterCache, policy: PlacementPolicy, offline: bool = False) -> None:
-        """`offline`: leave out the constraints whose state is only known by watching the cluster."""
-        kinds = [kind for kind in CONSTRAINTS if kind.enabled(policy) and (kind.offline or not offline)]
+    def __init__(self, cache: ClusterCache, policy: PlacementPolicy, declared: bool = False) -> None:
+        """`declared`: leave out the constraints whose state only a live cluster has."""
+        kinds = [kind for kind in CONSTRAINTS if kind.enabled(policy) and (kind.declared or not declared)]
         self._all = [kind(cache, policy) for kind in kinds]
         self._ready = self._overriding(Constraint.check_ready)
         self._filters = self._overriding(Constraint.filter_nodes)

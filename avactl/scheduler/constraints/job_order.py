@@ -42,7 +42,6 @@ class JobOrder(Constraint):
     """Keeps pods waiting until the Jobs that they name are complete; a watch store of Jobs."""
 
     title = "Jobs that it starts after"
-    offline = False
 
     def __init__(self, cache: ClusterCache, policy: PlacementPolicy) -> None:
         super().__init__(cache, policy)
@@ -71,7 +70,8 @@ class JobOrder(Constraint):
             key = f"{pod.namespace}/{name}"
             state = self._states.get(key, "which does not exist")
             if state != _COMPLETE:
-                raise ReportedWaitError(f"waits for Job {quote(name)}, {state}", f"job {key}")
+                message = f"waits for Job {quote(name)}, {state}"
+                raise ReportedWaitError(message, f"job {key}", under_way=state == _RUNS)
 
     # -- a watch store ---------------------------------------------------------------------------------------------
 

@@ -125,7 +125,7 @@ class SchedulingCycle:
             placement = self._place(unit, pods)
         except NotYetError as error:
             report = self.reporter.unschedulable if isinstance(error, ReportedWaitError) else self.reporter.not_yet
-            for pod in pods:
+            for pod in unit.waiting:
                 report(pod, str(error))
             self.queue.suspend(unit)
             self.cache.tables.waits.wait_for(error.event, unit.key)

@@ -65,7 +65,7 @@ class ClusterView(LiveView):
     def _use_policy(self, policy: PlacementPolicy) -> None:
         """Start with an empty cache for a placement policy."""
         self.cache = ClusterCache(policy.widest_first, DraManager(policy.gpu_driver))
-        self.constraints = ConstraintSet(self.cache, policy, offline=True)
+        self.constraints = ConstraintSet(self.cache, policy)
 
     async def load(self) -> None:
         """Read all objects once; those that RBAC hides are listed in `hidden`. Raises ApiError and UnreachableError."""

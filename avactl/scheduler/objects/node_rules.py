@@ -66,6 +66,11 @@ class NotYetError(RuleError):
 class ReportedWaitError(NotYetError):
     """The pod waits for an event that can be far off; reported at once."""
 
+    def __init__(self, message: str, event: str, under_way: bool = False) -> None:
+        """`under_way`: whether the event is expected without anyone's doing, such as the end of a running Job."""
+        super().__init__(message, event)
+        self.under_way = under_way
+
 
 def _parse_integer(text: str) -> int | None:
     """Parse like Go's ParseInt: 64 bits, no underscores, no blanks."""

@@ -16,6 +16,7 @@ _VERDICT_MARKS = {
     PlanVerdict.QUOTA: "⏳",
     PlanVerdict.ROOM: "⏳",
     PlanVerdict.WAITS: "⏳",
+    PlanVerdict.LATER: "🕒",
     PlanVerdict.STARTS: "✅",
     PlanVerdict.GOES_ON: "✅",
     PlanVerdict.STOPPED: "⏹️",

@@ -190,7 +190,7 @@ def plan_totals(plan: Plan) -> Iterator[str]:
 def plan_summary(plan: Plan) -> str:
     """Return e.g. `3 start, 1 waits for quota; 2 others are stopped`."""
     parts = []
-    waiting = (PlanVerdict.NEVER, PlanVerdict.QUOTA, PlanVerdict.ROOM, PlanVerdict.WAITS)
+    waiting = (PlanVerdict.NEVER, PlanVerdict.QUOTA, PlanVerdict.ROOM, PlanVerdict.WAITS, PlanVerdict.LATER)
     for verdict in (*waiting, PlanVerdict.STARTS, PlanVerdict.GOES_ON, PlanVerdict.STOPPED, PlanVerdict.REMOVED):
         count = plan.counts[verdict]
         if count:

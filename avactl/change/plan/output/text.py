@@ -19,6 +19,7 @@ _VERDICT_STYLES = {
     PlanVerdict.QUOTA: "yellow",
     PlanVerdict.ROOM: "yellow",
     PlanVerdict.WAITS: "yellow",
+    PlanVerdict.LATER: "green",
     PlanVerdict.STARTS: "green",
     PlanVerdict.GOES_ON: "green",
     PlanVerdict.STOPPED: "dim",

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from avactl.change.plan.snapshot.loader import RESOURCES, CaptureError, Taken, strip_config, write
+from avactl.change.plan.snapshot.loader import (
+    RESOURCES,
+    CaptureError,
+    Taken,
+    strip_cache_status,
+    strip_config,
+    write,
+)
 from avactl.contracts import names
 from avactl.contracts.document import DocumentError, load
 from avactl.contracts.scheduling import PlacementPolicy
@@ -29,6 +36,8 @@ async def take_snapshot(client: Client, namespace: str) -> bytes:
         _list(client, f"/api/v1/namespaces/{namespace}/configmaps", strip_config, False, names.CONFIG_LABEL),
     )
     objects = dict(zip([name for name, *_ in RESOURCES] + ["configmaps"], lists, strict=True))
+    if policy.cache_daemon:
+        objects["configmaps"] += await _read_cache_status(client)
     return write(policy, objects, timestamp())
 
 
@@ -46,6 +55,18 @@ async def _read_policy(client: Client, namespace: str) -> PlacementPolicy:
     except DocumentError as error:
         message = f"ConfigMap {namespace}/{names.POLICY} has no placement policy in {names.POLICY_KEY}: {error}"
         raise CaptureError(message) from None
+
+
+async def _read_cache_status(client: Client) -> list[Body]:
+    """Return the cache daemon's status, if it has written one."""
+    path = f"/api/v1/namespaces/{names.CACHE_NAMESPACE}/configmaps/{names.CACHE_STATUS}"
+    try:
+        status = strip_cache_status(await client.request("GET", path))
+    except ApiError as error:
+        if error.status == 404:
+            return []
+        raise _explain_refusal(error, f"ConfigMap {names.CACHE_NAMESPACE}/{names.CACHE_STATUS}") from None
+    return [] if status is None else [status]
 
 
 async def _list(client: Client, path: str, strip: Taken, optional: bool, labelled: str = "") -> list[Body]:

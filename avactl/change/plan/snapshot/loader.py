@@ -18,7 +18,8 @@ from avactl.base.terminal import shorten_middle
 from avactl.change.plan.cluster_state import ClusterState
 from avactl.change.plan.snapshot.schema import want_objects
 from avactl.contracts import names
-from avactl.contracts.document import dump, load
+from avactl.contracts.cache import STATUS_KEY, CacheStatus, DatasetStatus
+from avactl.contracts.document import DocumentError, dump, load
 from avactl.contracts.pod_annotations import AnnotationReader, read_by
 from avactl.contracts.scheduling import POOL_KEY, QUOTA_KEY, PlacementPolicy
 from avactl.program.manifest import Body
@@ -28,7 +29,7 @@ from avactl.scheduler.objects.pod_requirements import DISKS
 from avactl.scheduler.objects.storage_objects import OLD_CLASS, SELECTED_NODE
 
 FORMAT = "avactl-snapshot"
-VERSION = 1
+VERSION = 2
 MAX_BYTES = 512 * 1024 * 1024
 """Largest snapshot in bytes: ten times that of a hundred thousand pods."""
 
@@ -170,6 +171,33 @@ def strip_config(item: Mapping[str, Any]) -> Body | None:
     return {"metadata": metadata, "data": data}
 
 
+def strip_cache_status(item: Mapping[str, Any]) -> Body | None:
+    """Return the share of each dataset version that is cached; None if the cache daemon has not reported any."""
+    try:
+        status = load(CacheStatus, (item.get("data") or {}).get(STATUS_KEY))
+    except DocumentError:
+        return None  # the scheduler does not use it, either
+    datasets = {
+        key: DatasetStatus(percent=each.percent, claims=each.claims, holders=each.holders)
+        for key, each in status.datasets.items()
+    }
+    return {"metadata": _strip_names(item), "data": {STATUS_KEY: dump(CacheStatus(datasets=datasets))}}
+
+
+def _strip_job(item: Mapping[str, Any]) -> Body:
+    """Return whether a Job has ended, or is suspended."""
+    conditions = [
+        _keep_keys(each, "type", "status")
+        for each in (item.get("status") or {}).get("conditions") or ()
+        if each["type"] in ("Complete", "Failed")
+    ]
+    return {
+        "metadata": _strip_names(item),
+        "spec": _keep_keys(item.get("spec") or {}, "suspend"),
+        "status": {"conditions": conditions} if conditions else {},
+    }
+
+
 def _strip_claim(item: Mapping[str, Any]) -> Body:
     devices = (item.get("spec") or {}).get("devices") or {}
     metadata = _strip_names(item, "uid", "deletionTimestamp")
@@ -273,6 +301,7 @@ RESOURCES: tuple[tuple[str, str, Taken, bool], ...] = (
     ("volumeattachments", "/apis/storage.k8s.io/v1/volumeattachments", _strip_attachment, False),
     ("persistentvolumes", "/api/v1/persistentvolumes", _strip_volume, False),
     ("persistentvolumeclaims", "/api/v1/persistentvolumeclaims", _volume_claim, False),
+    ("jobs", "/apis/batch/v1/jobs", _strip_job, False),
     ("pods", "/api/v1/pods", _strip_pod, False),
 )
 """Resource, path, extraction function, and True if older clusters do not serve the resource."""
