@@ -218,14 +218,23 @@ def role_job(item: Mapping[str, Any]) -> RoleJob:
 
 
 def _pod_gpus(spec: Mapping[str, Any], notes: Mapping[str, str]) -> Fraction:
-    found = Fraction(0)
+    """Return the GPUs that a pod holds: init containers use those of the containers, but sidecars have their own."""
+    beside = before = Fraction(0)
     try:
-        for container in (*spec["containers"], *(spec.get("initContainers") or ())):
-            limits = (container.get("resources") or {}).get("limits") or {}
-            found += sum((parse_quantity(limits[name]) for name in names.GPU_RESOURCES if name in limits), Fraction(0))
-        return found or parse_quantity(notes.get(GPU_SHARE.name, "0"))
+        for container in spec.get("initContainers") or ():
+            if container.get("restartPolicy") == "Always":
+                beside += _container_gpus(container)
+            else:
+                before = max(before, beside + _container_gpus(container))
+        total = max(before, beside + sum(map(_container_gpus, spec["containers"]), Fraction(0)))
+        return total or parse_quantity(notes.get(GPU_SHARE.name, "0"))
     except ValueError:
-        return found
+        return before
+
+
+def _container_gpus(container: Mapping[str, Any]) -> Fraction:
+    limits = (container.get("resources") or {}).get("limits") or {}
+    return sum((parse_quantity(limits[name]) for name in names.GPU_RESOURCES if name in limits), Fraction(0))
 
 
 def _parse_number(text: object, otherwise: int) -> int:

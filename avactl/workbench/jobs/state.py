@@ -98,7 +98,9 @@ def assemble_job(jobs: Iterable[RoleJob], pods: Iterable[JobMember], progress: J
     most = sum(part.wanted for part in parts if part.role in _WORKER_ROLES)
     wanted = sum(part.wanted for part in parts)
     slack = max(0, wanted - leader.gang) if leader.gang else 0
-    state, why = _job_state(leader, members, wanted - slack)
+    # Its TensorBoard runs also while the job waits.
+    own = [pod for pod in members if pod.role in {part.role for part in parts}]
+    state, why = _job_state(leader, own, wanted - slack)
     return TrainingJobState(
         namespace=leader.namespace,
         name=leader.job,
@@ -113,7 +115,7 @@ def assemble_job(jobs: Iterable[RoleJob], pods: Iterable[JobMember], progress: J
         created=min(part.created for part in parts),
         started=leader.started,
         ended=leader.ended,
-        failures=sum(part.failed for part in parts) + sum(pod.restarts for pod in members),
+        failures=sum(part.failed for part in parts) + sum(pod.restarts for pod in own),
         progress=progress,
         members=members,
         run=leader.run,
