@@ -5,6 +5,7 @@ Findings are written as they occur, one line of JSON each, so that a timeout can
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -73,6 +74,47 @@ def _policy_place(root: str, policy: Policy) -> list[Any]:
     return list(instruction_place(root, code, 0))
 
 
+def _check_keywords(form: Any, schema: Any) -> None:
+    """Raise _SchemaError for a keyword that the schema's dialect does not have: validators ignore it in silence.
+
+    Keywords that begin with `x-` are annotations, as in OpenAPI.
+    """
+    from referencing.jsonschema import specification_with
+
+    specification = specification_with(form.META_SCHEMA["$schema"])
+    known = _dialect_keywords(form)
+    places = {id(value): path for path, value in _find_mappings(schema)}
+    left = [schema]
+    while left:
+        current = left.pop()
+        for key in current if isinstance(current, dict) else ():
+            if key not in known and not key.startswith("x-"):
+                near = difflib.get_close_matches(key, known, 1)
+                meant = f": did you mean `{near[0]}`?" if near else ""
+                raise _SchemaError(f"`{key}` is no keyword of JSON Schema{meant}", (*places[id(current)], key))
+        left += specification.subresources_of(current)
+
+
+def _dialect_keywords(form: Any) -> set[str]:
+    """Return the keywords of a dialect: of its metaschema, and of the vocabularies that this one consists of."""
+    import jsonschema_specifications
+
+    resolver = jsonschema_specifications.REGISTRY.resolver_with_root(
+        jsonschema_specifications.REGISTRY[form.META_SCHEMA.get("$id") or form.META_SCHEMA["id"]]
+    )
+    parts = [form.META_SCHEMA, *(resolver.lookup(part["$ref"]).contents for part in form.META_SCHEMA.get("allOf", ()))]
+    return {key for part in parts for key in part["properties"]} | set(form.VALIDATORS)
+
+
+def _find_mappings(schema: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    """Yield all mappings in a schema, with their locations."""
+    if isinstance(schema, dict):
+        yield path, schema
+    inner = schema.items() if isinstance(schema, dict) else enumerate(schema) if isinstance(schema, list) else ()
+    for key, value in inner:
+        yield from _find_mappings(value, (*path, key))
+
+
 def _schema_policy(schema: Any, **declared: Any) -> Policy:
     """Convert a JSON Schema to a policy. Raises jsonschema's SchemaError."""
     import jsonschema
@@ -80,6 +122,7 @@ def _schema_policy(schema: Any, **declared: Any) -> Policy:
 
     form = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
     form.check_schema(schema)
+    _check_keywords(form, schema)
     over = declared["over"]
     # An empty registry: `$ref`s resolve within the schema, and nothing is fetched.
     validator = form(schema, registry=Registry())

@@ -67,6 +67,18 @@ def test_a_schema_over_objects() -> None:
     ("text", "code", "said"),
     [
         ("schema: {type: objekt}", "policy-error", "'objekt' is not valid under any of the given schemas"),
+        (
+            "schema: {propertis: {spec: {required: [foo]}}}",
+            "policy-error",
+            "`propertis` is no keyword of JSON Schema: did you mean `properties`?",
+        ),
+        ("schema: {properties: {spec: {anyOf: [{}, {requires: [foo]}]}}}", "policy-error", "did you mean `required`?"),
+        ("schema: {$defs: {x: {maxProps: 2}}}", "policy-error", "`maxProps` is no keyword of JSON Schema"),
+        (
+            "schema: {$schema: 'http://json-schema.org/draft-07/schema#', dependentRequired: {a: [b]}}",
+            "policy-error",
+            "`dependentRequired` is no keyword of JSON Schema",
+        ),
         ("schema: {$ref: 'https://example.com/x.json'}", "policy-error", "never fetched"),
         ("schema: {not: {$ref: '#/$defs/x'}}", "policy-error", "`$ref: #/$defs/x` does not resolve within the schema"),
         ("schema: {$ref: '#/$defs/x', $defs: {x: {$ref: '#/$defs/x'}}}", "policy-error", "infinitely recursive"),
@@ -221,3 +233,16 @@ def test_a_policy_that_would_say_nothing_is_told(text: str, said: str) -> None:
     found = the(python(text))
     assert (found.code, found.span.file) == ("policy-error", "policies/p.py")
     assert said in found.message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{x-owner: me, title: t, $comment: c, $defs: {propertis: {type: object}}, examples: [{propertis: 1}]}",
+        "{properties: {propertis: {const: {requierd: 1}}}, if: {required: [spec]}, then: {}, unevaluatedItems: true}",
+        "{$schema: 'http://json-schema.org/draft-07/schema#', definitions: {x: {}}, dependencies: {a: [b]}, else: {}}",
+        "{$schema: 'http://json-schema.org/draft-04/schema#', id: 'urn:x', minimum: 1, exclusiveMinimum: true}",
+    ],
+)
+def test_keywords_of_each_dialect_are_accepted(text: str) -> None:
+    assert schema(f"kinds: [TrainingJob]\nschema: {text}") == []
