@@ -24,6 +24,7 @@ TESTED = {
     "checkout-differs": "source/test_checkout.py::test_files_that_a_step_of_the_pipeline_changed",
     "file-not-read": "cli/test_validate.py::test_files_that_are_not_read_are_named",
     "internal-error": "test_defect.py::test_a_defect_is_told_at_the_spec",
+    "shared-checkpoint": "kinds/test_training_checkpoints.py::test_jobs_with_one_checkpoint_directory",
     "layer-too-large": "compiler/test_environments.py::test_the_size_of_defaults_is_bounded",
     "manifest-too-large": "kinds/test_dataset.py::test_a_list_that_is_too_long_stays_in_the_store",
     "missing-revision": "cli/test_validate.py::test_commits_that_the_git_server_does_not_have",

@@ -121,6 +121,7 @@ CODES: dict[str, str] = {
     "wrong-strategy": "The job's strategy or framework does not have the role or setting.",
     "dependency-cycle": "Jobs wait for each other.",
     "dependency-expires": "A job that others wait for is deleted some time after its end.",
+    "shared-checkpoint": "Two jobs save their checkpoints in the same directory.",
     "no-checkpoint": "A long or elastic job is preemptible but has no checkpoint.",
     "unbound-bucket": "An object-store location is in none of the team's buckets.",
     "host-network-not-allowed": "A job uses the host's network in a namespace that does not allow it.",

@@ -136,6 +136,8 @@ class WorkloadHooks(Generic[S]):
     """Returns the maximum run time of a job as a duration, or None; None if the kind has no timeout."""
     has_checkpoint: Callable[[Item[S]], bool] | None = None
     """Returns True if a job saves checkpoints; None if the kind has no checkpoints."""
+    preemptible: Callable[[Item[S]], bool] | None = None
+    """Returns False for a job that is never preempted, so that it may use guaranteed GPUs only; None: all may be."""
     unpinned: Callable[[Item[S]], Iterable[Unpinned]] = _none_unpinned
     """Mutable versions, in addition to images, for the policy `versions-fixed`."""
     local: LocalHooks[S] | None = None

@@ -400,3 +400,29 @@ def test_patches_and_manifests_count_in_an_incremental_compile_too(tmp_path: Pat
     alone = "team nlp requests 24 CPU cores; its quota allows 20 CPU cores"
     assert compiled(4, '"8"') == [(alone, "api/api.yaml", 15)]
     assert compiled(3, '"1"') == []
+
+
+def test_jobs_that_are_not_preemptible_cannot_borrow() -> None:
+    """The scheduler lets them use guaranteed GPUs only: they would wait for ever."""
+
+    def found(replicas: int, more: str) -> list[str]:
+        spec = (
+            "---\nkind: TrainingJob\nmetadata: {name: large, team: vision}\nspec:\n  strategy: allReduce\n"
+            f"  image: registry.example.com/x{DIGEST}\n  command: [python, x.py]\n"
+            f"  workers: {{replicas: {replicas}, gpus: 8, gpu: V100, cpu: 4, memory: 16Gi}}\n{more}"
+        )
+        result = unchecked(
+            PLATFORM.replace("metadata: {name: main}\n", f"metadata: {{name: main}}\nspec: {{{SCHEDULER}}}\n", 1)
+            + QUOTA
+            + spec
+        )
+        return [each.message for each in result.diagnostics if each.code == "quota-exceeded"]
+
+    fixed = "  preemptible: false\n"
+    assert found(4, fixed) == found(2, "") == found(5, "") == []
+    (message,) = found(5, fixed)
+    assert message == (
+        "TrainingJob vision/large requests 40 V100 and is not preemptible; team vision is guaranteed 32, and what is "
+        "not preemptible cannot borrow"
+    )
+    assert "its quota allows 40" in found(6, fixed)[0]

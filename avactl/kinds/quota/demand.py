@@ -116,8 +116,34 @@ def _check_team(program: Program, quota: Item[QuotaSpec], items: list[Item]) -> 
             told.update(use.item for use in uses[resource] if use.total > 1000 * has)
             limit = limits.get(resource.model, DeclaredLimit(0, 0))
             yield from _resource(program, quota, resource, 1000 * limit.total, str(limit), uses[resource], told)
+            yield from _check_borrowed(program, quota, resource, limit, uses[resource], told)
         elif most := parse_milli(getattr(quota.spec, resource.key) or 0):
             yield from _resource(program, quota, resource, most, resource.show(most), uses[resource], told)
+
+
+def _check_borrowed(
+    program: Program,
+    quota: Item[QuotaSpec],
+    resource: DemandedResource,
+    limit: DeclaredLimit,
+    uses: list[Use],
+    told: set[Item],
+) -> Iterator[Diagnostic]:
+    """Yield jobs that are not preemptible and would have to borrow: what is borrowed is given back by preemption."""
+    for use in uses:
+        hooks = registry.get_kind(use.item.kind).workload
+        fixed = hooks is not None and hooks.preemptible is not None and not hooks.preemptible(use.item)
+        if fixed and use.item not in told and use.total > 1000 * limit.guaranteed:
+            told.add(use.item)
+            yield Diagnostic(
+                "quota-exceeded",
+                f"{use.item} requests {resource.show(use.total)} and is not preemptible; team {quota.team} is "
+                f"guaranteed {limit.guaranteed}, and what is not preemptible cannot borrow",
+                use.span(program, resource.key),
+                hint="write `preemptible: true` with a checkpoint, or raise `guaranteed` in "
+                f"{_format_place(entry_span(quota, resource.model, 'guaranteed', 'borrow'))}",
+                notes=(Note(use.item.span("spec", "preemptible"), "not preemptible"),),
+            )
 
 
 def _check_growth(item: Item, program: Program, quota: Item[QuotaSpec]) -> Iterator[Diagnostic]:

@@ -30,6 +30,7 @@ from avactl.kinds.training.roles import (
     worker_bounds,
 )
 from avactl.kinds.training.spec import TrainingJobSpec
+from avactl.kinds.training.starts.checkpoints import shared_checkpoint_problems
 from avactl.kinds.training.starts.dependencies import order_problems
 from avactl.kinds.training.starts.schedule import schedule_problems
 from avactl.kinds.training.strategies import strategy_problems
@@ -211,6 +212,7 @@ def _check_checkpoint(item: Item[TrainingJobSpec], program: Program) -> Iterator
         )
     elif checkpoint.path is not None:
         yield from bucket_problems(item, program, checkpoint.path, ("spec", "checkpoint", "path"), writes=True)
+        yield from shared_checkpoint_problems(item, program)
 
 
 def _check_tensorboard(item: Item[TrainingJobSpec], program: Program) -> Iterator[Diagnostic]:

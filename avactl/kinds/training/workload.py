@@ -160,6 +160,7 @@ WORKLOAD = WorkloadHooks(
     summary=summary,
     timeout=lambda item: item.spec.timeout,
     has_checkpoint=lambda item: item.spec.checkpoint is not None,
+    preemptible=lambda item: item.spec.preemptible,
     unpinned=unpinned,
     local=LOCAL,
 )
