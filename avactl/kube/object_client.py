@@ -120,20 +120,26 @@ class ObjectClient:
         metadata = body["metadata"]
         return self.resource(Gvk.of(body)).path(metadata.get("namespace", ""), metadata["name"])
 
-    async def remove_fields(self, live: Body, pointers: list[str], *, dry_run: bool = False) -> Body | None:
-        """Remove fields of an object at the given resourceVersion; None if the object has changed since.
+    async def preview_removal(self, live: Body, pointers: list[str]) -> Body | None:
+        """Return an object as it would be without these fields; None if it has changed since."""
+        return await self._patch(live, [{"op": "remove", "path": pointer} for pointer in pointers], dry_run=True)
 
-        With `dry_run`, return the object as it would be.
-        """
+    async def set_owners(self, live: Body, managed_fields: list[Body]) -> bool:
+        """Replace the field owners of an object, which itself stays as it is; False if it has changed since."""
+        patch = [{"op": "replace", "path": "/metadata/managedFields", "value": managed_fields}]
+        return await self._patch(live, patch) is not None
+
+    async def _patch(self, live: Body, operations: list[Body], *, dry_run: bool = False) -> Body | None:
+        """Apply a JSON patch to an object at its resourceVersion; None if the object has changed since."""
         version = live["metadata"]["resourceVersion"]
-        patch: list[Body] = [{"op": "test", "path": "/metadata/resourceVersion", "value": version}]
-        patch += [{"op": "remove", "path": pointer} for pointer in pointers]
+        # A `test` that fails would be a 422 like any invalid patch; another version is a conflict.
+        patch = [{"op": "replace", "path": "/metadata/resourceVersion", "value": version}, *operations]
         query = {"fieldManager": FIELD_MANAGER, **({"dryRun": "All"} if dry_run else {})}
         send = partial(self.client.request, "PATCH", self._path(live), patch, content_type=JSON_PATCH, query=query)
         try:
             found: Body = await (self._retry(send) if dry_run else self._write(send))
         except ApiError as error:
-            if error.status in (404, 409) or (error.status == 422 and "test" in str(error).lower()):
+            if error.status in (404, 409):
                 return None
             raise
         return found

@@ -7,14 +7,13 @@ import re
 from collections.abc import Callable, Iterable
 from itertools import groupby
 from time import monotonic
-from typing import Any
 
 from avactl.apply.reconcile.actions import Action, ReconcileStep, holds_data
 from avactl.apply.reconcile.desired import PATCHED, inventory_of, live_annotations
 from avactl.apply.reconcile.diffing import managed_fields
 from avactl.apply.reconcile.diffing.field_policy import Hands
 from avactl.apply.reconcile.diffing.managed_fields import ABSENT
-from avactl.apply.reconcile.diffing.object_diff import Difference, compare
+from avactl.apply.reconcile.diffing.object_diff import Difference, compare, rival_entries
 from avactl.apply.reconcile.health import Health, HealthState, object_health
 from avactl.base.object_identity import Gvk, ObjectKey, defined_kinds
 from avactl.change.diff.fields import ListStep, ValueChange
@@ -24,10 +23,9 @@ from avactl.change.diff.rules import classify_change
 from avactl.compiler.normalise import RANK
 from avactl.contracts.names import RECONCILER
 from avactl.kube.client import ApiError, UnreachableError
-from avactl.kube.object_client import FIELD_MANAGER, Body, ObjectClient
+from avactl.kube.object_client import Body, ObjectClient
 
 APPLIED = frozenset({Action.create, Action.change, Action.recreate, Action.restore})
-_HANDOVER_MANAGER = f"{FIELD_MANAGER}-handover"
 _MAX_TRIES = 5
 _POLL_INTERVAL_S = 0.1
 _SECOND_DELETE_TIMEOUT_S = 10.0
@@ -67,9 +65,9 @@ async def settle_comparisons(api: ObjectClient, steps: Iterable[ReconcileStep]) 
         """
         assert step.live is not None
         try:
-            answer = await api.remove_fields(
-                step.live, _removal_pointers(step.live, step.comparison.take_out), dry_run=True
-            )
+            # No entry of a list is a default, and an object can be invalid without one that it needs.
+            fields = [each for each in step.comparison.take_out if not each.path[-1].startswith("k:")]
+            answer = await api.preview_removal(step.live, _removal_pointers(step.live, fields))
         except ApiError:
             return
         if answer is None:
@@ -77,7 +75,7 @@ async def settle_comparisons(api: ObjectClient, steps: Iterable[ReconcileStep]) 
         step.comparison.take_out = [
             each
             for each in step.comparison.take_out
-            if managed_fields.find(answer, each.path) != managed_fields.find(step.live, each.path)
+            if each not in fields or managed_fields.find(answer, each.path) != managed_fields.find(step.live, each.path)
         ]
         if step.comparison.same:
             step.action = Action.none
@@ -170,39 +168,49 @@ class Applier:
         if live is None:
             step.after = await self._api.apply(step.wanted.body)
             return
-        for path in step.comparison.hand_over:
-            await self._api.apply(_body_with_only(live, path), manager=_HANDOVER_MANAGER)
-        if step.comparison.take_out:
-            live = step.after = await self._take_out(step, live)
-        if step.comparison.apply or step.comparison.hand_over:
-            try:
-                step.after = await self._api.apply(step.wanted.body)
-            except ApiError as error:
-                if error.status != 422:
-                    raise
-                self._want_replaceable(step, error)
-                step.action = Action.recreate
-                step.reason = "the change is to immutable fields"
-                await self._recreate(step)
+        if step.comparison.take_out or step.comparison.hand_over:
+            await self._claim_fields(step, live, step.comparison.take_out)
+        try:
+            step.after = await self._apply_over_rivals(step)
+        except ApiError as error:
+            if error.status != 422:
+                raise
+            self._want_replaceable(step, error)
+            step.action = Action.recreate
+            step.reason = "the change is to immutable fields"
+            await self._recreate(step)
 
-    async def _take_out(self, step: ReconcileStep, live: Body) -> Body:
-        """Remove fields that were added by hand, from the object as it is at that moment."""
+    async def _apply_over_rivals(self, step: ReconcileStep) -> Body:
+        """Apply; if that is invalid beside entries that other managers have added to the same lists, remove these."""
         assert step.wanted is not None
-        differences: list[Difference] = step.comparison.take_out
+        try:
+            return await self._api.apply(step.wanted.body)
+        except ApiError as error:
+            live = await self._api.get(step.wanted.gvk, step.key.namespace, step.key.name)
+            rivals = rival_entries(step.wanted.body, live, step.comparison.apply) if live is not None else []
+            if error.status != 422 or live is None or not rivals:
+                raise
+            await self._claim_fields(step, live, rivals)
+            answer = await self._api.apply(step.wanted.body)
+            step.comparison.take_out += rivals
+            return answer
+
+    async def _claim_fields(self, step: ReconcileStep, live: Body, differences: list[Difference]) -> None:
+        """Make us the owner of fields that the next apply removes, of the object as it is at that moment."""
+        assert step.wanted is not None
+        released = step.comparison.hand_over
         for _ in range(_MAX_TRIES):
-            there = [d for d in differences if managed_fields.find(live, d.path) is not ABSENT]
-            if not there:
-                return live
-            done = await self._api.remove_fields(live, _removal_pointers(live, there))
-            if done is not None:
-                return done
+            claimed = [d.path for d in differences if managed_fields.find(live, d.path) is not ABSENT]
+            if await self._api.set_owners(live, managed_fields.own_fields(live, claimed, released)):
+                return
             found = await self._api.get(step.wanted.gvk, step.key.namespace, step.key.name)
             if found is None:
-                return live
+                return
             live = found
-            again = compare(step.wanted.body, live, step.wanted.leave, self._hands).take_out
-            differences = [d for d in differences if d.path in {other.path for other in again}]
-        return live
+            again = compare(step.wanted.body, live, step.wanted.leave, self._hands)
+            released = again.hand_over
+            there = {other.path for other in (*again.take_out, *rival_entries(step.wanted.body, live, again.apply))}
+            differences = [d for d in differences if d.path in there]
 
     def _want_replaceable(self, step: ReconcileStep, error: ApiError) -> None:
         """Re-raise the refusal unless the object can be replaced without losing data."""
@@ -323,17 +331,6 @@ def _error_message(error: Exception) -> str:
 
 def _gvk(live: Body) -> Body:
     return {"apiVersion": live["apiVersion"], "kind": live["kind"]}
-
-
-def _body_with_only(live: Body, path: tuple[str, ...]) -> Body:
-    """Return an object with only one of its fields."""
-    metadata = {key: live["metadata"][key] for key in ("name", "namespace") if key in live["metadata"]}
-    body: Body = {**_gvk(live), "metadata": metadata}
-    at: dict[str, Any] = body
-    for step in path[:-1]:
-        at = at.setdefault(step[2:], {})
-    at[path[-1][2:]] = managed_fields.find(live, path)
-    return body
 
 
 def _as_change(difference: Difference) -> ValueChange:

@@ -6,7 +6,7 @@ its keys, `v:…` an entry of a set by its value, `i:…` one by its position; `
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import orjson
@@ -40,7 +40,7 @@ def field_owners(live: Mapping[str, Any]) -> list[FieldOwner]:
 def applied_fields(live: Mapping[str, Any]) -> Fields | None:
     """Return the fields we own by apply; None if there are none, or only in another API version."""
     for entry in live["metadata"].get("managedFields") or ():
-        if entry.get("manager") == FIELD_MANAGER and entry.get("operation") == "Apply" and not entry.get("subresource"):
+        if _is_our_apply(entry):
             return entry.get("fieldsV1") if entry.get("apiVersion") == live["apiVersion"] else None
     return None
 
@@ -65,6 +65,62 @@ def has_path(fields: Fields | None, path: Path) -> bool:
             return True  # owned as a whole
         fields = fields.get(step)
     return fields is not None
+
+
+def own_fields(
+    live: Mapping[str, Any], claimed: Collection[Path], released: Collection[Path] = ()
+) -> list[dict[str, Any]]:
+    """Return `managedFields` in which our apply is the only owner of the claimed fields, and no owner of the released.
+
+    An apply then removes claimed fields that it does not have, and leaves released ones: in one write, because without
+    an entry that it replaces an object can be invalid.
+    """
+    entries: list[dict[str, Any]] = orjson.loads(orjson.dumps(live["metadata"].get("managedFields") or []))
+    ours = next((entry for entry in entries if _is_our_apply(entry)), None)
+    if ours is None:
+        ours = {"manager": FIELD_MANAGER, "operation": "Apply", "apiVersion": live["apiVersion"]}
+        ours |= {"fieldsType": "FieldsV1", "fieldsV1": {}}
+        entries.append(ours)
+    for path in released:
+        _remove_path(ours["fieldsV1"], path)
+    for path in claimed:
+        removed = [
+            _remove_path(entry["fieldsV1"], path)
+            for entry in entries
+            if entry.get("fieldsV1") and entry.get("subresource") != "status"
+        ]
+        holder = ours["fieldsV1"]
+        for step in path:
+            below = holder.get(step)
+            if below == {}:
+                below["."] = {}  # Owned as a whole so far; without the mark, only its new child would be.
+            holder = holder.setdefault(step, {})
+        for fields in removed:
+            _merge_fields(holder, fields or {})
+    return [entry for entry in entries if entry.get("fieldsV1")]
+
+
+def _is_our_apply(entry: Mapping[str, Any]) -> bool:
+    return entry.get("manager") == FIELD_MANAGER and entry.get("operation") == "Apply" and not entry.get("subresource")
+
+
+def _remove_path(fields: dict[str, Any], path: Path) -> dict[str, Any] | None:
+    """Remove a path and the parents that contain nothing else; return what the set has below it, None if nothing."""
+    step, *rest = path
+    if step not in fields:
+        return None
+    if not rest:
+        removed: dict[str, Any] = fields.pop(step)
+        return removed
+    found = _remove_path(fields[step], tuple(rest))
+    if found is not None and not fields[step]:
+        del fields[step]
+    return found
+
+
+def _merge_fields(into: dict[str, Any], fields: Mapping[str, Any]) -> None:
+    for step, below in fields.items():
+        _merge_fields(into.setdefault(step, {}), below)
 
 
 def find(value: Any, path: Path) -> Any:

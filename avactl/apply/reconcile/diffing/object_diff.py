@@ -46,7 +46,7 @@ class ObjectComparison:
     take_out: list[Difference] = field(default_factory=list)
     """Fields that were added by hand."""
     hand_over: list[Path] = field(default_factory=list)
-    """Fields that were ours and now belong to a controller: their values stay."""
+    """Fields that were ours and now belong to a controller: they keep their values."""
     unsure: bool = False
     """All differences may be two notations of one value; only a dry-run apply can tell."""
 
@@ -303,7 +303,6 @@ def _by_hand(
     for owner in owners:
         if owner.subresource == "status" or owner.manager == FIELD_MANAGER:
             continue
-        others: list[Fields] | None = None
         for path in managed_fields.leaf_paths(owner.fields):
             if not hands.changed(owner.manager, path) or any(path[: len(left)] == left for left in leave):
                 continue
@@ -312,21 +311,44 @@ def _by_hand(
             short = _first_absent(want, path)
             if short is None:
                 continue
-            if others is None:
-                others = [o.fields for o in owners if o is not owner and not _is_hand(hands, o, path)]
-            # Entries of other managers stay.
-            while short != path and any(managed_fields.has_path(other, short) for other in others):
-                short = path[: len(short) + 1]
             if path[0] == "f:metadata":
                 short = path
+            # Fields that a controller owns, too, stay, and so do the entries that contain them.
+            others = [o.fields for o in owners if not _is_hand(hands, o, path) and o.manager != FIELD_MANAGER]
+            while any(managed_fields.has_path(other, short) for other in others) and short != path:
+                short = path[: len(short) + 1]
+            if any(managed_fields.has_path(other, short) for other in others):
+                continue
             found.setdefault(short, owner.manager)
     for path, manager in sorted(found.items(), key=lambda entry: len(entry[0])):
         if not any(path[:length] in found for length in range(1, len(path))):
             result.take_out.append(Difference(path, managed_fields.find(live, path), ABSENT, manager))
 
 
+def rival_entries(
+    want: Mapping[str, Any], live: Mapping[str, Any], differences: Sequence[Difference]
+) -> list[Difference]:
+    """Return the entries of any manager that git lacks, in the lists that differ: they can exclude what git adds.
+
+    A Service cannot have two ports of one name, for example, whoever has added the other one.
+    """
+    rivals: dict[Path, Difference] = {}
+    for owner in managed_fields.field_owners(live):
+        if owner.subresource == "status" or owner.manager == FIELD_MANAGER:
+            continue
+        for path in managed_fields.leaf_paths(owner.fields):
+            short = _first_absent(want, path)
+            if short is None or not short[-1].startswith("k:"):
+                continue
+            entries, old = short[:-1], managed_fields.find(live, short)
+            near = any(entries == d.path[:-1] or entries[: len(d.path)] == d.path for d in differences)
+            if near and old is not ABSENT:
+                rivals.setdefault(short, Difference(short, old, ABSENT, owner.manager))
+    return list(rivals.values())
+
+
 def _is_hand(hands: Hands, owner: FieldOwner, path: Path) -> bool:
-    return owner.manager != FIELD_MANAGER and hands.changed(owner.manager, path)
+    return hands.changed(owner.manager, path)
 
 
 def _first_absent(want: Any, path: Path) -> Path | None:
