@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import logging
 import shutil
@@ -14,11 +15,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from avactl.apply.pulumi import aliases as pulumi_aliases
 from avactl.apply.pulumi.aliases import Aliases, Past, PastObject
 from avactl.apply.pulumi.engine_report import EngineChange, EngineReport, object_of, strip_colours
-from avactl.apply.pulumi.resource_plan import PROJECT, manifest_parent, manifest_urn, of_stack
+from avactl.apply.pulumi.resource_plan import PROJECT, adopts_by_itself, manifest_parent, manifest_urn, of_stack
 from avactl.base.errors import HintedError
 from avactl.base.exit_codes import USAGE
 from avactl.base.installation import install_command
-from avactl.base.kubeconfig import choose_context
+from avactl.base.kubeconfig import AccessError, choose_context, current_context
+from avactl.base.object_identity import ObjectKey
 from avactl.compiler import Compilation
 from avactl.compiler.selection import PROJECT_DIRECTORY
 from avactl.diagnostics.redaction import redact_text
@@ -35,6 +37,12 @@ _T = TypeVar("_T")
 FAST = {"PULUMI_EXPERIMENTAL": "true", "PULUMI_SKIP_CHECKPOINTS": "true"}
 """Engine variables that write the state once per update instead of once per step: each write is the whole state, so
 the time of an update would grow with the square of its steps."""
+
+PATCH_FORCE = {"PULUMI_K8S_ENABLE_PATCH_FORCE": "true"}
+"""Provider variable that overwrites fields of other managers. Providers before 4.29 do not know `enablePatchForce`."""
+
+MAX_SHOWN_OBJECTS = 10
+"""Existing objects that a refusal names."""
 
 
 class PulumiEngineError(HintedError):
@@ -188,6 +196,7 @@ class Session:
     def preview(self) -> EngineReport:
         """Report the changes that `up` would make."""
         self._refuse_empty()
+        self._refuse_existing(offline=True)
         report = EngineReport()
         self._run_guarded(
             lambda: self._stack.preview(on_event=report.take, exclude=self._excluded_urns(), color="never"), report
@@ -202,6 +211,7 @@ class Session:
     def up(self, say: Callable[[EngineChange], None] = lambda change: None) -> EngineReport:
         """Apply; `say` is called after each change."""
         self._refuse_empty()
+        self._refuse_existing()
         if self.fast:
             self._stack.workspace.env_vars = {**(self._stack.workspace.env_vars or {}), **FAST}
         report = EngineReport()
@@ -219,7 +229,7 @@ class Session:
 
         # When the engine gives up, our program's gRPC server logs a traceback about the closed connection.
         logging.getLogger("grpc._server").disabled = True
-        environment = {"PULUMI_SKIP_UPDATE_CHECK": "true"}
+        environment = {"PULUMI_SKIP_UPDATE_CHECK": "true", **PATCH_FORCE}
         if self.options.kubeconfig is not None:
             environment["KUBECONFIG"] = str(self.options.kubeconfig.resolve())
         project = self._project
@@ -275,6 +285,48 @@ class Session:
                     f"add `objectName: {self._former.names[item.key]}` to its metadata to keep its objects",
                 )
 
+    def _refuse_existing(self, *, offline: bool = False) -> None:
+        """Refuse to create objects that others have created, before anything is written.
+
+        The provider refuses, too, but only at the object's turn, and not before version 4.29: it would take them over.
+        `offline`: without an answer of the API server, refuse nothing.
+        """
+        if self.options.adopt or adopts_by_itself(self.compilation, self.name.cluster):
+            return
+        known = {key for key, _ in self._past.objects}
+        created = [m for m in self.manifests if not m.patch and ObjectKey.of(m.body) not in known]
+        existing = self._find_existing(created, offline) if created else []
+        if existing:
+            verb = "exists" if len(existing) == 1 else "exist"
+            names = [str(ObjectKey.of(manifest.body)) for manifest in existing]
+            if len(names) > MAX_SHOWN_OBJECTS:
+                names[MAX_SHOWN_OBJECTS:] = [f"{len(names) - MAX_SHOWN_OBJECTS} more"]
+            raise PulumiEngineError(
+                f"stack {self.name}: {', '.join(names)} already {verb}",
+                ADOPT_HINT,
+            )
+
+    def _find_existing(self, manifests: list[Manifest], offline: bool) -> list[Manifest]:
+        from avactl.apply.pulumi.existing_objects import find_existing
+        from avactl.kube import access
+        from avactl.kube.client import ApiError, Client, UnreachableError
+
+        async def find() -> list[Manifest]:
+            # As the engine does, take the account of the pod only if there is no kubeconfig.
+            context = self.context or current_context(self.options.kubeconfig)
+            async with Client(access.find(self.options.kubeconfig, context)) as client:
+                return await find_existing(client, manifests)
+
+        try:
+            return asyncio.run(find())
+        except (AccessError, UnreachableError) as error:
+            if offline:
+                return []
+            raise PulumiEngineError(redact_text(f"stack {self.name}: {error}"), UNREACHABLE_HINT) from error
+        except ApiError as error:
+            message = f"stack {self.name}: cannot find out which objects exist already: {error}"
+            raise PulumiEngineError(redact_text(message), "`--adopt` does not ask, and takes them over") from error
+
     def _excluded_urns(self) -> list[str] | None:
         """Return URNs that the engine must not touch: kept objects and their dependencies that no spec declares."""
         declared = {manifest_urn(manifest, str(self.name)) for manifest in self.manifests}
@@ -313,13 +365,15 @@ def _extract_stderr(text: str) -> str:
     return "\n".join(lines) or "the engine failed without a message"
 
 
+ADOPT_HINT = "`--adopt` takes over existing objects"
+UNREACHABLE_HINT = "is the cluster up, and are --kubeconfig and --context correct?"
 _ERROR_HINTS = (
     ("holds data", "revert the change; or set `deletionPolicy: delete`, apply, and then make the change"),
-    ("already exists", "`--adopt` takes over existing objects"),
+    ("already exists", ADOPT_HINT),
     ("currently locked", "another run is active; if not, `pulumi cancel` releases the lock"),
     ("passphrase", "set PULUMI_CONFIG_PASSPHRASE, or PULUMI_CONFIG_PASSPHRASE_FILE"),
     ("PULUMI_ACCESS_TOKEN", "choose a state backend: `pulumi login`, e.g. `pulumi login s3://BUCKET`"),
     ("no resource plugin", "install it: `pulumi plugin install resource kubernetes`"),
     ("unable to load Kubernetes client configuration", "choose the cluster with --kubeconfig and --context"),
-    ("unreachable", "is the cluster up, and are --kubeconfig and --context correct?"),
+    ("unreachable", UNREACHABLE_HINT),
 )

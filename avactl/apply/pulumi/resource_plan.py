@@ -37,6 +37,16 @@ def of_stack(compilation: Compilation, cluster: str, team: str | None = None) ->
     return [m for m in compilation.manifests if m.cluster == cluster and m.item.team == team]
 
 
+def adopts_by_itself(compilation: Compilation, cluster: str) -> bool:
+    """Return whether the stacks of a cluster take over existing objects unasked, because the operator applies them.
+
+    It runs unattended, so nobody could exclude protected objects: they leave the state but stay in the cluster, and are
+    adopted again if their spec returns.
+    """
+    mode: str = compilation.program.cluster_spec(cluster).reconcile.mode
+    return mode == "pulumiOperator"
+
+
 def type_token(manifest: Manifest) -> str:
     """Return Pulumi's type: `kubernetes:apps/v1:Deployment`; for patches `kubernetes:core/v1:NodePatch`."""
     version: str = manifest.body["apiVersion"]

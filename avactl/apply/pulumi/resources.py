@@ -70,9 +70,7 @@ def register_stack(
     `former` are the former URNs of renamed specs (`pulumi_aliases.aliases`). Other options as for `provider`.
     """
     manifests = pulumi_plan.of_stack(compilation, cluster, team)
-    # The operator runs unattended, so nobody could exclude protected objects: forget them. They stay in the cluster and
-    # are adopted again if their spec returns.
-    forgets = compilation.program.cluster_spec(cluster).reconcile.mode == "pulumiOperator"
+    forgets = pulumi_plan.adopts_by_itself(compilation, cluster)
     connection = provider(cluster, context=context, kubeconfig=kubeconfig, adopt=adopt or forgets)
     components: dict[str, SpecComponent] = {}
     parents: dict[tuple[str, str, str], pulumi.Resource] = {}
