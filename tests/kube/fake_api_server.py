@@ -15,17 +15,24 @@ Handler = Callable[[web.Request], Awaitable[web.Response]]
 
 
 @asynccontextmanager
-async def server(handler: Handler) -> AsyncIterator[Client]:
+async def serve(handler: Handler) -> AsyncIterator[str]:
+    """Yield the address of a server."""
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", handler)
     runner = web.AppRunner(app)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:
-        async with Client(ClusterAccess(f"http://127.0.0.1:{runner.addresses[0][1]}", None, lambda: "")) as client:
-            yield client
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
     finally:
         await runner.cleanup()
+
+
+@asynccontextmanager
+async def server(handler: Handler) -> AsyncIterator[Client]:
+    """Yield a client of a server."""
+    async with serve(handler) as url, Client(ClusterAccess(url, None, lambda: "")) as client:
+        yield client
 
 
 class OneLease:

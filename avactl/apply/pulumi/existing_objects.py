@@ -10,7 +10,7 @@ from avactl.kube.client import Client
 from avactl.kube.object_client import ObjectClient
 from avactl.program.manifest import Manifest
 
-_PATIENCE_S = 5.0
+PATIENCE_S = 5.0
 """Retries of one request: the engine asks the same API server next, and waits longer."""
 
 
@@ -19,7 +19,7 @@ async def find_existing(client: Client, manifests: Sequence[Manifest]) -> list[M
 
     A kind that is not served has no objects: its definition may be part of the stack.
     """
-    objects = ObjectClient(client, patience=_PATIENCE_S)
+    objects = ObjectClient(client, patience=PATIENCE_S)
     missing = await objects.find_kinds({Gvk.of(manifest.body) for manifest in manifests})
     served = [manifest for manifest in manifests if Gvk.of(manifest.body) not in missing]
     live = await asyncio.gather(*(objects.get(Gvk.of(m.body), m.namespace, m.name) for m in served))
