@@ -123,9 +123,13 @@ class Avactl:
         self._done: Any = None
         self._id = 0
 
-    def _request(self, **content: Any) -> bytes:
+    def _request(self, **content: Any) -> list[bytes]:
         self._id += 1
-        return self._m.Request(id=self._id, **content).encode()
+        return self._m.Request(id=self._id, **content).messages()
+
+    def _send(self, **content: Any) -> None:
+        for message in self._request(**content):
+            self.connection.send(message)
 
     def _answer(self, raw: bytes) -> Any:
         answer = self._m.Answer.decode(raw)
@@ -135,18 +139,18 @@ class Avactl:
     def open(self) -> None:
         """Join, and register the dataset."""
         m, connection = self._m, self.connection
-        join = self._request(join=m.Join(worker=f"w{self._number}", incarnation=self._number + 1))
+        [join] = self._request(join=m.Join(worker=f"w{self._number}", incarnation=self._number + 1))
         connection.call(_headers(m.SESSION), join, last=False)
         self._answer(connection.wait(call=False))
         definition = m.Definition(counts=[TASKS * 10], records_per_task=10, epochs=1000, shuffled=True, seed=1)
-        connection.send(self._request(register=m.Registration(name="train", digest=b"d" * 32, definition=definition)))
+        self._send(register=m.Registration(name="train", digest=b"d" * 32, definition=definition))
         self._answer(connection.wait(call=False))
 
     def begin(self) -> None:
         """Report and ask."""
         m = self._m
         finished = [m.Report(task=self._done)] if self._done is not None else []
-        self.connection.send(self._request(work=m.Work(datasets=["train"], finished=finished, wait=True)))
+        self._send(work=m.Work(datasets=["train"], finished=finished, wait=True))
 
     def advance(self) -> bool:
         """Read what has come; return True if the step is over."""

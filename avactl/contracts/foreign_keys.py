@@ -50,6 +50,9 @@ KEY_DOMAINS = (
     KeyDomain("pulumi.com", "Pulumi"),
 )
 """The first match counts."""
+ADMIN_ACCESS_LABEL = "resource.kubernetes.io/admin-access"
+"""Label of namespaces whose ResourceClaims may have access to devices in use (KEP-5018). Kubernetes checks nothing
+else, so whoever may label a namespace decides."""
 
 
 def key_owner(key: str) -> str:

@@ -409,6 +409,14 @@ class Checkouts:
         return code, text
 
 
+def test_images_without_a_digest_say_so() -> None:
+    templates = [path for path in (ROOT / "avactl/forges").glob("*/template/**/*") if path.is_file()]
+    images = [line for path in templates for line in path.read_text().splitlines() if re.match(r" *image: \S", line)]
+    assert len(images) >= 5
+    hint = "pin its digest (docs/ci.md of avactl)"
+    assert [line for line in images if "@sha256:" not in line and hint not in line] == []
+
+
 def _workflows(root: Path) -> dict[str, dict[Any, Any]]:
     (folder,) = (path for name in (".gitea", ".forgejo") if (path := root / name / "workflows").is_dir())
     return {path.name: yaml.safe_load(path.read_text()) for path in folder.iterdir()}

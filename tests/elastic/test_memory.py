@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import grpc
 import pytest
 from avactl_worker import messages as m
 from avactl_worker import wire
@@ -17,7 +19,9 @@ from avactl.daemons.elastic.definition import MAX_ALL_FILES, MAX_ALL_TASKS, Defi
 from avactl.daemons.elastic.job import MAX_ALL_HELD, MAX_HELD, JobLedger, Nothing, TaskKey
 from avactl.daemons.elastic.progress import EpochProgress
 from avactl.daemons.elastic.state.store import ROTATE
+from tests.elastic.stream_attack import HostileConnection, fill
 from tests.elastic.test_definition import definition
+from tools.elastic import ElasticJob, status
 
 MAX_GROWTH_BYTES = 300 * 1024 * 1024
 """Beyond the memory of the interpreter and its libraries, which is about 100 MiB; the pod has 512."""
@@ -30,6 +34,56 @@ def test_memory_and_journal_are_bounded(tmp_path: Path) -> None:
     grown, stored = map(int, subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout.split())
     assert grown < MAX_GROWTH_BYTES
     assert stored < MAX_STATE_BYTES
+
+
+def resident_bytes(job: ElasticJob) -> int:
+    """The largest memory of the master so far."""
+    assert job.master is not None
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{job.master.pid}/status").read_text())
+    assert found is not None
+    return int(found[1]) * 1024
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize(("connections", "streams", "size"), [(2, 32, m.LIMIT), (5, 100, m.MAX_MESSAGE_BYTES)])
+def test_messages_that_never_end_are_bounded(tmp_path: Path, connections: int, streams: int, size: int) -> None:
+    with ElasticJob(tmp_path, 0, 10, 1) as job:
+        status(job.address)
+        before = resident_bytes(job)
+        port = int(job.address.rpartition(":")[2])
+        hostile = [HostileConnection(port, streams, size) for _ in range(connections)]
+        fill(hostile, 1.0)
+        assert resident_bytes(job) - before < MAX_GROWTH_BYTES
+        for connection in hostile:
+            connection.close()
+        assert status(job.address)["workers"] == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_requests_that_arrive_in_part_share_a_bound(tmp_path: Path) -> None:
+    part = m.Request(part=bytes(m.MAX_MESSAGE_BYTES - 64), more=True).encode()
+    with ElasticJob(tmp_path, 0, 10, 1) as job:
+        status(job.address)
+        before = resident_bytes(job)
+        with grpc.insecure_channel(job.address) as channel:
+            session = channel.stream_stream(m.SESSION)
+            # Each sends 10 MiB of a request and leaves the stream open.
+            calls = [session(iter([part] * 640)) for _ in range(20)]
+            codes = [call.code() for call in calls]
+        assert grpc.StatusCode.RESOURCE_EXHAUSTED in codes
+        assert resident_bytes(job) - before < MAX_GROWTH_BYTES
+        assert status(job.address)["workers"] == 0
+
+
+@pytest.mark.parametrize("size", [1, m.MAX_MESSAGE_BYTES, 1_000_000])
+def test_a_request_is_the_sum_of_its_messages(size: int) -> None:
+    request = m.Request(id=7, store=m.Store(operation="set", keys=["a"], value=b"v" * size))
+    messages = request.messages()
+    assert all(len(message) <= m.MAX_MESSAGE_BYTES for message in messages)
+    decoded = [m.Request.decode(message) for message in messages]
+    assert [each.more for each in decoded] == [True] * (len(decoded) - 1) + [False]
+    whole = messages[0] if len(messages) == 1 else b"".join(each.part for each in decoded)
+    assert m.Request.decode(whole) == request
 
 
 def test_the_datasets_of_a_job_share_a_bound() -> None:

@@ -234,6 +234,13 @@ def common(account: tuple[str, str]) -> Iterator[Attempt]:
         yield delete("v1", "namespaces", "", name)
         level = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "privileged", "avactl.dev/team": "x"}}}
         yield patch("v1", "namespaces", "", name, level)
+    # Devices in use: Kubernetes asks for nothing but this label.
+    admin_access = {"resource.kubernetes.io/admin-access": "true"}
+    for name in (TEAM, NETWORK, "kube-system", "default", SYSTEM, CACHE, PLATFORM):
+        for part in ("", "/status"):
+            yield patch("v1", "namespaces", "", name, {"metadata": {"labels": admin_access}}, part)
+    labels = {"avactl.dev/team": "x", "pod-security.kubernetes.io/enforce": "restricted", **admin_access}
+    yield create("v1", "Namespace", "namespaces", name="devices", labels=labels)
     for name in ("argocd", "kube-evil", "evil-system"):
         labels = {"avactl.dev/team": "x", "pod-security.kubernetes.io/enforce": "restricted"}
         yield create("v1", "Namespace", "namespaces", name=name, labels=labels)
@@ -332,8 +339,6 @@ def own_attempts(name: str) -> Iterator[Attempt]:
             )
             yield patch("v1", "namespaces", "", NETWORK, {"metadata": {"labels": {"avactl.dev/team": None}}})
             yield patch("v1", "namespaces", "", NETWORK, {"metadata": {"labels": {"avactl.dev/host-network": None}}})
-            admin_access = {"metadata": {"labels": {"resource.kubernetes.io/admin-access": "true"}}}
-            yield patch("v1", "namespaces", "", TEAM, admin_access)
             yield patch("v1", "nodes", "", "machine", {"metadata": {"finalizers": ["evil.example/x"]}})
             roles = {"metadata": {"labels": {"node-role.kubernetes.io/control-plane": None}}}
             yield patch("v1", "nodes", "", "control", roles)

@@ -198,6 +198,14 @@ def test_teams_may_have_what_their_members_may_create(attempt: str) -> None:
 
 
 INVALID = {
+    "admin access to devices": (
+        {
+            "apiVersion": "v1",
+            "kind": "Namespace",
+            "metadata": {"name": "devices", "labels": {"resource.kubernetes.io/admin-access": "true"}},
+        },
+        "manifest-not-allowed",
+    ),
     "unknown key": (changed("spec", "replica", value=1), "manifest-invalid"),
     "wrong type": (changed("spec", "replicas", value="two"), "manifest-invalid"),
     "old version": ({**CONFIG, "apiVersion": "extensions/v1beta1", "kind": "Ingress"}, "manifest-invalid"),

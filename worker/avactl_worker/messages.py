@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from avactl_worker.wire import Field, Message
 
-PACKAGE = "avactl.daemons.elastic.v1"
+PACKAGE = "avactl.elastic.v2"
 SESSION = f"/{PACKAGE}.Master/Session"
 STATUS = f"/{PACKAGE}.Master/Status"
 LIMIT = 16 * 1024 * 1024
-"""Bytes of a message: the definition of a million files."""
+"""Bytes of a request: the definition of a million files."""
+MAX_MESSAGE_BYTES = 16 * 1024
+"""A longer request is sent in parts: gRPC bounds the messages of each stream, and not their sum."""
+_MAX_PART_BYTES = MAX_MESSAGE_BYTES - 64
 REPLACED = 79
 """Exit code of a worker that leaves because the master has told it to: another one takes its place."""
 
@@ -248,6 +251,8 @@ class Request(Message):
     store: Store | None
     finish: Finish | None
     gradient: Gradient | None
+    part: bytes
+    more: bool
     FIELDS = {
         "id": Field(1, "uint64"),
         "join": Field(2, Join),
@@ -262,7 +267,19 @@ class Request(Message):
         "store": Field(11, Store),
         "finish": Field(12, Finish),
         "gradient": Field(13, Gradient),
+        "part": Field(14, "bytes"),
+        "more": Field(15, "bool"),
     }
+
+    def messages(self) -> list[bytes]:
+        """Return the messages that this request is sent in."""
+        raw = self.encode()
+        if len(raw) <= MAX_MESSAGE_BYTES:
+            return [raw]
+        starts = range(0, len(raw), _MAX_PART_BYTES)
+        return [
+            Request(part=raw[start : start + _MAX_PART_BYTES], more=start != starts[-1]).encode() for start in starts
+        ]
 
 
 class Error(Message):

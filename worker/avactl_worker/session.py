@@ -62,7 +62,6 @@ class _Stream:
         """Called with each task that is received, before another stream can be opened."""
         options = [
             ("grpc.use_local_subchannel_pool", 1),
-            ("grpc.max_send_message_length", m.LIMIT),
             ("grpc.initial_reconnect_backoff_ms", 100),
             ("grpc.enable_http_proxy", 0),
             ("grpc.http2.bdp_probe", 0),  # its pings cost the master as much as messages
@@ -113,7 +112,8 @@ class _Stream:
                 raise _BrokenError
             self._last += 1
             self._answers[self._last] = waiting
-            self._requests.put(m.Request(id=self._last, **content).encode())
+            for message in m.Request(id=self._last, **content).messages():
+                self._requests.put(message)
         try:
             answer = waiting.get(timeout=timeout)
         except queue.Empty:

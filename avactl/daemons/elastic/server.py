@@ -25,9 +25,18 @@ _TIMED_REQUESTS = ("work", "clock", "gradient")
 """Requests that may be answered because time has passed."""
 _AT_ONCE = {"store": 64}
 """Requests of a worker that may wait at a time, where it is more than one."""
+_MAX_PARTS_BYTES = 64 * 1024 * 1024
+"""Of requests that have arrived in part, on all streams together."""
+_MAX_LARGE_ANSWERS = 32
+"""Answers of more than a message's size that are written at a time: a value of a round's store has up to 1 MiB."""
+_LARGE_ANSWER_TIMEOUT_S = 20.0
+"""For the client to receive one, and for the rest of a request of which a part has arrived."""
+_MAX_STREAMS = 10_000
+"""On all connections. Each takes some 10 KiB, and up to twice a message's size while its client sends."""
 _SERVER_OPTIONS = [
     ("grpc.so_reuseport", 0),  # a second master on this port must fail
-    ("grpc.max_receive_message_length", m.LIMIT),
+    ("grpc.max_receive_message_length", m.MAX_MESSAGE_BYTES),
+    ("grpc.http2.lookahead_bytes", m.MAX_MESSAGE_BYTES),  # received of a stream that nobody reads
     ("grpc.max_concurrent_streams", 10_000),
     ("grpc.http2.bdp_probe", 0),  # it pings a worker after almost every message
 ]
@@ -41,12 +50,15 @@ class Server:
         self._waiting: dict[str, set[asyncio.Event]] = {kind: set() for kinds in WAITING for kind in kinds}
         self._server: grpc.aio.Server | None = None
         self._failed = False
+        self._parts_bytes = 0
+        """Of requests that have arrived in part."""
+        self._large_answers = asyncio.Semaphore(_MAX_LARGE_ANSWERS)
         self.ticked = monotonic()
         """When leases were last looked at."""
 
     async def start(self, listen: str) -> int:
         """Listen at HOST:PORT of the option `--listen`, and return the port. Raises ListenError."""
-        self._server = grpc.aio.server(options=_SERVER_OPTIONS)
+        self._server = grpc.aio.server(options=_SERVER_OPTIONS, maximum_concurrent_rpcs=_MAX_STREAMS)
         self._server.add_generic_rpc_handlers((_Handlers(self),))
         try:
             host, number = split_address(listen)
@@ -81,18 +93,14 @@ class Server:
         member, lock = MemberSession(), asyncio.Lock()
         tasks: set[asyncio.Task[None]] = set()
         try:
-            while (raw := await context.read()) is not grpc.aio.EOF:
-                try:
-                    request = m.Request.decode(raw)
-                except WireError as error:
-                    await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"not a request: {error}")
+            while (request := await self._receive(context)) is not None:
                 before = self._service.changes()
                 answer = self._service.handle(member, request, monotonic())
                 self._commit()
                 self._wake(before)
                 if answer is not None:
                     async with lock:
-                        await context.write(self._service.stamp(answer).encode())
+                        await self._write(context, self._service.stamp(answer))
                     continue
                 kind = next(each for each in self._waiting if getattr(request, each) is not None)
                 if member.waiting[kind] >= _AT_ONCE.get(kind, 1):
@@ -111,6 +119,51 @@ class Server:
             before = self._service.changes()
             self._service.disconnected(member, monotonic())
             self._wake(before)
+
+    async def _receive(self, context: Any) -> m.Request | None:
+        """Return the next request, put together of its parts; None at the end of the stream."""
+        parts: list[bytes] = []
+        size = 0
+        deadline = None
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout_at(deadline):
+                        raw = await context.read()
+                except TimeoutError:
+                    await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the rest of a request did not arrive")
+                if raw is grpc.aio.EOF:
+                    return None
+                try:
+                    request = m.Request.decode(raw)
+                    if not request.part:
+                        return request
+                    parts.append(request.part)
+                    size += len(request.part)
+                    self._parts_bytes += len(request.part)
+                    if size > m.LIMIT:
+                        raise WireError(f"it has more than {m.LIMIT:,} bytes")
+                    if not request.more:
+                        return m.Request.decode(b"".join(parts))
+                except WireError as error:
+                    await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"not a request: {error}")
+                if self._parts_bytes > _MAX_PARTS_BYTES:
+                    await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many large requests at a time")
+                deadline = deadline or asyncio.get_running_loop().time() + _LARGE_ANSWER_TIMEOUT_S
+        finally:
+            self._parts_bytes -= size
+
+    async def _write(self, context: Any, answer: m.Answer | m.StatusAnswer) -> None:
+        raw = answer.encode()
+        if len(raw) <= m.MAX_MESSAGE_BYTES:
+            await context.write(raw)
+            return
+        del raw  # other answers may be written first
+        async with self._large_answers:
+            try:
+                await asyncio.wait_for(context.write(answer.encode()), _LARGE_ANSWER_TIMEOUT_S)
+            except TimeoutError:
+                await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the answer was not received")
 
     async def _answer_later(
         self,
@@ -143,9 +196,9 @@ class Server:
                     continue
                 member.waiting[kind] -= 1
                 async with lock:
-                    await context.write(self._service.stamp(answer or self._service.nothing(request)).encode())
+                    await self._write(context, self._service.stamp(answer or self._service.nothing(request)))
                 return
-        except grpc.RpcError:
+        except (grpc.RpcError, grpc.aio.AbortError):
             return  # the worker is gone; its lease ends by itself
         finally:
             timer.cancel()
@@ -181,9 +234,9 @@ class Server:
             self._fail(error)
             raise
 
-    async def status(self, _: bytes, __: Any) -> bytes:
-        """Return the state of the job."""
-        return m.StatusAnswer(json=self._service.status(monotonic()).decode()).encode()
+    async def status(self, _: bytes, context: Any) -> None:
+        """Write the state of the job."""
+        await self._write(context, m.StatusAnswer(json=self._service.status(monotonic()).decode()))
 
 
 class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
@@ -196,7 +249,8 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
         if details.method == m.SESSION:
             return grpc.stream_stream_rpc_method_handler(self._server.session)
         if details.method == m.STATUS:
-            return grpc.unary_unary_rpc_method_handler(self._server.status)
+            # As a stream of one answer, whose end the server waits for. On the wire it is the same.
+            return grpc.unary_stream_rpc_method_handler(self._server.status)
         if details.method.startswith("/avactl.elastic."):
             asked = details.method[1:].partition(".Master/")[0][:80]
 

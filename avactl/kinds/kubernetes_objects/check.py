@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
+from avactl.contracts.foreign_keys import ADMIN_ACCESS_LABEL
 from avactl.diagnostics import Diagnostic, Note, Span
 from avactl.diagnostics.secrets import looks_secret
 from avactl.diagnostics.suggest import did_you_mean, one_of
@@ -132,6 +133,10 @@ def _check_manifest(item: Item[KubernetesObjectsSpec], program: Program, source:
     for refusal in rules.rule_violations(body) if schema else ():
         message = f"{kind} `{body['metadata']['name']}`: {refusal.message}"
         yield Diagnostic("manifest-invalid", message, source.span(*refusal.path), hint=refusal.hint)
+    if kind == "Namespace" and ADMIN_ACCESS_LABEL in (body["metadata"].get("labels") or {}):
+        message = f"label `{ADMIN_ACCESS_LABEL}` gives claims in the namespace all devices, also those in use"
+        span = source.span("metadata", "labels", ADMIN_ACCESS_LABEL, key=True)
+        yield Diagnostic("manifest-not-allowed", message, span, hint="an administrator sets it, by `kubectl label`")
     yield from _check_credentials(source)
     yield from _check_rights(item, program, source, bool(schema))
 

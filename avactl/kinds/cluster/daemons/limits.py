@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 
 from avactl.contracts import names
+from avactl.contracts.foreign_keys import ADMIN_ACCESS_LABEL
 from avactl.contracts.pod_annotations import Writer, written_by, written_only_by_scheduler
 from avactl.kinds.cluster.daemons import admission, guard, topology
 from avactl.kinds.cluster.daemons.admission import AdmissionRule
@@ -282,8 +283,6 @@ _SERVICE_REQUIREMENTS = (
 )
 """CEL: a Service diverts no traffic of others."""
 _POD_SECURITY_LABEL = "pod-security.kubernetes.io/enforce"
-_ADMIN_ACCESS = "resource.kubernetes.io/admin-access"
-"""Label of namespaces whose ResourceClaims may have access to devices in use (KEP-5018)."""
 _KUBERNETES_LABELS = r"'^(kubernetes|node|node-role|node-restriction|node[.]cloudprovider)([.]kubernetes)?[.]io/'"
 """Labels and taints of Kubernetes and its components, such as `node-role.kubernetes.io/control-plane`."""
 
@@ -417,7 +416,7 @@ def _namespace_rule() -> str:
 
     team, level = names.TEAM_LABEL, _POD_SECURITY_LABEL
     taken = ("default", names.CACHE_NAMESPACE, *sorted(namespaces.OF_OTHERS))
-    same = " && ".join(f"{label('object', each)} == {label('oldObject', each)}" for each in (team, _ADMIN_ACCESS))
+    same = " && ".join(f"{label('object', each)} == {label('oldObject', each)}" for each in (team, ADMIN_ACCESS_LABEL))
     reserved = " || ".join(
         [
             f"object.metadata.name in {admission.cel_strings(taken)}",
@@ -425,7 +424,7 @@ def _namespace_rule() -> str:
             f"object.metadata.name.endsWith('{namespaces.RESERVED_SUFFIX}')",
         ]
     )
-    created = f"{label('object', team)} != '' && !({reserved}) && {label('object', _ADMIN_ACCESS)} == ''"
+    created = f"{label('object', team)} != '' && !({reserved}) && {label('object', ADMIN_ACCESS_LABEL)} == ''"
     safe = (
         f"{label('object', level)} in ['restricted', 'baseline'] || ({label('object', team)} != '' && "
         f"{label('object', level)} == 'privileged' && {label('object', names.HOST_NETWORK_LABEL)} != '')"
