@@ -134,6 +134,10 @@ def test_command_refuses_what_is_wrong(tmp_path: Path, avactl: Run) -> None:
     wrong = avactl("set", "jobs.yaml", "--name", "resnet50", "spec.workers.replicas=none")
     assert wrong.returncode == 1
     assert "expected an integer, got string `none`" in wrong.stderr
+    above = avactl(
+        "set", f"{tmp_path.name}/jobs.yaml", "--name=resnet50", "spec.workers.replicas=no", cwd=tmp_path.parent
+    )
+    assert f"--> {tmp_path.name}/jobs.yaml:" in above.stderr
     assert file.read_bytes() == before
     assert avactl("set", "jobs.yaml", "--name", "resnet50", "spec.workers.replicas=none", "--force").returncode == 0
     assert b"replicas: none" in file.read_bytes()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from avactl.change.plan.model import Cost, Plan, PlanEntry, PlannedOwner, PlannedPlace, PlanVerdict, Wait
+from avactl.change.plan.model import Cost, Effect, Plan, PlanEntry, PlannedOwner, PlannedPlace, PlanVerdict, Wait
 from avactl.change.plan.output.groups import group_rows
 from avactl.change.plan.output.json_output import render_json
 from avactl.change.plan.output.markdown import LIMIT, render_markdown
@@ -46,3 +46,18 @@ def test_many_different_predictions_are_cut_and_counted() -> None:
     assert text.count("<details>") == text.count("</details>") == 1
     shown = text.count("`TrainingJob vision/job-")
     assert f"… and {400 - shown} more specs; `avactl plan` shows all\n" in text
+
+
+def test_equal_effects_on_others_are_one_row() -> None:
+    def effect(name: str, pods: int = 1) -> Effect:
+        return Effect(PlannedOwner("TrainingJob", "vision", name), "starts", pods, pods)
+
+    plan = Plan("train", "specs", (), effects=(*(effect(f"vit-{number}") for number in range(31)), effect("llm", 8)))
+    names = ", ".join(f"vision/vit-{number}" for number in range(6))
+    text = render_text([plan], width=240)
+    assert f"  31 TrainingJobs ({names}, … 25 more)   starts: 1 of 1 pod that were pending each\n" in text
+    assert "  TrainingJob vision/llm " in text
+    assert f"`31 TrainingJobs ({names}, … 25 more)` starts: 1 of 1 pod that were pending each" in render_markdown(
+        [plan]
+    )
+    assert len(json.loads(render_json([plan]))["clusters"][0]["others"]) == 32, "programs get each spec"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from avactl.forges import current_run
+from avactl.forges import FORGES, current_run
 from avactl.forges.forge import EnvironmentProblem
 from tests.cli.running import Run
 from tests.diff.repository import Repository
@@ -229,6 +229,9 @@ def test_dry_run_anywhere(repository: Repository, avactl: Run) -> None:
     done = avactl("ci", "comment", "--dry-run", "--base", "main", cwd=repository.root)
     assert done.returncode == 0
     assert "retries 3 → 9" in done.stdout
+    for forge in FORGES:
+        named = avactl("ci", "comment", "--dry-run", "--base", "main", "--forge", forge.name, cwd=repository.root)
+        assert (named.returncode, named.stderr, named.stdout) == (0, "", done.stdout)
     done = avactl("ci", "comment", "--dry-run", cwd=repository.root)
     assert (done.returncode, done.stdout) == (3, "")
     assert "unknown revision `origin/HEAD`" in done.stderr

@@ -84,11 +84,14 @@ def comment(
     from avactl.change.review.comment import whole
     from avactl.change.review.comparison import base_of, look
     from avactl.compiler.layers.environments import environments_of
-    from avactl.forges import current_run
+    from avactl.forges import current_forge, current_run
     from avactl.spec.repository.git import UnknownRevisionError
     from avactl.spec.repository.git_tree import GitTree
 
-    run = current_run(os.environ, forge, pr)
+    here = current_forge(os.environ)
+    # A dry run for a named forge works anywhere, without the variables of its pipelines.
+    away = dry_run and forge is not None and (here is None or here.name != forge)
+    run = None if away else current_run(os.environ, forge, pr)
     if not dry_run:
         _require_run(run)
     if head is None and run is not None:
@@ -108,7 +111,7 @@ def comment(
                 error.hint = f"fetch all branches: {find_forge(run.forge).full_clone}"
             raise
         differences += (f"# environment {name}\n" if name else "") + whole(sides.review, sides.source)
-        body, mark = _comment_body(sides, run, artifact, differences)
+        body, mark = _comment_body(sides, run, forge or (run.forge if run else None), artifact, differences)
         if dry_run:
             sys.stdout.write(inert_text(body))  # a log, where lines can be commands
         elif run is not None:
@@ -153,8 +156,10 @@ def _require_run(run: PipelineRun | None) -> None:
         exit_with(f"the API of {forge.title} is unknown", USAGE, f"set {forge.name.upper()}_API_URL to its root")
 
 
-def _comment_body(sides: Sides, run: PipelineRun | None, file: Path | None, differences: str) -> tuple[str, str]:
-    """Return the comment and its marker; `differences` is written to `file`."""
+def _comment_body(
+    sides: Sides, run: PipelineRun | None, forge: str | None, file: Path | None, differences: str
+) -> tuple[str, str]:
+    """Return the comment and its marker; `differences` is written to `file`. Without a forge, all could take it."""
     from avactl.change.review.comment import Artifact, compose, marker
 
     artifact = None
@@ -162,7 +167,7 @@ def _comment_body(sides: Sides, run: PipelineRun | None, file: Path | None, diff
         with exit_on_os_error(file, MISSING, "use a writable file"):
             write_file(file, differences)
         artifact = Artifact(file.name, run.link(file.as_posix()) if run else "")
-    limit = min(forge.comment_limit for forge in FORGES if run is None or forge.name == run.forge)
+    limit = min(each.comment_limit for each in FORGES if forge is None or each.name == forge)
     return compose(sides.review, sides.identity, sides.source, limit=limit, artifact=artifact), marker(sides.identity)
 
 

@@ -39,7 +39,7 @@ def set_(
     from avactl.spec.documents.edit import parse_edit, set_values
     from avactl.spec.documents.yaml import load_yaml
     from avactl.spec.repository.checkout import WORK_TREE
-    from avactl.spec.repository.tree import DirTree
+    from avactl.spec.repository.tree import DirTree, MemoryTree
 
     choose_source(WORK_TREE)  # that is what is changed, by one `set` after another
     if file.suffix == ".py":
@@ -75,9 +75,8 @@ def set_(
         known = {(each.code, each.message) for each in before} if isinstance(before, list) else ()
         wrong += [each for each in result if (each.code, each.message) not in known]
     if wrong and not force:
-        from avactl.diagnostics.text import render_text
-
-        sys.stderr.write(render_text(wrong, lambda _: new, use_colour(sys.stderr)))
+        content = MemoryTree({file.name: new.encode()})
+        sys.stderr.write(render_diagnostics(wrong, tree, TEXT, use_colour(sys.stderr), content))
         exit_with("nothing was written", PROBLEMS, "--force writes it anyway")
     if new != text and not force:
         _want_no_new_errors(file, new)

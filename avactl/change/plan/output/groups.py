@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 from avactl.base.terminal import count_text
 from avactl.change.diff.objects import replace_spec_name
-from avactl.change.plan.model import Plan, PlanEntry
+from avactl.change.plan.model import Effect, Plan, PlanEntry, PlannedOwner
 from avactl.change.plan.output import phrases
 
 _MAX_NAMES = 6
@@ -38,9 +38,35 @@ class GroupRow(NamedTuple):
         """The specs of a group, as `vision/a, vision/b, … 4 more`; "" for a single one."""
         if len(self.entries) == 1:
             return ""
-        owners = [entry.owner for entry in self.entries]
-        shown = [f"{owner.team}/{owner.name}" if owner.team else owner.name for owner in owners[:_MAX_NAMES]]
-        return ", ".join([*shown, *([f"… {len(owners) - _MAX_NAMES} more"] if len(owners) > _MAX_NAMES else [])])
+        return _shorten_names([entry.owner for entry in self.entries])
+
+
+class EffectRow(NamedTuple):
+    """Specs outside of the change that are affected alike."""
+
+    effects: tuple[Effect, ...]
+    text: str
+
+    @property
+    def title(self) -> str:
+        """The spec, or e.g. `31 TrainingJobs (vision/a, vision/b, … 29 more)`."""
+        owners = [effect.owner for effect in self.effects]
+        if len(owners) == 1:
+            return str(owners[0])
+        return f"{count_text(len(owners), owners[0].kind)} ({_shorten_names(owners)})"
+
+
+def group_effects(plan: Plan) -> list[EffectRow]:
+    """Group the effects on other specs, in the order of the first of each."""
+    found: dict[tuple[str, str], list[Effect]] = {}
+    for effect in plan.effects:
+        found.setdefault((effect.owner.kind, phrases.format_effect(effect)), []).append(effect)
+    return [EffectRow(tuple(alike), text + (" each" if alike[1:] else "")) for (_, text), alike in found.items()]
+
+
+def _shorten_names(owners: Sequence[PlannedOwner]) -> str:
+    shown = [f"{owner.team}/{owner.name}" if owner.team else owner.name for owner in owners[:_MAX_NAMES]]
+    return ", ".join([*shown, *([f"… {len(owners) - _MAX_NAMES} more"] if len(owners) > _MAX_NAMES else [])])
 
 
 def group_rows(plan: Plan) -> list[GroupRow]:

@@ -86,9 +86,9 @@ def _format_row(row: groups.GroupRow, plan: Plan) -> str:
 
 
 def _format_lines(plan: Plan) -> Iterator[str]:
-    for found in plan.effects:
-        text = escape_prose(phrases.format_effect(found))
-        yield f"{code_span(str(found.owner))} {text if found.what == 'starts' else f'**{text}**'}"
+    for row in groups.group_effects(plan):
+        text = escape_prose(row.text)
+        yield f"{code_span(row.title)} {text if row.effects[0].what == 'starts' else f'**{text}**'}"
     for quota in plan.quotas:
         yield escape_prose(phrases.format_quota(quota))
     for pool in plan.pools:

@@ -12,7 +12,7 @@ from rich.text import Text
 from avactl.base.terminal import inert_text, visible_text
 from avactl.change.plan.model import NOTE, Plan, PlanVerdict
 from avactl.change.plan.output import phrases
-from avactl.change.plan.output.groups import group_rows
+from avactl.change.plan.output.groups import group_effects, group_rows
 
 _VERDICT_STYLES = {
     PlanVerdict.NEVER: "bold red",
@@ -52,8 +52,8 @@ def _plan(console: Console, plan: Plan) -> None:
     if plan.effects:
         console.print("\nothers")
         grid = Table.grid(padding=(0, 3, 0, 0))
-        for found in plan.effects:
-            grid.add_row(_plain_text(f"  {found.owner}"), _plain_text(phrases.format_effect(found)))
+        for row in group_effects(plan):
+            grid.add_row(_plain_text(f"  {row.title}"), _plain_text(row.text))
         console.print(grid)
     foot = [
         *(phrases.format_quota(each) for each in plan.quotas),
