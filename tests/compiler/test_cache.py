@@ -490,7 +490,7 @@ for i in range(int(sys.argv[2])):
     # Aside, then swapped: the other process must not read half of it.
     aside = path.parent / f".mine-{sys.argv[3]}"
     aside.write_text(
-        text.split("---\\n")[0].replace("name: resnet50", f"name: mine-{sys.argv[3]}").replace("15m", f"{i + 1}m"))
+        text.split("---\\n")[0].replace("resnet50", f"mine-{sys.argv[3]}").replace("15m", f"{i + 1}m"))
     aside.replace(path.parent / f"mine-{sys.argv[3]}.yaml")
     assert compiled(Path(sys.argv[1])).files
 """

@@ -58,10 +58,7 @@ PLATFORM = f"""
 kind: Cluster
 metadata: {{name: main}}
 spec:
-  images:
-    avactl: registry.example.com/avactl{DIGEST}
-    kubectl: registry.example.com/k{DIGEST}
-    alluxio: registry.example.com/alluxio{DIGEST}
+  images: {{avactl: r.example.com/avactl{DIGEST}, kubectl: r.example.com/k{DIGEST}, alluxio: r.example.com/a{DIGEST}}}
   daemons: {{scheduler: true, cache: true}}
   placement: {{levels: [example.com/rack, example.com/block]}}
 ---

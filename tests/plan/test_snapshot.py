@@ -43,9 +43,9 @@ def taken(path: Path) -> bytes:
 @pytest.fixture
 def reader(plane: ControlPlane, arena: Arena, tmp_path: Path) -> Path:
     """A user with the rights that docs/plan.md lists, and no others."""
-    found = re.search(r"```yaml\n(apiVersion: rbac.*?)```", DOCS.read_text(), re.DOTALL)
-    assert found is not None
-    for role in yaml.safe_load_all(found[1]):
+    found = re.findall(r"```yaml\n(apiVersion: rbac.*?)```", DOCS.read_text(), re.DOTALL)
+    assert len(found) == 2
+    for role in [role for text in found for role in yaml.safe_load_all(text)]:
         arena.kube.apply(role)
         metadata = {**role["metadata"]}
         ref = {"apiGroup": "rbac.authorization.k8s.io", "kind": role["kind"], "name": metadata["name"]}
@@ -184,9 +184,9 @@ def test_no_rights_and_no_cluster_are_said_in_a_line(
         (b"apiVersion: v1", "not a snapshot: not JSON"),
         (b'{"kind": "List"}', "not an avactl snapshot"),
         (b"[]", "not an avactl snapshot"),
-        (b'{"format":"avactl-snapshot","version":2}', "version 2; this avactl reads version 1"),
-        (b'{"format":"avactl-snapshot","version":1,"cluster":"a"}', "damaged"),
-        (b'{"format":"avactl-snapshot","version":1,"cluster":"a","obj', "truncated or damaged"),
+        (b'{"format":"avactl-snapshot","version":1}', "version 1; this avactl reads version 2"),
+        (b'{"format":"avactl-snapshot","version":2,"cluster":"a"}', "damaged"),
+        (b'{"format":"avactl-snapshot","version":2,"cluster":"a","obj', "truncated or damaged"),
     ],
 )
 def test_what_is_no_snapshot_is_refused(text: bytes, words: str) -> None:

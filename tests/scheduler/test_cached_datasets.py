@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from avactl.contracts.names import CACHE_STATUS
+from avactl.contracts.names import CACHE_NAMESPACE, CACHE_STATUS
 from avactl.contracts.pod_annotations import START_WHEN_WARM
 from tests.kinds.compiling import compiled
 from tests.kinds.test_cluster import ALL_DAEMONS, TIER
@@ -22,7 +22,8 @@ WARM = {START_WHEN_WARM.name: json.dumps({IMAGENET: 90})}
 def status(percent: float, age: float = 0, **more: Any) -> dict[str, Any]:
     updated = int(time.time() - age)
     entry = {"percent": percent, "updated": updated, "claims": ["vision"], **more}
-    return {"metadata": {"name": CACHE_STATUS}, "data": {"status.json": json.dumps({"datasets": {IMAGENET: entry}})}}
+    metadata = {"name": CACHE_STATUS, "namespace": CACHE_NAMESPACE}
+    return {"metadata": metadata, "data": {"status.json": json.dumps({"datasets": {IMAGENET: entry}})}}
 
 
 def told(memory: Memory, item: dict[str, Any] | None = None) -> str:
@@ -44,8 +45,8 @@ def test_a_pod_waits_until_its_dataset_is_warm_and_says_how_long() -> None:
     assert told(memory, status(63, etaSeconds=240)) == "waits for dataset imagenet v3: 63%, about 4 min"
     assert told(memory, status(64, age=720)) == "waits for dataset imagenet v3: 64% (as of 12 min ago)"
     # An invalid status changes nothing, and lets nothing start.
-    assert told(memory, {"data": {"status.json": "{"}}).startswith("waits for dataset imagenet v3: 64%")
-    assert told(memory, {"data": {}}).endswith("reports no such dataset for this namespace")
+    assert told(memory, {**status(1), "data": {"status.json": "{"}}).startswith("waits for dataset imagenet v3: 64%")
+    assert told(memory, {**status(1), "data": {}}).endswith("reports no such dataset for this namespace")
     assert told(memory, status(90)) == ""
 
 

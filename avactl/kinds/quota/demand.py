@@ -131,8 +131,7 @@ def _check_borrowed(
 ) -> Iterator[Diagnostic]:
     """Yield jobs that are not preemptible and would have to borrow: what is borrowed is given back by preemption."""
     for use in uses:
-        hooks = registry.get_kind(use.item.kind).workload
-        fixed = hooks is not None and hooks.preemptible is not None and not hooks.preemptible(use.item)
+        fixed = not program.derive(use.item, _is_preemptible)
         if fixed and use.item not in told and use.total > 1000 * limit.guaranteed:
             told.add(use.item)
             yield Diagnostic(
@@ -144,6 +143,11 @@ def _check_borrowed(
                 f"{_format_place(entry_span(quota, resource.model, 'guaranteed', 'borrow'))}",
                 notes=(Note(use.item.span("spec", "preemptible"), "not preemptible"),),
             )
+
+
+def _is_preemptible(item: Item, program: Program) -> bool:
+    hooks = registry.get_kind(item.kind).workload
+    return hooks is None or hooks.preemptible is None or hooks.preemptible(item)
 
 
 def _check_growth(item: Item, program: Program, quota: Item[QuotaSpec]) -> Iterator[Diagnostic]:

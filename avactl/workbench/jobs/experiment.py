@@ -14,7 +14,6 @@ from copy import deepcopy
 from typing import Any, NamedTuple
 
 from avactl.contracts import names
-from avactl.kinds.training.starts.checkpoints import checkpoint_url
 from avactl.kube.client import ApiError, Client, UnreachableError
 from avactl.program.manifest import Body, Manifest
 from avactl.program.workload import FOLLOWERS_LATER
@@ -86,13 +85,18 @@ def make_experiment(change: BranchChange, item: Job, lives: int, stays: int) -> 
 
 def _want_own_checkpoints(change: BranchChange, item: Job) -> None:
     """Raise RunError if a job in git saves to the same place: the experiment would overwrite what that one resumes."""
-    path = checkpoint_url(item.spec)
+    path = _checkpoint_url(item)
     if not path:
         return
     for other in change.known:
-        if (known := checkpoint_url(other.spec)) and f"{path}/".startswith(f"{known}/"):
+        if (known := _checkpoint_url(other)) and f"{path}/".startswith(f"{known}/"):
             hint = "give it a path of its own, or leave the checkpoint out"
             raise RunError(f"{other.team}/{other.spec_name} saves its checkpoints in {known}", hint)
+
+
+def _checkpoint_url(item: Job) -> str:
+    checkpoint = item.spec.checkpoint
+    return (checkpoint.path or "").rstrip("/") if checkpoint is not None else ""
 
 
 def _is_of(manifest: Manifest, item: Job) -> bool:

@@ -11,9 +11,9 @@ from avactl.program.program import Item, Program
 _PATH = ("spec", "checkpoint", "path")
 
 
-def checkpoint_url(spec: TrainingJobSpec) -> str:
+def _checkpoint_url(item: Item[TrainingJobSpec], program: Program) -> str:
     """Return the URL that a job saves its checkpoints to, without a slash at the end; "" for none or a volume."""
-    checkpoint = spec.checkpoint
+    checkpoint = item.spec.checkpoint
     return (checkpoint.path or "").rstrip("/") if checkpoint is not None else ""
 
 
@@ -23,11 +23,11 @@ def shared_checkpoint_problems(item: Item[TrainingJobSpec], program: Program) ->
     def jobs_by_url() -> dict[str, list[Item[TrainingJobSpec]]]:
         found: dict[str, list[Item[TrainingJobSpec]]] = {}
         for other in program.of_kind(TrainingJob):
-            if url := checkpoint_url(other.spec):
+            if url := program.derive(other, _checkpoint_url):
                 found.setdefault(url, []).append(other)
         return found
 
-    url = checkpoint_url(item.spec)
+    url = _checkpoint_url(item, program)
     if not url:
         return
     jobs = program.memo("checkpoint directories", jobs_by_url)
