@@ -185,6 +185,11 @@ class Checkpoint(Model):
         "retain", description="What happens to the volume when the job is deleted."
     )
 
+    @property
+    def directory(self) -> str:
+        """`path` without a slash at the end; "" for a volume."""
+        return (self.path or "").rstrip("/")
+
 
 class TensorBoard(Model):
     """A TensorBoard for the job."""

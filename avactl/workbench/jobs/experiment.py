@@ -96,7 +96,7 @@ def _want_own_checkpoints(change: BranchChange, item: Job) -> None:
 
 def _checkpoint_url(item: Job) -> str:
     checkpoint = item.spec.checkpoint
-    return (checkpoint.path or "").rstrip("/") if checkpoint is not None else ""
+    return checkpoint.directory if checkpoint is not None else ""
 
 
 def _is_of(manifest: Manifest, item: Job) -> bool:

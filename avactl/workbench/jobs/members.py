@@ -15,6 +15,7 @@ from avactl.base.quantity import parse_quantity
 from avactl.base.terminal import shorten_middle, visible_text
 from avactl.contracts import names
 from avactl.contracts.pod_annotations import GANG_SIZE, GPU_SHARE, JOB_INDEX, RUN_DIGEST
+from avactl.scheduler.objects.pod_requirements import requests
 
 INSTANCE, COMPONENT = "app.kubernetes.io/instance", "app.kubernetes.io/component"
 SELECTOR = "app.kubernetes.io/name=trainingjob"
@@ -218,23 +219,13 @@ def role_job(item: Mapping[str, Any]) -> RoleJob:
 
 
 def _pod_gpus(spec: Mapping[str, Any], notes: Mapping[str, str]) -> Fraction:
-    """Return the GPUs that a pod holds: init containers use those of the containers, but sidecars have their own."""
-    beside = before = Fraction(0)
+    """Return the GPUs that the scheduler counts for a pod; 0 if they cannot be read."""
     try:
-        for container in spec.get("initContainers") or ():
-            if container.get("restartPolicy") == "Always":
-                beside += _container_gpus(container)
-            else:
-                before = max(before, beside + _container_gpus(container))
-        total = max(before, beside + sum(map(_container_gpus, spec["containers"]), Fraction(0)))
+        requested = requests(spec)
+        total = Fraction(sum(requested.get(name, 0) for name in names.GPU_RESOURCES))
         return total or parse_quantity(notes.get(GPU_SHARE.name, "0"))
     except ValueError:
-        return before
-
-
-def _container_gpus(container: Mapping[str, Any]) -> Fraction:
-    limits = (container.get("resources") or {}).get("limits") or {}
-    return sum((parse_quantity(limits[name]) for name in names.GPU_RESOURCES if name in limits), Fraction(0))
+        return Fraction(0)
 
 
 def _parse_number(text: object, otherwise: int) -> int:

@@ -14,7 +14,7 @@ _PATH = ("spec", "checkpoint", "path")
 def _checkpoint_url(item: Item[TrainingJobSpec], program: Program) -> str:
     """Return the URL that a job saves its checkpoints to, without a slash at the end; "" for none or a volume."""
     checkpoint = item.spec.checkpoint
-    return (checkpoint.path or "").rstrip("/") if checkpoint is not None else ""
+    return checkpoint.directory if checkpoint is not None else ""
 
 
 def shared_checkpoint_problems(item: Item[TrainingJobSpec], program: Program) -> Iterator[Diagnostic]:
