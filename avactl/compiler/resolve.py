@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache, partial
+from typing import Any
 
 from avactl.compiler.lower import apply_patches
 from avactl.compiler.pass_state import PassState
 from avactl.compiler.validate import validate_document
 from avactl.diagnostics import CompileError, Diagnostic, Note
-from avactl.diagnostics.suggest import did_you_mean, one_of
+from avactl.diagnostics.suggest import did_you_mean, one_of, suggested_word
 from avactl.hardware import library
 from avactl.program.explain import introspect
 from avactl.program.program import Item, Program
@@ -30,7 +31,15 @@ def resolve(state: PassState) -> PassState:
     program.environment = state.tree.environment
     program.broken = state.broken
     names = {(item.kind, item.spec_name) for item in items}
-    good = [item for item in program.items if references_answered(item, names, state.broken, problems)]
+    unknown = [(item, unknown_references(item, names)) for item in program.items]
+    good = [item for item, references in unknown if not references]
+    # References to invalid specs are not reported.
+    problems += [
+        _unknown_reference(item, reference, program)
+        for item, references in unknown
+        for reference in references
+        if (reference.kind, reference.name) not in program.broken
+    ]
     good = [item for item in good if place_item(item, program, problems)]
     if len(good) < len(items):
         good = _resolved_items(good)
@@ -73,25 +82,32 @@ def shipped_machine_type(name: str) -> tuple[Document, Resource]:
     return document, resource
 
 
-def references_answered(
-    item: Item, names: set[tuple[str, str]], broken: frozenset[tuple[str, str]], problems: list[Diagnostic]
-) -> bool:
-    """Return True if all references of an item resolve. References to invalid specs are not reported."""
-    answered = True
-    for reference in introspect.references(item.resource):
-        if (reference.kind, reference.name) in names:
-            continue
-        answered = False
-        if (reference.kind, reference.name) in broken:
-            continue
-        known = {name for kind, name in names if kind == reference.kind}
-        if reference.kind == "MachineType":
-            known.update(library.shipped_names())
-        near = did_you_mean(reference.name, known, f"{reference.kind}s")
-        hint = near if known else f"declare it: `kind: {reference.kind}`"
-        message = f"unknown {reference.kind} `{reference.name}`"
-        problems.append(Diagnostic("missing-reference", message, item.span(*reference.path), hint=hint))
-    return answered
+def unknown_references(item: Item, names: set[tuple[str, str]]) -> list[introspect.SpecReference]:
+    """Return the references of an item to specs that do not exist; `names`: kind and name of those that do."""
+    return [each for each in introspect.references(item.resource) if (each.kind, each.name) not in names]
+
+
+def _unknown_reference(item: Item, reference: introspect.SpecReference, program: Program) -> Diagnostic:
+    kind, name = reference.kind, reference.name
+    known = {each.spec_name for each in program.items if each.kind == kind}
+    if kind == "MachineType":
+        known.update(library.shipped_names())
+    hint = did_you_mean(name, known, f"{kind}s") if known else f"declare it: `kind: {kind}`"
+    if known and not suggested_word(hint) and len(unnamed := _unreferenced_names(program, kind)) == 1:
+        hint = f"no spec names {kind} `{unnamed[0]}`: if that was `{name}`, write the same name in both"
+    return Diagnostic("missing-reference", f"unknown {kind} `{name}`", item.span(*reference.path), hint=hint)
+
+
+def _unreferenced_names(program: Program, kind: str) -> list[str]:
+    """Return the names of the specs of a kind that no other spec names."""
+
+    def names() -> list[str]:
+        there = {item.spec_name for item in program.items if item.kind == kind}
+        for item in program.items:
+            there -= {ref.name for ref in introspect.references(item.resource) if ref.kind == kind}
+        return sorted(there)
+
+    return program.memo((_unreferenced_names, kind), names)
 
 
 def _resolved_items(good: list[Item]) -> list[Item]:
@@ -128,10 +144,28 @@ def place_item(item: Item, program: Program, problems: list[Diagnostic]) -> bool
                 problems.append(Diagnostic("missing-reference", "no Cluster is declared", item.span("kind"), hint=hint))
             return False
         message = f"{item} needs a cluster: team {item.team} uses {one_of(item.clusters)}"
-        hint = f"add `cluster: {item.clusters[0]}` under `spec`"
+        models = _written_gpu_models(item.doc.get("spec"))
+        able = [name for name in item.clusters if models <= _gpu_models(program, name)]
+        lacking = f"; no other one has {one_of(sorted(models))}" if len(able) == 1 and models else ""
+        hint = f"add `cluster: {(able or item.clusters)[0]}` under `spec`{lacking}"
         problems.append(Diagnostic("ambiguous-reference", message, item.span("spec", key=True), hint=hint))
         return False
     return team is None or _resolve_namespace(item, team, problems)
+
+
+def _written_gpu_models(value: Any) -> set[str]:
+    """Return the GPU models that a spec names, at any depth."""
+    if isinstance(value, list):
+        return {model for entry in value for model in _written_gpu_models(entry)}
+    if not isinstance(value, dict):
+        return set()
+    model = value.get("gpu")
+    return {model} if isinstance(model, str) else set().union(*map(_written_gpu_models, value.values()))
+
+
+def _gpu_models(program: Program, cluster: str) -> set[str]:
+    models = {machine.spec_name: machine.spec.gpus.model for machine in program.machine_types()}
+    return {models[pool.spec.machine_type] for pool in program.pools(cluster) if pool.spec.machine_type in models}
 
 
 def _resolve_namespace(item: Item, team: Item[TeamSpec], problems: list[Diagnostic]) -> bool:

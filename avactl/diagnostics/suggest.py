@@ -30,7 +30,7 @@ def closest_word(word: str, known: Iterable[str]) -> str | None:
 
 def one_of(words: Iterable[str], limit: int = 12) -> str:
     """Format `a`, `b` or `c`; a long list is truncated."""
-    quoted = [f"`{word}`" for word in words]
+    quoted = [f"`{word}`" for word in dict.fromkeys(words)]
     if not quoted:
         return "nothing"
     if len(quoted) > limit:

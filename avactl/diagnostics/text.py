@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -95,9 +96,9 @@ def render_one(diagnostic: Diagnostic, source: SourceText, colour: bool = False)
 
 
 _MIN_GROUP_SIZE = 4
-"""Minimum number of equal problems of one file that are printed as one."""
+"""Minimum number of equal problems that are printed as one."""
 _MAX_PLACES = 6
-"""Maximum number of further lines named for a group."""
+"""Maximum number of further places named for a group."""
 _DIGITS = re.compile("[0-9]+").sub
 
 
@@ -107,35 +108,42 @@ class _Group(NamedTuple):
 
 
 def _group_problems(diagnostics: Sequence[Diagnostic]) -> list[_Group]:
-    """Collect the problems that a loop, a template or a copied mistake repeats.
+    """Collect the problems that a loop, a template, a copied mistake or a renamed spec repeats.
 
-    They have one code and remedy, and differ at most in numbers: at one place, or in one file.
+    They have one code and remedy: at one place or in one file, where they differ at most in numbers, or in several.
     """
+    texts = [(d.severity, d.id, d.message, d.hint) for d in diagnostics]
+    files: dict[tuple[str, ...], set[str]] = {}
+    for d, text in zip(diagnostics, texts, strict=True):
+        files.setdefault(text, set()).add(d.span.file)
+    counts = Counter(texts)
     same: dict[tuple[str, ...], list[Diagnostic]] = {}
-    for d in diagnostics:
-        same.setdefault((d.severity, d.id, d.span.file, _DIGITS("#", d.message), _DIGITS("#", d.hint)), []).append(d)
+    for d, text in zip(diagnostics, texts, strict=True):
+        several = len(files[text]) > 1 and counts[text] >= _MIN_GROUP_SIZE
+        in_file = (d.severity, d.id, d.span.file, _DIGITS("#", d.message), _DIGITS("#", d.hint))
+        same.setdefault(text if several else in_file, []).append(d)
     found = []
-    for d in diagnostics:
-        key = (d.severity, d.id, d.span.file, _DIGITS("#", d.message), _DIGITS("#", d.hint))
-        equal = same.get(key)
-        if equal is None:
-            continue  # in an earlier group
+    for equal in same.values():
         one_place = len({each.span for each in equal}) == 1
         if len(equal) >= (2 if one_place else _MIN_GROUP_SIZE):
-            del same[key]
             found.append(_Group(equal[0], equal[1:]))
         else:
-            found.append(_Group(d, []))
-    return found
+            found += [_Group(each, []) for each in equal]
+    turns = {id(d): turn for turn, d in enumerate(diagnostics)}
+    return sorted(found, key=lambda group: turns[id(group.first)])
 
 
 def _repetition_text(group: _Group) -> str:
-    """Return where else the problem of a group is: the numbers of the lines; "" if it is at the same place."""
-    lines = sorted({d.span.line for d in group.others} - {group.first.span.line})
-    more = f" and {len(lines) - _MAX_PLACES} more" if len(lines) > _MAX_PLACES else ""
-    return (
-        f"also in line{'s' if len(lines) > 1 else ''} {', '.join(map(str, lines[:_MAX_PLACES]))}{more}" if lines else ""
-    )
+    """Return where else the problem of a group is; "" if it is at the same place."""
+    here = group.first.span
+    places = sorted({(d.span.file, d.span.line) for d in group.others} - {(here.file, here.line)})
+    if not places:
+        return ""
+    more = f" and {len(places) - _MAX_PLACES} more" if len(places) > _MAX_PLACES else ""
+    if any(file != here.file for file, _ in places):
+        return f"also at {', '.join(f'{file}:{line}' for file, line in places[:_MAX_PLACES])}{more}"
+    lines = ", ".join(str(line) for _, line in places[:_MAX_PLACES])
+    return f"also in line{'s' if len(places) > 1 else ''} {lines}{more}"
 
 
 def _render_group(group: _Group, source: SourceText, colour: bool) -> str:

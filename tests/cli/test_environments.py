@@ -25,7 +25,7 @@ def specs(tmp_path: Path) -> Path:
 def test_validate_checks_every_environment(specs: Path, avactl: Run) -> None:
     shown = avactl("validate", cwd=specs)
     assert shown.stdout == (
-        "ok: 6 specs of 6 kinds in environment staging\nok: 6 specs of 6 kinds in environment prod\n"
+        "ok: 5 specs of 5 kinds in environment staging\nok: 5 specs of 5 kinds in environment prod\n"
     )
     overlay = specs / "overlays/prod/vision.yaml"
     overlay.write_text(overlay.read_text().replace("replicas", "replica"))

@@ -10,6 +10,7 @@ from tests.cli.running import Run, write
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 CLUSTER = "apiVersion: avactl.dev/v1\nkind: Cluster\nmetadata: {name: main}\n"
+TEAM = "apiVersion: avactl.dev/v1\nkind: Team\nmetadata: {name: vision}\nspec:\n  members: {groups: [a]}\n"
 TYPO = "apiVersion: avactl.dev/v1\nkind: Team\nmetadata: {name: vision}\nspec:\n  membres: {groups: [a]}\n"
 
 
@@ -166,13 +167,13 @@ def test_files_that_are_not_read_are_named(tmp_path: Path, avactl: Run) -> None:
 def test_specs_in_json_are_named(tmp_path: Path, avactl: Run) -> None:
     write(tmp_path, cluster=CLUSTER)
     (tmp_path / "data.json").write_text('{"apiVersion": "example.com/v1"}')
-    assert avactl("validate").stdout.startswith("ok: 1 specs")
+    assert avactl("validate").stdout.startswith("ok: 1 spec of")
     (tmp_path / "team.json").write_text('{"apiVersion": "avactl.dev/v1", "kind": "Team", "metadata": {"name": "a"}}')
     (found,) = json.loads(avactl("validate", "-f", "json").stdout)
     assert (found["code"], found["file"], found["severity"]) == ("file-not-read", "team.json", "warning")
     assert "`team.yaml`" in found["hint"]
     write(tmp_path, avactl='exclude: ["*.json"]\n')
-    assert avactl("validate").stdout.startswith("ok: 1 specs")
+    assert avactl("validate").stdout.startswith("ok: 1 spec of")
 
 
 def test_owners_of_no_file_are_named(tmp_path: Path, avactl: Run) -> None:
@@ -188,6 +189,19 @@ def test_owners_of_no_file_are_named(tmp_path: Path, avactl: Run) -> None:
     (found,) = json.loads(avactl("validate", "-f", "json").stdout)
     assert (found["code"], found["file"], found["line"], found["column"]) == ("without-effect", "avactl.yaml", 4, 12)
     assert "`/team/`" in found["message"]
+
+
+def test_a_renamed_team_is_one_problem(tmp_path: Path, avactl: Run) -> None:
+    job = "apiVersion: avactl.dev/v1\nkind: TrainingJob\nmetadata: {name: run-%s, team: vision}\nspec: {image: x}\n"
+    other = TEAM.replace("vision", "speech")
+    renamed = TEAM.replace("vision", "seeing")
+    write(tmp_path, cluster=CLUSTER, team=renamed, other=other, **{f"job{number}": job % number for number in range(5)})
+    write(tmp_path, speech=job.replace("vision", "speech") % 5)
+    shown = avactl("validate").stdout
+    assert "error[missing-reference]: unknown Team `vision` (×5)\n  --> job0.yaml:3:31\n" in shown
+    assert "help: no spec names Team `seeing`: if that was `vision`, write the same name in both\n" in shown
+    assert "= note: also at job1.yaml:3, job2.yaml:3, job3.yaml:3, job4.yaml:3\n" in shown
+    assert shown.endswith("\n5 errors\n")
 
 
 def test_problems_of_generated_specs_are_one(tmp_path: Path, avactl: Run) -> None:

@@ -77,7 +77,8 @@ def plain(root: Path) -> Plain:
         found = compile_tree(DirTree(root))
         texts = {object_path(manifest): object_text(manifest) for manifest in found.manifests}
         files = compile_cached(DirTree(root), object_path, object_text, use_cache=False).files
-        known = Plain(found.diagnostics, texts, files, len(found.program.items))
+        specs = sum(not item.doc.shipped for item in found.program.items)
+        known = Plain(found.diagnostics, texts, files, specs)
         if len(_PLAIN) > 1:
             del _PLAIN[next(iter(_PLAIN))]
     _PLAIN[content] = known

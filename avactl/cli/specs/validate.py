@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 
 from avactl.base.exit_codes import PROBLEMS
-from avactl.base.terminal import use_colour, visible_text
+from avactl.base.terminal import count_text, use_colour, visible_text
 from avactl.cli.common import (
     SOURCE,
     TEXT,
@@ -68,7 +68,8 @@ def validate(
     if format == TEXT and not problems:
         for name, each in found.items():
             where = f" in environment {name}" if name else ""
-            print(f"ok: {sum(each.kinds.values())} specs of {len(each.kinds)} kinds{where}")
+            specs, kinds = count_text(sum(each.kinds.values()), "spec"), count_text(len(each.kinds), "kind")
+            print(f"ok: {specs} of {kinds}{where}")
     else:
         sys.stdout.write(render_diagnostics(problems, tree, format, use_colour()))
     elsewhere = len(compiled.diagnostics) - len(select(compiled, asked))

@@ -61,7 +61,7 @@ class CompileOutcome:
 
     diagnostics: tuple[Diagnostic, ...]
     kinds: dict[str, int]
-    """Number of specs by kind, including the shipped machine types in use."""
+    """Number of specs by kind, without shipped ones."""
     files: dict[str, str]
     """SHA-256 of each file by path; empty if there are errors, or texts were not requested."""
     texts: Callable[[Collection[str]], Mapping[str, str]]
@@ -95,7 +95,7 @@ def _plain(tree: DirTree | CommitTree, path: OfManifest, text: OfManifest | None
 def _compiled(compilation: Compilation, path: OfManifest, text: OfManifest | None) -> CompileOutcome:
     texts = {path(manifest): text(manifest) for manifest in compilation.manifests} if text else {}
     files = {path: digest(text.encode()) for path, text in texts.items()}
-    kinds = _count(item.key for item in compilation.program.items)
+    kinds = _count(item.key for item in compilation.program.items if not item.doc.shipped)
     return CompileOutcome(compilation.diagnostics, kinds, files, lambda paths: {path: texts[path] for path in paths})
 
 
@@ -167,7 +167,8 @@ class _CompileRun:
         except IrregularError:
             return _plain(self.tree, self.path, self.text) if self.loader.layers else self._all_passes()
         files = dict(line.split(" ") for line in self._lines()) if self.text else {}
-        return CompileOutcome(diagnostics, _count(self.new.specs), files, self._texts_of)
+        written = (key for key, spec in self.new.specs.items() if spec.file in self.new.files)
+        return CompileOutcome(diagnostics, _count(written), files, self._texts_of)
 
     def _all_passes(self) -> CompileOutcome:
         """Run all passes on the documents that were loaded."""

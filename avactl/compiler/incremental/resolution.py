@@ -111,7 +111,7 @@ class Resolver:
         self.new.specs = {item.key: _record(item) for item in traced}
 
     def _resolve_few(self, items: list[Item], before: Collection[SpecKey]) -> None:
-        from avactl.compiler.resolve import place_item, references_answered
+        from avactl.compiler.resolve import place_item, unknown_references
 
         kept = [item for item in self._kept_items() if item.key not in before]
         traced = [_traced(item) for item in items]
@@ -119,8 +119,7 @@ class Resolver:
         self.new.specs = {key: found for key, found in self.old.specs.items() if key not in before}
         names = {(kind, name) for kind, _, name in (*self.new.specs, *(item.key for item in items))}
         for item in traced:
-            answered = references_answered(item, names, frozenset(), [])
-            if item.key in self.new.specs or not answered or not place_item(item, program, []):
+            if item.key in self.new.specs or unknown_references(item, names) or not place_item(item, program, []):
                 raise IrregularError
             self.new.specs[item.key] = _record(item)
 

@@ -1,4 +1,4 @@
-"""Warnings about values that YAML reads otherwise than they look: empty ones, and numbers with leading zeros."""
+"""Values that are read otherwise than they look: empty ones, numbers with leading zeros, typographic characters."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from functools import lru_cache
 from types import NoneType
 from typing import Any
 
+from avactl.base.terminal import shorten_middle
 from avactl.diagnostics import Diagnostic
 from avactl.program.explain import introspect
 from avactl.program.program import Item
@@ -18,8 +19,18 @@ _LEADING_ZERO = re.compile(r"(?<![^\s\[{,:])[-+]?0[0-9]+(?![\w.])").search
 """A number with a leading zero at the start of a YAML scalar; not those in names and dates (`team-0004`)."""
 
 
+_DASHES, _QUOTES = "\u2010-\u2015\u2212", "\u2018-\u201f"
+_TYPOGRAPHIC = re.compile(
+    rf"(?<!\S)(?:[{_DASHES}][-{_DASHES}]?[A-Za-z0-9][\w.-]*|[{_QUOTES}][^\s{_QUOTES}]*[{_QUOTES}]?)"
+)
+"""A word as word processors and chats write an option or a quoted value: `–epochs`, `“90”`."""
+_has_typography = re.compile(f"[{_DASHES}{_QUOTES}]").search
+
+
 def likely_typos(item: Item) -> Iterator[Diagnostic]:
-    """Yield the warnings for one spec of a YAML file; in Python, None and octal numbers are written on purpose."""
+    """Yield the problems of one spec."""
+    yield from _typographic_words(item)
+    # In Python, None and octal numbers are written on purpose.
     locator = item.doc.locator
     if not isinstance(locator, YamlLocator) or "spec" not in item.doc.value:
         return
@@ -43,6 +54,51 @@ def likely_typos(item: Item) -> Iterator[Diagnostic]:
                     severity="warning",
                     hint=f"write `{value}`, or `0o{text.lstrip('0')}` for an octal number",
                 )
+
+
+def _typographic_words(item: Item) -> Iterator[Diagnostic]:
+    """Yield words of commands that the program does not take for an option or a quoted value."""
+    locator = item.doc.locator
+    if isinstance(locator, YamlLocator) and not _has_typography_in(locator):
+        return
+    for path, text in _scalar_values({"spec": item.doc.get("spec")}, (str,)):
+        if not {"command", "args"}.intersection(path[-2:]):
+            continue
+        word = next((each for each in _TYPOGRAPHIC.finditer(text) if not _in_comment(text, each.start())), None)
+        if word is None:
+            continue
+        plain = _plain_text(word[0])
+        alone = word[0] == text
+        yield Diagnostic(
+            "invalid-value",
+            f"`{shorten_middle(word[0], 60)}` has the typographic character U+{ord(_odd_character(word[0])):04X}, "
+            f"which programs take for text",
+            item.span(*path),
+            # A longer text may be meant for people.
+            severity="error" if alone else "warning",
+            hint=f"write `{shorten_middle(plain, 60)}`",
+        )
+
+
+def _odd_character(word: str) -> str:
+    return next(each for each in word if _has_typography(each))
+
+
+def _plain_text(word: str) -> str:
+    """Return a word as a shell takes it: with dashes for options, and without quotes, which YAML has."""
+    if word[0] in "\u2018\u2019\u201a\u201b\u201c\u201d\u201e\u201f":
+        return re.sub(f"[{_QUOTES}]", "", word)
+    name = word.lstrip("-\u2010\u2011\u2012\u2013\u2014\u2015\u2212")
+    return f"-{name}" if len(name) == 1 or name[0].isdigit() else f"--{name}"
+
+
+def _in_comment(text: str, position: int) -> bool:
+    return text[text.rfind("\n", 0, position) + 1 :].lstrip().startswith("#")
+
+
+@lru_cache(maxsize=8)
+def _has_typography_in(locator: YamlLocator) -> bool:
+    return _has_typography(locator.text) is not None
 
 
 @lru_cache(maxsize=8)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from difflib import get_close_matches
 
+from avactl.contracts.names import GPU_RESOURCES
 from avactl.diagnostics import Diagnostic, Note
 from avactl.program.program import Item, Program
 from avactl.program.unique_entries import check_duplicates
@@ -116,6 +118,13 @@ def _check_taints(item: Item[NodePoolSpec]) -> Iterator[Diagnostic]:
                 f"taint `{taint.key}` is managed by Kubernetes as node conditions change",
                 item.span(*path),
                 hint="choose a prefix of your own",
+            )
+        if taint.key not in GPU_RESOURCES and (near := get_close_matches(taint.key, GPU_RESOURCES, 1, 0.9)):
+            yield Diagnostic(
+                "invalid-value",
+                f"`{taint.key}` is not the taint of GPU nodes, which pods with GPUs tolerate",
+                item.span(*path),
+                hint=f"did you mean `{near[0]}`?",
             )
         before = seen.setdefault((taint.key, taint.effect), index)
         if before != index:

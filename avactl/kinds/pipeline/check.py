@@ -302,13 +302,6 @@ def _check_validation(item: Item[PipelineSpec], program: Program) -> Iterator[Di
     yield from pod_problems(item, program, spec.pod, (*path, "pod"), [spec.resources])
     role = validation_role(item)
     yield from gpu_problems(item, program, role.compute, role.path, 1)
-    if not duration_seconds(spec.timeout):
-        yield Diagnostic(
-            "invalid-value",
-            "spec.validation.timeout: the Job would fail at once",
-            item.span(*path, "timeout"),
-            hint="write `timeout: 1h`, or remove it",
-        )
 
 
 def _check_publish(item: Item[PipelineSpec], program: Program) -> Iterator[Diagnostic]:

@@ -12,7 +12,17 @@ from avactl.spec.schema.base import Env, Model, Resource
 from avactl.spec.schema.compute import DatasetMount, DatasetName, GpuLinkCompute
 from avactl.spec.schema.pod_settings import PodSettings
 from avactl.spec.schema.schedules import Cron, TimeZone
-from avactl.spec.schema.values import ClusterRef, Count, Duration, Image, Name, ObjectUrl, RelPath, value_error
+from avactl.spec.schema.values import (
+    ClusterRef,
+    Count,
+    Duration,
+    Image,
+    Name,
+    ObjectUrl,
+    PositiveDuration,
+    RelPath,
+    value_error,
+)
 
 TRIGGERS = ("schedule", "dataset", "commit", "checkpoint")
 
@@ -190,7 +200,7 @@ class Validation(Model):
     datasets: list[DatasetMount] = Field(default_factory=list, description="Datasets to mount.")
     resources: GpuLinkCompute = Field(default_factory=GpuLinkCompute, description="Resources of its pod.")
     pod: PodSettings | None = Field(None, description="Settings of the pod, with Kubernetes' key names.")
-    timeout: Duration = Field("1h", description="Time after which it has failed.")
+    timeout: PositiveDuration = Field("1h", description="Time after which it has failed.")
     metrics: Annotated[list[Metric], Field(min_length=1, max_length=32)] = Field(
         description="What a model must reach to be published."
     )
@@ -233,7 +243,7 @@ class PipelineSpec(Model):
         description="A run that is due while another is active: `forbid` skips it, `replace` stops the active one, "
         "`queue` starts it afterwards; of several that wait, the last.",
     )
-    timeout: Duration | None = Field(None, description="Longest run, from its begin to the publication.")
+    timeout: PositiveDuration | None = Field(None, description="Longest run, from its begin to the publication.")
     retries: Annotated[int, Field(ge=0, le=10)] = Field(2, description="How often a failed step is repeated.")
     suspended: bool = Field(False, description="Begin no run.")
 

@@ -11,6 +11,7 @@ from avactl.diagnostics.suggest import one_of
 from avactl.kinds.serving.llm import machines_per_replica, split_model
 from avactl.kinds.serving.parts.models import Adapter, ServedModel
 from avactl.kinds.serving.runtime import LanguageModelSupport, names_with, runtime_of, runtimes, titles_with
+from avactl.kinds.serving.server_arguments import model_size_problems, server_argument_problems
 from avactl.kinds.serving.spec import LanguageModel, ServingDeploymentSpec
 from avactl.kinds.team.buckets import bucket_problems
 from avactl.program.checks.dataset_start import start_problems
@@ -44,7 +45,7 @@ def model_problems(item: Item[ServingDeploymentSpec], program: Program) -> Itera
             yield from _check_versions(item, path, model)
         yield from _check_files(item, program, path, model)
     yield from start_problems(item, program)
-    yield from _language_model(item)
+    yield from _language_model(item, program)
     if runtime.max_gpus is not None and spec.resources.gpus > runtime.max_gpus:
         yield _unsupported_problem(
             item,
@@ -149,7 +150,7 @@ def _declared_models(spec: ServingDeploymentSpec) -> str:
     return f"{machines_per_replica(spec)} machines of a replica have {spec.resources.gpus} each"
 
 
-def _language_model(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
+def _language_model(item: Item[ServingDeploymentSpec], program: Program) -> Iterator[Diagnostic]:
     spec = item.spec
     runtime = runtime_of(spec)
     if runtime.llm is None:
@@ -162,6 +163,8 @@ def _language_model(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
                 f"remove `llm`, or choose the runtime {one_of(names)}",
             )
         return
+    yield from server_argument_problems(item, runtime.llm)
+    yield from model_size_problems(item, program)
     if spec.llm is not None:
         yield from _language_model_features(item, spec.llm, runtime.llm)
     found, gpus = split_model(spec), max(1, spec.resources.gpus) * machines_per_replica(spec)

@@ -109,6 +109,10 @@ class LanguageModelSupport:
     options: Mapping[str, str] = field(default_factory=dict)
     """Options by field of `llm`: `tensor_parallel`, `pipeline_parallel`, `max_length` and `gpu_memory` (a share from 0
     to 1). A key without an option is refused; `llm.model_options` writes them."""
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    """Other names of `options` and of `data_parallel` on the server's command line, with the name there."""
+    data_parallel: str = "--data-parallel-size"
+    """Option for the number of copies of the model in a replica, each on GPUs of its own."""
     adapters: bool = False
     """True if it serves LoRA adapters, as models of their own."""
     machines: bool = False

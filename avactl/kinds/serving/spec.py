@@ -27,6 +27,7 @@ from avactl.spec.schema.values import (
     Image,
     Percent,
     Port,
+    PositiveDuration,
     TeamRef,
     value_error,
 )
@@ -113,8 +114,8 @@ class ServerMetrics(Model):
     tokens: Annotated[int, Field(ge=1, le=10_000_000)] | None = Field(
         None, description="Tokens that each pod generates in a second."
     )
-    first_token: Duration | None = Field(None, description="Time to the first token, of 95% of the requests.")
-    per_token: Duration | None = Field(None, description="Time for each further token, of 95% of the requests.")
+    first_token: PositiveDuration | None = Field(None, description="Time to the first token, of 95% of the requests.")
+    per_token: PositiveDuration | None = Field(None, description="Time for each further token, of 95% of the requests.")
 
 
 class Replicas(Model):
@@ -154,9 +155,9 @@ class Probe(Model):
 
     path: HttpPath = Field(description="HTTP path.")
     port: Port | None = Field(None, description="Port. Default: the HTTP port.")
-    period: Duration = Field("10s", description="How often.")
-    timeout: Duration = Field("2s", description="Timeout of one request.")
-    startup: Duration = Field("10m", description="Maximum time to load the model.")
+    period: PositiveDuration = Field("10s", description="How often.")
+    timeout: PositiveDuration = Field("2s", description="Timeout of one request.")
+    startup: PositiveDuration = Field("10m", description="Maximum time to load the model.")
 
 
 class Script(Model):
@@ -188,8 +189,8 @@ class Check(Model):
     path: HttpPath | None = Field(None, description="HTTP path that returns 2xx.")
     port: Port | None = Field(None, description="Port of `path`. Default: the HTTP port.")
     script: Script | None = Field(None, description="Program that runs in the server's container.")
-    period: Duration = Field("10s", description="How often.")
-    timeout: Duration = Field("5s", description="Timeout of one check; a script that takes longer is killed.")
+    period: PositiveDuration = Field("10s", description="How often.")
+    timeout: PositiveDuration = Field("5s", description="Timeout of one check; a script that takes longer is killed.")
     failures: Annotated[int, Field(ge=1, le=10_000)] | None = Field(
         None,
         description="Failed checks in a row before the pod is restarted (startup, liveness) or gets no requests "

@@ -242,13 +242,6 @@ def _check_tensorboard(item: Item[TrainingJobSpec], program: Program) -> Iterato
 
 def _check_times(item: Item[TrainingJobSpec], program: Program) -> Iterator[Diagnostic]:
     spec = item.spec
-    if spec.timeout is not None and not duration_seconds(spec.timeout):
-        yield Diagnostic(
-            "invalid-value",
-            "spec.timeout: a job with a timeout of 0 s fails immediately",
-            item.span("spec", "timeout"),
-            hint="write the maximum run time, e.g. `12h`, or remove the key",
-        )
     for path, value in ((("timeout",), spec.timeout), (("ttl",), spec.ttl)):
         if value is not None and duration_seconds(value) > _MAX_TIMEOUT_S:
             yield Diagnostic(

@@ -33,6 +33,7 @@ from avactl.spec.schema.values import (
     Name,
     ObjectUrl,
     PodCpu,
+    PositiveDuration,
     value_error,
 )
 
@@ -137,7 +138,7 @@ class HealthCheck(Model):
     """A test of the nodes before training starts: the workers test each other by all-reduces of small groups."""
 
     size: Bytes = Field("64Mi", description="Bytes that each all-reduce sums, or that are exchanged without PyTorch.")
-    timeout: Duration = Field("2m", description="Time for one test.")
+    timeout: PositiveDuration = Field("2m", description="Time for one test.")
     wait: Duration = Field(
         "15m",
         description="How long the workers wait for one that has not started, such as a replaced one. Then they start "
@@ -179,7 +180,7 @@ class Checkpoint(Model):
         None,
         description="Size of a persistent volume mounted at /checkpoint, in bytes, instead of `path`. It holds data.",
     )
-    every: Duration = Field("30m", description="How often.")
+    every: PositiveDuration = Field("30m", description="How often.")
     keep: Count = Field(3, description="Number of checkpoints to keep.")
     deletion_policy: Literal["retain", "delete"] = Field(
         "retain", description="What happens to the volume when the job is deleted."
@@ -304,7 +305,7 @@ class TrainingJobSpec(PodUser):
     retries: Annotated[int, Field(ge=0, le=1000)] = Field(
         3, description="Restarts of failed pods before the job fails."
     )
-    timeout: Duration | None = Field(
+    timeout: PositiveDuration | None = Field(
         None,
         description="Longest run. With avactl's scheduler it counts from the start of the pods, and anew after a "
         "restart; otherwise from the creation of the job.",

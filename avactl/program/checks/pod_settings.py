@@ -256,6 +256,18 @@ def _check_nodes(
                     notes=tuple(Note(pool.span("spec", "labels", key), f"pool {pool.name}") for pool in pools[:3]),
                 )
                 return
+            # Keys without a prefix are users' own: no component of a cluster sets them.
+            if pools and "/" not in key and all(key not in pool.spec.labels for pool in pools):
+                known = {own for pool in pools for own in pool.spec.labels}
+                others = did_you_mean(key, known, "its labels") if known else "no pool has labels"
+                yield Diagnostic(
+                    "pod-never-fits",
+                    f"no pool of these pods has a label `{key}`: the pods wait until a machine has it",
+                    item.span(*path, "nodeSelector", key, key=True),
+                    severity="warning",
+                    hint=f"write it into `labels` of a NodePool; {others}",
+                )
+                return
 
 
 def _check_affinity(item: Item, settings: PodSettings, path: Path) -> Iterator[Diagnostic]:

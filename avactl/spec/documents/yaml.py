@@ -401,6 +401,7 @@ _FIND_CONFLICT = re.compile(r"^<{7} .*\n(?:.*\n)*?={7}$", re.MULTILINE).search
 _is_block_key = re.compile(r"\s*[A-Za-z][\w-]*:(\s|$)").match
 _no_space = re.compile(r"\s*(?:- )?([A-Za-z][\w-]{0,60}):[^\s/:]").match
 _two_keys = re.compile(r"\s*(?:- )?([A-Za-z][\w-]{0,60}): +([A-Za-z][\w-]{0,60}): ").match
+_without_colon = re.compile(r"(\s*)(?:- )?([A-Za-z][A-Za-z0-9]{0,60})( +[^\s#:](?:(?!: ).)*|\s*)").fullmatch
 _odd_space = re.compile("[\\u00a0\\u2000-\\u200a\\u202f\\u3000]").search
 
 
@@ -415,10 +416,14 @@ def _second_colon(lines: list[str], span: Span) -> tuple[Span, str] | None:
     if two := _two_keys(lines[span.line - 1]):
         return span, f"quote text that contains `: `; for a key, write `{two[1]}: {{{two[2]}: …}}`"
     above = next((number for number in range(span.line - 1, 0, -1) if lines[number - 1].strip()), 0)
-    glued = _no_space(lines[above - 1]) if above else None
-    if glued is None:
+    if not above:
         return None
-    return Span(span.file, above, glued.start(1) + 1), f"put a space after the colon: `{glued[1]}: …`"
+    if glued := _no_space(lines[above - 1]):
+        return Span(span.file, above, glued.start(1) + 1), f"put a space after the colon: `{glued[1]}: …`"
+    if bare := _without_colon(lines[above - 1]):
+        hint = f"put a colon after the key: `{bare[2]}: …`; or quote text that contains `: `"
+        return Span(span.file, above, bare.start(2) + 1), hint
+    return None
 
 
 def _syntax_problem(file: str, text: str, error: yaml.YAMLError) -> Diagnostic:
@@ -447,7 +452,7 @@ def _syntax_problem(file: str, text: str, error: yaml.YAMLError) -> Diagnostic:
         span = Span(file, span.line, column)
         return Diagnostic("yaml-tab", "tabs cannot indent YAML", span, hint="indent with spaces")
     hint = next((hint for start, hint in _SYNTAX_HINTS if start in problem), "compare with a spec of `avactl init DIR`")
-    if "mapping values are not allowed" in problem:
+    if "mapping values are not allowed" in problem or "could not find expected ':'" in problem:
         span, hint = _second_colon(lines, span) or (span, hint)
     elif "undefined alias" in problem and _has_anchor(lines, span):
         hint = "an anchor ends with its document: share values by `template: true` and `extends`"

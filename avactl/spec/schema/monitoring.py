@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
 from avactl.contracts.foreign_keys import key_owner
 from avactl.spec.schema.base import Model, SecretKey
-from avactl.spec.schema.values import Duration, label_key, label_value, value_error
+from avactl.spec.schema.values import Duration, PositiveDuration, label_key, label_value, value_error
 
 
 def _check_label(value: str) -> str:
@@ -51,7 +51,7 @@ class Monitoring(Model):
         max_length=16,
         description="Labels by which Prometheus and Alertmanager select these objects, such as `release: prometheus`.",
     )
-    interval: Duration = Field("30s", description="How often metrics are read.")
+    interval: PositiveDuration = Field("30s", description="How often metrics are read.")
     prometheus: PrometheusUrl | None = Field(
         None,
         description="Address of Prometheus inside of the cluster, where KEDA reads the metrics of services, and the "

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, WithJsonSchema
 
 from avactl.spec.schema.base import Model
-from avactl.spec.schema.values import Duration, value_error
+from avactl.spec.schema.values import PositiveDuration, value_error
 
 _CRON_FIELDS = {"minute": (0, 59), "hour": (0, 23), "day of month": (1, 31), "month": (1, 12), "day of week": (0, 7)}
 """Fields of a schedule and their bounds. Source: cron's crontab(5)."""
@@ -97,7 +97,7 @@ class Schedule(Model):
     concurrency_policy: Literal["Forbid", "Replace", "Allow"] = Field(
         "Forbid", description="A run that is due while one is active: skipped, in its place, or beside it."
     )
-    starting_deadline: Duration | None = Field(
+    starting_deadline: PositiveDuration | None = Field(
         None, description="How late a run may begin, if its time was missed. Default: it may always."
     )
     keep_succeeded: _Kept = Field(3, description="Number of succeeded runs to keep.")

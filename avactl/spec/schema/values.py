@@ -12,6 +12,7 @@ from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
 from typing import Annotated, Any, get_args, get_origin
+from unicodedata import combining, name, normalize
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
@@ -40,9 +41,18 @@ _IS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?").fullmatch
 NAME_PATTERN = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 
 
+# Letters of other alphabets that look like Latin ones (Unicode, confusables.txt).
+_LOOK_ALIKES = str.maketrans("авеікмнорстухѕјԁһԛԝοανικρτυχ", "abeikmhopctyxsjdhqwoavikptux")
+
+
 def _suggest_name(value: str) -> str:
+    lowered = value.lower()
+    odd = next((one for one, latin in zip(lowered, lowered.translate(_LOOK_ALIKES), strict=True) if one != latin), "")
+    value = normalize("NFKD", lowered.translate(_LOOK_ALIKES))
+    value = "".join(one for one in value if not combining(one))
     fixed = re.sub(r"[^a-z0-9-]+", "-", value.lower()).strip("-")[:63].strip("-")
-    return f"write `{fixed}`" if fixed else "use lowercase letters, digits and `-`"
+    looks = f"; `{odd}` is U+{ord(odd):04X}, {name(odd).lower()}" if odd else ""
+    return f"write `{fixed}`{looks}" if fixed else "use lowercase letters, digits and `-`"
 
 
 def _check_name(value: str) -> str:
@@ -274,10 +284,10 @@ def _check_duration(value: str) -> str:
         raise value_error(f"`{value[:24]}…` has {len(value)} characters; a duration has at most {MAX_DURATION}", hint)
     if not _IS_DURATION(value):
         hint = "write a number and a unit: d, h, m, s, ms; e.g. `1h30m`"
-        meant = f"{value}s" if value.isdigit() else plain_duration(value)
-        if meant:
-            hint = f"write `{meant}`"
-        raise value_error(f"`{value}` is not a duration", hint, "" if value.isdigit() else meant)
+        if value.isdigit():
+            raise _missing_unit(value)
+        meant = plain_duration(value)
+        raise value_error(f"`{value}` is not a duration", f"write `{meant}`" if meant else hint, meant)
     if duration_seconds(value) > _MAX_DURATION_S:
         raise value_error(f"`{value}` is longer than 68 years", "write a shorter duration, or omit the key")
     return value
@@ -285,10 +295,13 @@ def _check_duration(value: str) -> str:
 
 def _with_unit(value: Any) -> Any:
     if isinstance(value, int | float) and not isinstance(value, bool):
-        raise value_error(
-            f"`{value}` is not a duration: it has no unit", f"write `{value}s`, or another of d, h, m, s, ms"
-        )
+        raise _missing_unit(value)
     return value
+
+
+def _missing_unit(value: float | str) -> PydanticCustomError:
+    hint = f"write `{value}d`, `{value}h`, `{value}m` or `{value}s`"
+    return value_error(f"`{value}` is not a duration: it has no unit", hint)
 
 
 Duration = Annotated[
@@ -299,6 +312,16 @@ Duration = Annotated[
     Says("duration: `1h30m`"),
 ]
 """A duration: numbers with units d, h, m, s, ms."""
+
+
+def _check_positive(value: str) -> str:
+    if not duration_seconds(value):
+        raise value_error(f"`{value}` is no time at all", "write a duration above 0, or remove the key")
+    return value
+
+
+PositiveDuration = Annotated[Duration, AfterValidator(_check_positive)]
+"""A duration above 0, where 0 would mean that something fails at once, or is done without a pause."""
 
 # -- images, URLs, paths -------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from pydantic.config import JsonDict
 
 from avactl.spec.schema.base import Env, Model
 from avactl.spec.schema.values import Bytes as Memory
-from avactl.spec.schema.values import Duration, Image, Name, PodCpu, value_error
+from avactl.spec.schema.values import Duration, Image, Name, PodCpu, PositiveDuration, value_error
 
 PODS = "{{pods}}"
 """Placeholder of a query: regular expression of the names of one version's pods."""
@@ -71,7 +71,7 @@ class ValidationJob(Model):
     command: list[str] = Field(default_factory=list, description="Command. Default: the image's.")
     args: list[str] = Field(default_factory=list, description="Arguments.")
     env: Env = Field(default_factory=dict)
-    timeout: Duration = Field("10m", description="Time after which it has failed.")
+    timeout: PositiveDuration = Field("10m", description="Time after which it has failed.")
     cpu: PodCpu = Field("1", description="CPU cores.")
     memory: Memory = Field("1Gi", description="Memory, in bytes.")
 
@@ -81,7 +81,7 @@ class Analysis(Model):
 
     model_config = ConfigDict(json_schema_extra=_any_of("errorRate", "latency", "query", "job"))
 
-    interval: Duration = Field("1m", description="Time between two measurements, and the range of each.")
+    interval: PositiveDuration = Field("1m", description="Time between two measurements, and the range of each.")
     error_rate: Annotated[float, Field(ge=0, le=100)] | None = Field(
         None, description="Most failed requests, in percentage points above the stable version's."
     )

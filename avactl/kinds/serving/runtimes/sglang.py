@@ -109,6 +109,11 @@ RUNTIME = ServingRuntime(
     batching=BatchingSupport(fields=("max_size",), why="SGLang adds each request to the running batch at once"),
     llm=LanguageModelSupport(
         options=OPTIONS,
+        aliases={
+            **dict.fromkeys(("--tp", "--tp-size"), "--tensor-parallel-size"),
+            **dict.fromkeys(("--pp", "--pp-size"), "--pipeline-parallel-size"),
+            **dict.fromkeys(("--dp", "--dp-size"), "--data-parallel-size"),
+        },
         adapters=True,
         machines=True,
         even_stages=True,

@@ -114,6 +114,11 @@ RUNTIME = ServingRuntime(
     batching=BatchingSupport(fields=("max_size",), why="vLLM adds each request to the running batch at once"),
     llm=LanguageModelSupport(
         options=OPTIONS,
+        aliases={
+            "-tp": "--tensor-parallel-size",
+            "-pp": "--pipeline-parallel-size",
+            "-dp": "--data-parallel-size",
+        },
         adapters=True,
         machines=True,
         disaggregation=Disaggregation(
