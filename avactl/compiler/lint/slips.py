@@ -10,6 +10,7 @@ from typing import Any
 
 from avactl.base.terminal import shorten_middle
 from avactl.diagnostics import Diagnostic
+from avactl.diagnostics.redaction import redact_text
 from avactl.program.explain import introspect
 from avactl.program.program import Item
 from avactl.spec.documents.document import Path
@@ -71,12 +72,12 @@ def _typographic_words(item: Item) -> Iterator[Diagnostic]:
         alone = word[0] == text
         yield Diagnostic(
             "invalid-value",
-            f"`{shorten_middle(word[0], 60)}` has the typographic character U+{ord(_odd_character(word[0])):04X}, "
+            f"`{shorten_middle(redact_text(word[0]), 60)}` has the typographic character U+{ord(_odd_character(word[0])):04X}, "
             f"which programs take for text",
             item.span(*path),
             # A longer text may be meant for people.
             severity="error" if alone else "warning",
-            hint=f"write `{shorten_middle(plain, 60)}`",
+            hint=f"write `{shorten_middle(redact_text(plain), 60)}`",
         )
 
 
