@@ -12,26 +12,41 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pulumi import automation
 
 from avactl.apply.pulumi.engine import EngineOptions, Session, StackName
+from avactl.apply.pulumi.stack import run as run_program
 from avactl.compiler import Compilation, compile_tree
 from avactl.spec.repository.tree import DirTree
+from tests.cluster_fixtures import building
 from tests.pulumi.repository import files
 from tools.controlplane import ControlPlane, KubeClient
+from tools.pulumi import find_engine
 
-TOOLS = ("pulumi", "pulumi-resource-kubernetes")
-
-
-@pytest.fixture(scope="session")
-def engine_tools() -> None:
-    """Skip where the engine or its Kubernetes plugin is not on PATH."""
-    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
-    if missing:
-        pytest.skip(f"not on PATH: {', '.join(missing)}")
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="session")
-def engine_plane(engine_tools: None, control_plane_binaries: None) -> Iterator[ControlPlane]:
+def engine_path(request: pytest.FixtureRequest) -> str:
+    """A PATH that begins with the engine. Where it cannot be built: skip, in CI fail."""
+    with building(request):
+        return find_engine()
+
+
+@pytest.fixture(scope="session")
+def engine_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home of the engine without plugins, credentials and settings of this machine's user."""
+    return tmp_path_factory.mktemp("pulumi-home")
+
+
+def require_python_host() -> None:
+    """Skip where Pulumi's host of Python programs is not on PATH: it is part of no Go module."""
+    if shutil.which("pulumi-language-python") is None:
+        pytest.skip("not on PATH: pulumi-language-python")
+
+
+@pytest.fixture(scope="session")
+def engine_plane(engine_path: str, control_plane_binaries: None) -> Iterator[ControlPlane]:
     """A plane of these tests' own, because stacks hold objects that have no namespace."""
     with ControlPlane(controller_manager=True) as plane:
         yield plane
@@ -45,18 +60,19 @@ def engine_kube(engine_plane: ControlPlane) -> Iterator[KubeClient]:
 
 
 @pytest.fixture
-def backend(engine_tools: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def backend(engine_path: str, engine_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty store of states: a lock that a killed run left behind concerns no other test."""
     store = tmp_path / "state"
     store.mkdir()
     for name in [name for name in os.environ if name.startswith("PULUMI_")]:
         monkeypatch.delenv(name)
+    monkeypatch.setenv("PULUMI_HOME", str(engine_home))
     monkeypatch.setenv("PULUMI_BACKEND_URL", store.as_uri())
     monkeypatch.setenv("PULUMI_CONFIG_PASSPHRASE", "test")
     monkeypatch.setenv("PULUMI_SKIP_UPDATE_CHECK", "true")
     monkeypatch.setenv("PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION", "true")
     # The engine starts `python`, which must be this one.
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{engine_path}")
     return store
 
 
@@ -84,6 +100,22 @@ class Repository:
     def session(self) -> Session:
         """The team's stack."""
         return Session(self.compile(), StackName("main", self.team), EngineOptions(self.root, self.plane.kubeconfig))
+
+    def project(self) -> Path:
+        """The project of `pulumi` by hand, as `avactl init` writes it; made by the first call."""
+        directory = self.root / "stacks"
+        if not directory.exists():
+            shutil.copytree(ROOT / "stacks", directory)
+        return directory
+
+    def program(self) -> automation.Stack:
+        """The team's stack with the project's program, run in this process: as `pulumi` by hand, without a host."""
+        settings = automation.LocalWorkspaceOptions(work_dir=str(self.project()))
+        stack = automation.create_or_select_stack(f"main.{self.team}", "avactl", run_program, opts=settings)
+        # The program runs in the directory and with the variables of the tests.
+        config = {"path": self.root, "kubeconfig": self.plane.kubeconfig}
+        stack.set_all_config({key: automation.ConfigValue(str(value)) for key, value in config.items()})
+        return stack
 
     def live(self, kind: str, name: str) -> dict[str, Any] | None:
         """An object of the team's namespace as it is in the cluster."""
