@@ -266,7 +266,8 @@ def test_a_cluster_that_does_not_answer_is_one_clear_word(repository: Repository
     )
     assert code == 3
     assert "Traceback" not in text
-    assert "unreachable" in text
+    assert "https://127.0.0.1:1" in text
+    assert "is it running?" in text
 
 
 def test_up_asks_first_and_no_means_no(repository: Repository) -> None:
