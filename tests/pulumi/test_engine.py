@@ -312,13 +312,13 @@ def test_two_clusters_want_to_be_told_apart(repository: Repository, monkeypatch:
     code, text = run("preview", str(repository.root), "--stack", "east")
     assert code == 2
     assert "--context east=NAME" in text
-    code, text = run("preview", str(repository.root), "--stack", "east", "--context", "east=avactl")
+    code, text = run("preview", str(repository.root), "--stack", "east", "--adopt", "--context", "east=avactl")
     assert (code, "+ Cluster east" in text) == (0, True), text
     code, text = run("preview", str(repository.root), "--context", "avactl")
     assert (code, "name the cluster" in text) == (2, True)
     # The settings of the stack's project say it too.
     (repository.project() / "Pulumi.east.yaml").write_text("config: {avactl:context: avactl}\n")
-    code, text = run("preview", str(repository.root), "--stack", "east")
+    code, text = run("preview", str(repository.root), "--stack", "east", "--adopt")
     assert (code, "+ Cluster east" in text) == (0, True), text
 
 
