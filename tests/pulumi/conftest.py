@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -99,7 +100,7 @@ class Repository:
 
     def session(self) -> Session:
         """The team's stack."""
-        return Session(self.compile(), StackName("main", self.team), EngineOptions(self.root, self.plane.kubeconfig))
+        return Session(self.compile(), StackName("main", self.team), EngineOptions(self.root))
 
     def project(self) -> Path:
         """The project of `pulumi` by hand, as `avactl init` writes it; made by the first call."""
@@ -113,8 +114,7 @@ class Repository:
         settings = automation.LocalWorkspaceOptions(work_dir=str(self.project()))
         stack = automation.create_or_select_stack(f"main.{self.team}", "avactl", run_program, opts=settings)
         # The program runs in the directory and with the variables of the tests.
-        config = {"path": self.root, "kubeconfig": self.plane.kubeconfig}
-        stack.set_all_config({key: automation.ConfigValue(str(value)) for key, value in config.items()})
+        stack.set_config("path", automation.ConfigValue(str(self.root)))
         return stack
 
     def live(self, kind: str, name: str) -> dict[str, Any] | None:
@@ -123,20 +123,18 @@ class Repository:
         return self.kube.find(manifest.body["apiVersion"], kind, name, self.team)
 
     def versions(self) -> dict[str, str]:
-        """The resourceVersion of every object of the team's stack; "" of one that is not there."""
+        """Every object of the team's stack without what controllers report of it; "" of one that does not exist."""
         found = {}
         for manifest in self.compile().manifests:
             if manifest.item.team:
-                there = self.kube.find(manifest.body["apiVersion"], manifest.kind, manifest.name, manifest.namespace)
-                found[f"{manifest.kind} {manifest.name}"] = there["metadata"]["resourceVersion"] if there else ""
+                live = self.kube.find(manifest.body["apiVersion"], manifest.kind, manifest.name, manifest.namespace)
+                found[f"{manifest.kind} {manifest.name}"] = _written(live) if live else ""
         return found
 
     def pulumi(self, directory: Path, *arguments: str) -> str:
         """Run the engine by hand; what it prints. Raises CalledProcessError."""
-        environment = {**os.environ, "KUBECONFIG": str(self.plane.kubeconfig)}
         done = subprocess.run(
             ["pulumi", "--non-interactive", "--cwd", str(directory), *arguments],
-            env=environment,
             check=True,
             text=True,
             stdout=subprocess.PIPE,
@@ -145,9 +143,23 @@ class Repository:
         return done.stdout
 
 
+def _written(live: dict[str, Any]) -> str:
+    """Return an object with the times of its writes, as text, without its status: that is written at any time."""
+    metadata = {key: value for key, value in live["metadata"].items() if key != "resourceVersion"}
+    metadata["managedFields"] = [entry for entry in metadata["managedFields"] if entry.get("subresource") != "status"]
+    return json.dumps({**live, "metadata": metadata, "status": None}, sort_keys=True)
+
+
 @pytest.fixture
-def repository(backend: Path, tmp_path: Path, engine_plane: ControlPlane, engine_kube: KubeClient) -> Repository:
-    """A fresh repository whose team's namespace is there already."""
+def repository(
+    backend: Path,
+    tmp_path: Path,
+    engine_plane: ControlPlane,
+    engine_kube: KubeClient,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Repository:
+    """A fresh repository whose team's namespace is there already, on the plane of KUBECONFIG."""
+    monkeypatch.setenv("KUBECONFIG", str(engine_plane.kubeconfig))
     team = f"team-{uuid.uuid4().hex[:8]}"
     for name in (team, "avactl-system"):
         if engine_kube.find("v1", "Namespace", name) is None:

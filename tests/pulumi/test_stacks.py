@@ -34,7 +34,8 @@ def stacks(*arguments: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("cluster", ["serve", pytest.param("train", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("cluster", ["serve", "train"])
 def test_a_change_to_one_team_is_that_teams_stack_and_no_other(cluster: str, backend: Path, tmp_path: Path) -> None:
     """examples/ava by stack: all of it once, then one team's change by the stacks that it touches."""
     git = GitRepository(tmp_path / "ava")
@@ -67,6 +68,7 @@ def test_a_change_to_one_team_is_that_teams_stack_and_no_other(cluster: str, bac
         assert (code, text.count("  no changes: ")) == (0, len(everything)), text
 
 
+@pytest.mark.slow
 def test_the_pipelines_own_steps(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
     """Apply and drift, as the workflow that `avactl init` writes has them."""
     workflow = yaml.safe_load(template_files()[".github/workflows/avactl-stack.yml"])
@@ -98,6 +100,7 @@ def test_the_pipelines_own_steps(repository: Repository, monkeypatch: pytest.Mon
     assert step("Drift")[0] == 0
 
 
+@pytest.mark.slow
 def test_a_fast_run_makes_the_same_and_only_of_a_new_stack(repository: Repository) -> None:
     where = [
         str(repository.root),
@@ -115,6 +118,7 @@ def test_a_fast_run_makes_the_same_and_only_of_a_new_stack(repository: Repositor
     assert (code, "the state is written at the end" in text) == (0, False), text
 
 
+@pytest.mark.slow
 def test_a_fast_run_that_was_killed_is_taken_up_again(repository: Repository) -> None:
     """What it made is there, the state does not know of it; `--adopt` finishes, and nothing is made twice."""
     where = [
@@ -149,6 +153,7 @@ def _unlock(repository: Repository) -> None:
     shutil.rmtree(project)
 
 
+@pytest.mark.slow
 def test_the_operators_stacks_let_go_of_data_and_take_it_back(repository: Repository) -> None:
     """The operator runs the program alone: nobody leaves protected objects out for it."""
     platform = (repository.root / "platform.yaml").read_text()
