@@ -11,7 +11,7 @@ WORKERS := -n $(JOBS) --dist loadgroup --no-loadscope-reorder
 # Runs a command, and writes the row of a target in docs/measured.md.
 MEASURED := $(BIN)/python -m tools.measured
 
-.PHONY: check demo dist docs test test-frameworks lint unit e2e e2e-kubernetes soak bench schemas controlplane engine alluxio clean
+.PHONY: check demo dist docs test test-frameworks lint unit e2e e2e-kubernetes soak bench schemas controlplane alluxio clean
 
 $(STAMP): pyproject.toml requirements.lock
 	@echo "setting up $(VENV) …"
@@ -42,15 +42,12 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-unit: $(STAMP) controlplane engine alluxio
+unit: $(STAMP) controlplane alluxio
 	@pods=$$($(BIN)/python -m tools.realnode --permitted) && set -x && $(BIN)/python -m pytest $(WORKERS) \
 		-m "not slow and not frameworks and (not e2e$${pods:+ or short})"
 
 controlplane: $(STAMP)  ## build the Kubernetes control plane of the tests, once
 	@$(BIN)/python -m tools.controlplane build --optional
-
-engine: $(STAMP)  ## build the Pulumi engine of the tests, once
-	@$(BIN)/python -m tools.pulumi --optional > /dev/null
 
 alluxio: $(STAMP)  ## fetch the Alluxio of the tests, once
 	@$(BIN)/python -m tools.alluxio build --optional > /dev/null
@@ -65,7 +62,7 @@ e2e: $(STAMP)  ## tests with real pods, as root
 e2e-kubernetes: $(STAMP)  ## Kubernetes' own tests of scheduling and DRA on real nodes, as root
 	$(BIN)/python -m benchmarks.kubernetes_e2e
 
-soak: $(STAMP) controlplane engine alluxio  ## the long forms of the tests
+soak: $(STAMP) controlplane alluxio  ## the long forms of the tests
 	HYPOTHESIS_PROFILE=soak $(MEASURED) soak $(BIN)/python -m pytest $(WORKERS) -m "not e2e and not frameworks"
 
 bench: $(STAMP)  ## every figure, peers beside it

@@ -21,7 +21,7 @@ from avactl.compiler import Compilation, compile_tree
 from avactl.spec.repository.tree import DirTree
 from tests.cluster_fixtures import building
 from tests.pulumi.repository import files
-from tools.controlplane import ControlPlane, KubeClient
+from tools.controlplane import BuildError, ControlPlane, KubeClient, UnavailableError
 from tools.pulumi import find_engine
 
 ROOT = Path(__file__).parents[2]
@@ -30,8 +30,11 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="session")
 def engine_path(request: pytest.FixtureRequest) -> str:
     """A PATH that begins with the engine. Where it cannot be built: skip, in CI fail."""
-    with building(request):
-        return find_engine()
+    try:
+        with building(request):
+            return find_engine()
+    except BuildError as error:
+        raise UnavailableError(f"Pulumi engine unavailable: {error}") from error
 
 
 @pytest.fixture(scope="session")

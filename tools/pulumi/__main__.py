@@ -2,6 +2,7 @@
 
 import argparse
 import shlex
+import signal
 import sys
 
 from tools.controlplane import BuildError, UnavailableError, is_required
@@ -13,6 +14,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.pulumi", description=__doc__)
     parser.add_argument("--optional", action="store_true", help="outside of CI, succeed where Go is not there")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # both unwind the stack, so that the compilers are ended
     try:
         print(f"export PATH={shlex.quote(find_engine())}")
     except (UnavailableError, BuildError) as error:
@@ -21,6 +23,8 @@ def main() -> int:
             return 0
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
     return 0
 
 
