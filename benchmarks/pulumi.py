@@ -1,30 +1,32 @@
-"""`avactl up` of a fresh stack of 1,000 resources, with the real engine on the test control plane.
+"""`avactl up` of a stack of 1,000 objects beside `kubectl apply --server-side` of the same, with the real engine.
 
-    python -m benchmarks.pulumi [--resources 1000]
-
-The engine's defaults write the stack's whole state after every step; `--fast` writes it once, at the end. Both runs
-start with an empty cluster and an empty state store. Needs `pulumi` and its Kubernetes plugin on PATH.
+Each contestant has an API server of its own that has only the team's namespace, and applies twice; nothing has changed
+for the second time. Figures are of whole processes. By default, the engine writes the stack's whole state after every
+step; with `--fast`, once at the end of the first run.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import shutil
+import sys
 import tempfile
-import time
+from collections.abc import Sequence
 from pathlib import Path
 
+import yaml
 from rich.table import Table
 
-from avactl.apply.pulumi.engine import EngineOptions, Session, StackName
-from avactl.compiler import Compilation, compile_tree
-from avactl.spec.repository.tree import MemoryTree
+from avactl.compiler import compile_tree
+from avactl.program.manifest import Manifest
+from avactl.spec.repository.tree import DirTree
 from benchmarks.measure import Bar, bar, console
-from tools.controlplane import ControlPlane, KubeClient
+from benchmarks.reconcile import timed
+from tools.controlplane import ControlPlane, UnavailableError, build_binaries
+from tools.pulumi import find_engine
 
-MOST_SECONDS = 30.0
-"""For 1,000 resources on four cores."""
+FIRST_SECONDS, SECOND_SECONDS = 30.0, 10.0
+"""At most, for 1,000 objects on four cores."""
 _SPECS = """apiVersion: avactl.dev/v1
 kind: Cluster
 metadata: {name: main}
@@ -52,65 +54,83 @@ spec:
   image: registry.example.com/train:1
   command: [python, train.py]
   workers: {{replicas: 2, gpus: 1, cpu: 4, memory: 8Gi}}
+  suspended: true
 """
+"""Suspended, so that applying is measured, not the controllers."""
 
 
-def compiled(resources: int) -> Compilation:
-    """Compile a team with at least `resources` objects."""
-    count = resources
+def write_specs(directory: Path, objects: int) -> list[Manifest]:
+    """Write a repository whose team has at least this number of objects; return them."""
+    (directory / "platform.yaml").write_text(_SPECS)
+    count = objects
     while True:
-        jobs = "---\n".join(_JOB.format(number=number) for number in range(count))
-        compilation = compile_tree(MemoryTree({"platform.yaml": _SPECS, "jobs.yaml": jobs}))
+        (directory / "jobs.yaml").write_text("---\n".join(_JOB.format(number=number) for number in range(count)))
+        compilation = compile_tree(DirTree(directory))
         if not compilation.ok:
             raise SystemExit("\n".join(d.message for d in compilation.diagnostics))
-        found = sum(1 for manifest in compilation.manifests if manifest.item.team)
-        if found - resources < 10:
-            return compilation
-        count = -(-count * resources // found)
+        manifests = [manifest for manifest in compilation.manifests if manifest.item.team]
+        if len(manifests) - objects < 10:
+            return manifests
+        count = -(-count * objects // len(manifests))
 
 
-def measure(compilation: Compilation, *, fast: bool) -> tuple[int, float]:
-    """Return resources and seconds of one `up` on an empty cluster, without the platform's stack."""
+def apply_twice(command: Sequence[str], manifests: Sequence[Manifest]) -> list[tuple[float, float]]:
+    """Return wall and CPU seconds of both runs of a command, on a new API server, in an empty state store."""
     with (
-        tempfile.TemporaryDirectory(prefix="avactl-bench-") as place,
+        tempfile.TemporaryDirectory(prefix="avactl-bench-") as store,
         ControlPlane(controller_manager=True) as plane,
         plane.client() as kube,
     ):
-        os.environ["PULUMI_BACKEND_URL"] = Path(place).as_uri()
-        options = EngineOptions(Path(place), plane.kubeconfig, {"main": "avactl"}, fast=fast)
-        _namespaces(compilation, kube)
-        session = Session(compilation, StackName("main", "vision"), options)
-        began = time.perf_counter()
-        report = session.up()
-        return report.counts["new"], time.perf_counter() - began
-
-
-def _namespaces(compilation: Compilation, kube: KubeClient) -> None:
-    for manifest in compilation.manifests:
-        if manifest.kind == "Namespace":
-            kube.create(manifest.body)
+        os.environ |= {
+            "PULUMI_BACKEND_URL": Path(store).as_uri(),
+            "PULUMI_HOME": store,
+            "KUBECONFIG": str(plane.kubeconfig),
+        }
+        for name in sorted({manifest.namespace for manifest in manifests if manifest.namespace}):
+            if kube.find("v1", "Namespace", name) is None:
+                kube.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        return [timed(command), timed(command)]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--resources", type=int, default=1000)
-    resources = parser.parse_args().resources
-    missing = [tool for tool in ("pulumi", "pulumi-resource-kubernetes") if shutil.which(tool) is None]
-    if missing:
-        console.print(f"skipped: not on PATH: {', '.join(missing)}")
+    parser.add_argument("--objects", type=int, default=1000)
+    objects = parser.parse_args().objects
+    try:
+        kubectl = str(build_binaries(["kubectl"])["kubectl"])
+        path = find_engine()
+    except UnavailableError as reason:
+        console.print(f"skipped: {reason}")
         return
-    os.environ |= {"PULUMI_CONFIG_PASSPHRASE": "bench", "PULUMI_SKIP_UPDATE_CHECK": "true"}
-    compilation = compiled(resources)
-    count, fast = measure(compilation, fast=True)
-    _, safe = measure(compilation, fast=False)
-    load = os.getloadavg()[0]
-    table = Table(
-        "state is written", "seconds", "resources/s", title=f"A fresh stack of {count} resources, load {load:.1f}"
-    )
-    for name, seconds in (("after every step", safe), ("once: --fast", fast)):
-        table.add_row(name, f"{seconds:.1f}", f"{count / seconds:.0f}")
+    os.environ |= {"PATH": path, "PULUMI_CONFIG_PASSPHRASE": "bench", "PULUMI_SKIP_UPDATE_CHECK": "true"}
+    with tempfile.TemporaryDirectory(prefix="avactl-bench-") as place:
+        specs, rendered = Path(place, "specs"), Path(place, "objects.yaml")
+        specs.mkdir()
+        manifests = write_specs(specs, objects)
+        rendered.write_text(yaml.dump_all([m.body for m in manifests], Dumper=yaml.CSafeDumper))
+        up = [sys.executable, "-m", "avactl.cli.main", "up", "--yes", "--stack", "main.vision", str(specs)]
+        commands = {
+            "kubectl apply --server-side": [kubectl, "apply", "--server-side", "--filename", str(rendered)],
+            "avactl up": up,
+            "avactl up --fast": [*up, "--fast"],
+        }
+        load = os.getloadavg()[0]
+        runs = {name: apply_twice(command, manifests) for name, command in commands.items()}
+    title = f"{len(manifests)} objects, load {load:.1f} before and {os.getloadavg()[0]:.1f} after"
+    table = Table("", "first, s", "CPU s", "× kubectl", "second, s", "CPU s", "× kubectl", title=title)
+    peer = runs["kubectl apply --server-side"]
+    for name, each in runs.items():
+        cells = [
+            (f"{wall:.1f}", f"{cpu:.1f}", f"{wall / other:.2f}")
+            for (wall, cpu), (other, _) in zip(each, peer, strict=True)
+        ]
+        table.add_row(name, *(cell for row in cells for cell in row))
     console.print(table)
-    bar(Bar("pulumi-fresh-stack", fast * 1000 / count, MOST_SECONDS, " s", 1))
+    scale = 1000 / len(manifests)
+    (first, _), (second, _) = runs["avactl up"]
+    bar(Bar("pulumi-first-up", first * scale, FIRST_SECONDS, " s", 1))
+    bar(Bar("pulumi-fast-first-up", runs["avactl up --fast"][0][0] * scale, FIRST_SECONDS, " s", 1))
+    bar(Bar("pulumi-second-up", second * scale, SECOND_SECONDS, " s", 1))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,14 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-pytest_plugins = ["tests.cluster_fixtures", "tests.alluxio_fixtures", "tests.cli.running", "tests.cpu", "tests.skips"]
+pytest_plugins = [
+    "tests.cluster_fixtures",
+    "tests.alluxio_fixtures",
+    "tests.build_ahead",
+    "tests.cli.running",
+    "tests.cpu",
+    "tests.skips",
+]
 
 os.environ["AVACTL_DEBUG"] = "1"  # a defect shows its traceback
 os.environ["AVACTL_SOURCE"] = "work-tree"  # in pipelines too: tests write files that they do not commit
@@ -35,6 +42,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 LONG_GROUPS = ("scheduler", "serving", "cache", "delivery", "reconcile", "alluxio", "jobs", "tests.kinds.test_tenancy")
 """Groups that take minutes, the longest first."""
+BUILDERS = {"engine": "tools.pulumi"}
+"""Groups whose tests need a long build, and the program that makes it: tests/build_ahead.py starts it."""
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups
@@ -60,8 +69,10 @@ def _shared_fixture(item: pytest.Item) -> str:
 
 
 def _turn(item: pytest.Item) -> int:
-    """Return when a test runs: groups by their length, then other groups, then single tests."""
+    """Return when a test runs: groups by their length, others, those that wait for a build, then single tests."""
     if not (mark := item.get_closest_marker("xdist_group")):
+        return len(LONG_GROUPS) + 2
+    if mark.args[0] in BUILDERS:
         return len(LONG_GROUPS) + 1
     return LONG_GROUPS.index(mark.args[0]) if mark.args[0] in LONG_GROUPS else len(LONG_GROUPS)
 

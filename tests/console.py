@@ -17,12 +17,13 @@ def commands(text: str) -> list[list[str]]:
     return [re.findall(r"^\$ (.*)$", block, re.MULTILINE) for block in _BLOCK.findall(text)]
 
 
-def run(text: str, cwd: Path, environment: Mapping[str, str], first: int = 0) -> str:
-    """Run the console blocks from the `first` on in one bash; return the text with what they printed.
+def run(text: str, cwd: Path, environment: Mapping[str, str], first: int | None = None, end: int | None = None) -> str:
+    """Run the console blocks `[first:end]` in one bash; return the text with what they printed.
 
     Variables, directories and files of a block remain for the next, as for a reader who types them.
     """
-    blocks = commands(text)[first:]
+    numbers = range(len(commands(text)))[first:end]
+    blocks = commands(text)[first:end]
     script = "exec 2>&1\n" + "".join(f"{line}\nprintf '{_END}'\n" for block in blocks for line in block)
     git = {"GIT_AUTHOR_NAME": "t", "GIT_AUTHOR_EMAIL": "t@example.com", "GIT_COMMITTER_NAME": "t"}
     settings = {**os.environ, **git, "GIT_COMMITTER_EMAIL": "t@example.com", "COLUMNS": "120", **environment}
@@ -35,4 +36,4 @@ def run(text: str, cwd: Path, environment: Mapping[str, str], first: int = 0) ->
     said = iter(printed)
     shown = iter(["".join(f"$ {line}\n{next(said)}" for line in block) for block in blocks])
     seen = iter(range(len(commands(text))))
-    return _BLOCK.sub(lambda found: found[0] if next(seen) < first else f"```console\n{next(shown)}```", text)
+    return _BLOCK.sub(lambda found: found[0] if next(seen) not in numbers else f"```console\n{next(shown)}```", text)

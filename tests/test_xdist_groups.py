@@ -59,6 +59,9 @@ def test_long_groups_begin_and_single_tests_end(pytester: pytest.Pytester, monke
 
     def test_single(): pass
 
+    @pytest.mark.xdist_group("engine")
+    def test_with_a_long_build(): pass
+
     @pytest.mark.xdist_group("small")
     def test_small(): pass
 
@@ -68,4 +71,5 @@ def test_long_groups_begin_and_single_tests_end(pytester: pytest.Pytester, monke
     )
     lines = pytester.runpytest_subprocess("--collect-only", "-q", "-n", "0").outlines
     names = [line.partition("::")[2].partition("@")[0] for line in lines if "::" in line]
-    assert names == ["test_long", "test_of_package", "test_small", "test_single", "test_single"]
+    groups = ["test_long", "test_of_package", "test_small", "test_with_a_long_build"]
+    assert names == [*groups, "test_single", "test_single"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tools.controlplane import BuildError, UnavailableError, build_binaries
-from tools.controlplane.build import Module
+from tools.controlplane.build import EmbeddedFiles, Module
 from tools.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -64,6 +64,23 @@ def test_changed_pin_is_another_binary(module: Module) -> None:
     (module.folder / "go.mod").write_text("module example.com/hello\n\ngo 1.21\n")
     assert build_binaries(["hello"], [module])["hello"] != before
     assert build_binaries(["hello"], [module._replace(ldflags="-w")])["hello"] != before
+
+
+def test_embeds_files_of_a_dependency(module: Module) -> None:
+    dependency = module.folder.with_name("dependency")
+    (dependency / "data").mkdir(parents=True)
+    (dependency / "go.mod").write_text("module example.com/dependency\n\ngo 1.20\n")
+    (dependency / "data" / "text.json").write_text("from the dependency")
+    with (module.folder / "go.mod").open("a") as pins:
+        pins.write("\nrequire example.com/dependency v1.0.0\n\nreplace example.com/dependency => ../dependency\n")
+    source = (
+        'package main\n\nimport _ "embed"\n\n//go:embed text.json\nvar text string\n\nfunc main() { print(text) }\n'
+    )
+    (module.folder / "main.go").write_text(source)
+    embeds = EmbeddedFiles("example.com/dependency", "data", ("text.json",))
+    path = build_binaries(["hello"], [module._replace(embeds=embeds)])["hello"]
+    assert subprocess.run([path], capture_output=True, check=True).stderr == b"from the dependency"
+    assert sorted(file.name for file in module.folder.iterdir()) == ["go.mod", "go.sum", "main.go"]
 
 
 def test_failed_build_shows_the_compiler(module: Module, tmp_path: Path) -> None:

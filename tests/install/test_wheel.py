@@ -94,7 +94,7 @@ def test_the_readme_runs_from_the_wheel(dist: Path, tmp_path: Path, golden: Call
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         "GIT_CONFIG_GLOBAL": os.devnull,
     }
-    golden(readme, console.run(readme.read_text(), work, environment))
+    golden(readme, console.run(readme.read_text(), work, environment, end=-1))
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
     def program(*words: str) -> subprocess.CompletedProcess[str]:

@@ -65,6 +65,19 @@ def test_a_change_reads_as_the_spec_does() -> None:
     assert report_summary(found) == "2 objects: 1 new, 1 replaced; 1 unchanged"
 
 
+def test_digests_are_shown_only_where_nothing_else_has_changed() -> None:
+    def job(run: str, completions: int) -> dict[str, Any]:
+        return {"metadata": {"annotations": {"avactl.dev/run": run}}, "spec": {"completions": completions}}
+
+    digest = 'metadata.annotations["avactl.dev/run"]'
+    found = report(
+        event("update", old=job("9bc2c9d2e7", 4), new=job("990e2e7423", 6), diff=[digest, "spec.completions"])
+    )
+    assert report_lines(found)[1:] == ["    ~ Job vision/resnet-worker  spec.completions 4 → 6"]
+    found = report(event("update", old=job("9bc2c9d2e7", 4), new=job("990e2e7423", 4), diff=[digest]))
+    assert report_lines(found)[1:] == [f"    ~ Job vision/resnet-worker  {digest} 9bc2c9d2e7 → 990e2e7423"]
+
+
 def test_many_fields_are_counted_and_credentials_are_not_shown() -> None:
     token = "ghp_" + "a1B2" * 9
     old = {"data": {f"key.{index}": "a" for index in range(9)} | {"a/b": "x"}}

@@ -34,7 +34,8 @@ def stacks(*arguments: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("cluster", ["serve", pytest.param("train", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("cluster", ["serve", "train"])
 def test_a_change_to_one_team_is_that_teams_stack_and_no_other(cluster: str, backend: Path, tmp_path: Path) -> None:
     """examples/ava by stack: all of it once, then one team's change by the stacks that it touches."""
     git = GitRepository(tmp_path / "ava")
@@ -59,14 +60,15 @@ def test_a_change_to_one_team_is_that_teams_stack_and_no_other(cluster: str, bac
         assert touched == [f"{cluster}.vision"]
         code, text = run("preview", "--exit-code", *where, *asked)
         assert code == 4
-        changed = [part.split("\n", 1)[0] for part in text.split("stack ")[1:] if "nothing to change" not in part]
+        changed = [part.partition(" ")[0] for part in text.split("stack ")[1:] if "  no changes: " not in part]
         assert changed == touched
         code, text = run("up", "--yes", *where, "--stack", *touched)
         assert code == 0, text
         code, text = run("preview", "--refresh", "--exit-code", *where, *asked)
-        assert (code, text.count("nothing to change")) == (0, len(everything)), text
+        assert (code, text.count("  no changes: ")) == (0, len(everything)), text
 
 
+@pytest.mark.slow
 def test_the_pipelines_own_steps(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
     """Apply and drift, as the workflow that `avactl init` writes has them."""
     workflow = yaml.safe_load(template_files()[".github/workflows/avactl-stack.yml"])
@@ -98,6 +100,7 @@ def test_the_pipelines_own_steps(repository: Repository, monkeypatch: pytest.Mon
     assert step("Drift")[0] == 0
 
 
+@pytest.mark.slow
 def test_a_fast_run_makes_the_same_and_only_of_a_new_stack(repository: Repository) -> None:
     where = [
         str(repository.root),
@@ -115,6 +118,7 @@ def test_a_fast_run_makes_the_same_and_only_of_a_new_stack(repository: Repositor
     assert (code, "the state is written at the end" in text) == (0, False), text
 
 
+@pytest.mark.slow
 def test_a_fast_run_that_was_killed_is_taken_up_again(repository: Repository) -> None:
     """What it made is there, the state does not know of it; `--adopt` finishes, and nothing is made twice."""
     where = [
@@ -144,12 +148,12 @@ def test_a_fast_run_that_was_killed_is_taken_up_again(repository: Repository) ->
 
 def _unlock(repository: Repository) -> None:
     """What `pulumi cancel` does, which wants the project's directory."""
-    project = repository.root / "stacks"
-    shutil.copytree(ROOT / "stacks", project)
+    project = repository.project()
     repository.pulumi(project, "cancel", "--yes", "--stack", f"main.{repository.team}")
     shutil.rmtree(project)
 
 
+@pytest.mark.slow
 def test_the_operators_stacks_let_go_of_data_and_take_it_back(repository: Repository) -> None:
     """The operator runs the program alone: nobody leaves protected objects out for it."""
     platform = (repository.root / "platform.yaml").read_text()
@@ -165,17 +169,15 @@ def test_the_operators_stacks_let_go_of_data_and_take_it_back(repository: Reposi
     ]
     code, text = run("up", "--yes", *where)
     assert (code, "the operator in the cluster applies" in text) == (2, True), text
-    project, stack = repository.root / "stacks", ("--stack", f"main.{repository.team}")
-    shutil.copytree(ROOT / "stacks", project)
-    repository.pulumi(project, "stack", "init", f"main.{repository.team}")
-    repository.pulumi(project, "up", "--yes", "--skip-preview", *stack)
+    stack = repository.program()
+    stack.up()
     home = repository.live("PersistentVolumeClaim", "anna-home")
     work = (repository.root / "work.yaml").read_text()
     (repository.root / "work.yaml").write_text(work.partition("---")[2])
-    repository.pulumi(project, "up", "--yes", "--skip-preview", *stack)
+    stack.up()
     assert repository.kube.find("apps/v1", "StatefulSet", "anna", repository.team) is None
     kept = repository.kube.get("v1", "PersistentVolumeClaim", "anna-home", repository.team)
     assert (uid(kept), "deletionTimestamp" in kept["metadata"]) == (uid(home), False)
     (repository.root / "work.yaml").write_text(work)
-    repository.pulumi(project, "up", "--yes", "--skip-preview", *stack)
+    stack.up()
     assert uid(repository.live("PersistentVolumeClaim", "anna-home")) == uid(home)

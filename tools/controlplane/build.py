@@ -30,6 +30,15 @@ class BuildError(Exception):
     """A build went wrong; the message ends with the last lines of its output."""
 
 
+class EmbeddedFiles(NamedTuple):
+    """Files of a dependency that a main package embeds, though `go:embed` reads only its own module's."""
+
+    module: str
+    """Path of the dependency in go.mod."""
+    folder: str
+    names: tuple[str, ...]
+
+
 class Module(NamedTuple):
     """A folder with the go.mod that pins binaries, their linker flags, the package of each, and build tags.
 
@@ -40,6 +49,7 @@ class Module(NamedTuple):
     ldflags: str
     packages: Mapping[str, str]
     tags: str = ""
+    embeds: EmbeddedFiles | None = None
 
     @property
     def name(self) -> str:
@@ -130,14 +140,33 @@ def _build_module(module: Module, names: list[str]) -> dict[str, Path]:
     for name, path in paths.items():
 
         def make(aside: Path, name: str = name) -> None:
-            tags = ("-tags", module.tags) if module.tags else ()
-            build = ("test", "-c", "-vet=off") if name.endswith(TEST_SUFFIX) else ("build",)
-            command = [go, *build, *tags, "-ldflags", module.ldflags, "-o", str(aside), module.packages[name]]
+            subcommand = ("test", "-c", "-vet=off") if name.endswith(TEST_SUFFIX) else ("build",)
+            flags = ["-ldflags", module.ldflags, "-o", str(aside)]
+            if module.tags:
+                flags += ["-tags", module.tags]
             with progress.step(f"building {name} ({module.name})", f"built {name}"):
+                if module.embeds:
+                    flags.append(_write_overlay(module, module.embeds, go, environment, aside))
+                command = [go, *subcommand, *flags, module.packages[name]]
                 run_builder(f"go build of {name}", command, aside.with_name("log"), environment, module.folder)
 
         make_once(path, f"waiting for another build of {module.name}", make)
     return paths
+
+
+def _write_overlay(module: Module, embeds: EmbeddedFiles, go: str, environment: Mapping[str, str], aside: Path) -> str:
+    """Return the flag that lays the dependency's files beside the go.mod, without a copy among the sources."""
+    command = [go, "mod", "download", embeds.module]
+    run_builder(f"go mod download of {embeds.module}", command, aside.with_name("log"), environment, module.folder)
+    command = [go, "list", "-m", "-f", "{{.Dir}}", embeds.module]
+    listed = subprocess.run(
+        command, cwd=module.folder, env=dict(environment), capture_output=True, check=True, text=True
+    )
+    source = Path(listed.stdout.strip(), embeds.folder)
+    overlay = aside.with_name("overlay.json")
+    replace = {str(module.folder / name): str(source / name) for name in embeds.names}
+    overlay.write_text(json.dumps({"Replace": replace}))
+    return f"-overlay={overlay}"
 
 
 def make_once(path: Path, waiting: str, make: Callable[[Path], None]) -> None:
@@ -207,14 +236,14 @@ def _key(module: Module, go: str, environment: Mapping[str, str]) -> str:
     digest = hashlib.sha256()
     files = ["go.mod", "go.sum", *sorted(path.name for path in module.folder.glob("*.go"))]
     inputs = [*((module.folder / name).read_bytes() for name in files), targets]
-    for part in (*inputs, environment["GOFLAGS"].encode(), module.ldflags.encode(), *_tags(module)):
+    for part in (*inputs, environment["GOFLAGS"].encode(), module.ldflags.encode(), *_optional_inputs(module)):
         digest.update(hashlib.sha256(part).digest())
     return f"{module.name}-{digest.hexdigest()[:16]}"
 
 
-def _tags(module: Module) -> list[bytes]:
-    # Not an empty part: modules without tags keep their names.
-    return [module.tags.encode()] if module.tags else []
+def _optional_inputs(module: Module) -> list[bytes]:
+    # Not empty parts: modules without tags or embedded files keep their names.
+    return [str(part).encode() for part in (module.tags, module.embeds) if part]
 
 
 @contextmanager

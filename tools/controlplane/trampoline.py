@@ -7,6 +7,7 @@ import ctypes
 import os
 import signal
 import sys
+from contextlib import suppress
 
 PR_SET_PDEATHSIG = 1
 
@@ -18,7 +19,15 @@ def main() -> None:
     if os.getppid() != int(sys.argv[1]):
         # The parent died before the request above, so no signal will ever come.
         sys.exit(1)
+    _keep_niceness()
     os.execv(sys.argv[2], sys.argv[2:])
+
+
+def _keep_niceness() -> None:
+    """Give this session the niceness of the process: Linux may weigh sessions, and a new one has the usual weight."""
+    if niceness := os.nice(0):
+        with suppress(OSError):
+            os.write(os.open("/proc/self/autogroup", os.O_WRONLY), str(niceness).encode())
 
 
 main()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from avactl.apply.pulumi.resource_plan import component_type
+from avactl.contracts.pod_annotations import AnnotationReader, read_by
 from avactl.diagnostics.redaction import redact_text
 
 _OPERATION_SIGNS = {"create": "+", "update": "~", "delete": "-", "replace": "±", "import": "+"}
@@ -19,6 +20,7 @@ _SHOWN_FIELDS = 4
 _COLOUR_MARKUP = re.compile(r"<\{%[^%]*%\}>|\x1b\[[0-9;]*m")
 _PROTECTED_ERROR = re.compile(r'resource "(urn:[^"]+)"[^"]*protect', re.IGNORECASE)
 _PATH_STEP = re.compile(r'\["((?:[^"\\]|\\.)*)"\]|\[(\d+)\]|([^.\[]+)')
+_DIGEST_STEPS = tuple(f'.annotations["{annotation.name}"]' for annotation in read_by(AnnotationReader.DIFF))
 
 
 class EngineChange(NamedTuple):
@@ -154,13 +156,16 @@ def report_summary(report: EngineReport) -> str:
 
 
 def _changed_fields(metadata: Any) -> Iterable[str]:
-    """Yield the changed fields, with old and new value if short."""
+    """Yield the changed fields, with old and new value if short.
+
+    Digests that avactl writes into annotations are omitted, because what they are made of is shown.
+    """
     if _operation_of(metadata) in ("create", "delete"):
         return
     old = metadata.old.inputs if metadata.old else {}
     new = metadata.new.inputs if metadata.new else {}
-    paths = metadata.detailed_diff or metadata.diffs or ()
-    for path in sorted(paths):
+    paths = sorted(metadata.detailed_diff or metadata.diffs or ())
+    for path in [path for path in paths if not path.endswith(_DIGEST_STEPS)] or paths:
         before, after = _show_value(_value_at(old, path)), _show_value(_value_at(new, path))
         yield f"{path} {before} → {after}" if before and after and before != after else path
 
