@@ -6,9 +6,11 @@ a team leaves idle are lent to others, up to each one's `borrow`, shared by `wei
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import NamedTuple
 
 
@@ -53,6 +55,9 @@ class QuotaNode:
         given = self.limits.get(model, _NOTHING)
         whole = sum(shape.machines * shape.gpus for shape in self.shapes if shape.model == model)
         return replace(given, guaranteed=given.guaranteed + whole) if whole else given
+
+
+VictimOrder = tuple[bool, bool, bool, int, float, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +105,14 @@ class TeamWorkload:
         """Return the rank within the team: higher ranks start first and stop last."""
         return self.serving, self.priority
 
+    @property
+    def victim_order(self) -> VictimOrder:
+        """Return the sort key among victims of one team: the first is chosen first."""
+        return not self.preempted, self.serving, self.protected, self.priority, -self.started, str(self.key)
+
+
+_victim_order = attrgetter("victim_order")
+
 
 class QuotaRefusal(NamedTuple):
     """An exceeded limit."""
@@ -128,6 +141,8 @@ class Ledger:
         self._guaranteed_only: Counter[tuple[str, str]] = Counter()
         """GPUs of guaranteed-only work, by team and model."""
         self._amounts: dict[str, list[int]] = {}
+        self._victims: dict[str, list[TeamWorkload]] = {}
+        """Works in victim order, of the teams for which they have been sorted."""
         for name in self.quotas:
             seen = [name]
             while (parent := self.quotas[seen[-1]].parent) is not None:
@@ -152,6 +167,8 @@ class Ledger:
             raise ValueError(f"{work.key} is already running")
         self.works[work.key] = work
         self._count_members(work, work.members)
+        if work.team in self._victims:
+            insort(self._victims[work.team], work, key=_victim_order)
 
     def start_all(self, works: Sequence[TeamWorkload]) -> None:
         """Book many running works at once. Raises ValueError as `start`."""
@@ -159,6 +176,7 @@ class Ledger:
         if len(new) < len(works) or not self.works.keys().isdisjoint(new):
             raise ValueError("some of the workloads are already running")
         self.works |= new
+        self._victims.clear()
         alike = Counter(
             (work.team, work.model, work.gpus, work.amounts, work.members, work.guaranteed_only) for work in works
         )
@@ -170,6 +188,9 @@ class Ledger:
         """Release work. Raises KeyError if it does not run."""
         work = self.works.pop(key)
         self._count_members(work, -work.members)
+        if work.team in self._victims:
+            victims = self._victims[work.team]
+            victims.pop(victims.index(work, bisect_left(victims, work.victim_order, key=_victim_order)))
         return work
 
     def resize(self, key: Hashable, members: int) -> None:
@@ -177,6 +198,7 @@ class Ledger:
         work = self.works[key]
         self._count_members(work, members - work.members)
         self.works[key] = replace(work, members=members)
+        self._victims.pop(work.team, None)
 
     def _count_members(self, work: TeamWorkload, members: int) -> None:
         amounts = [members * amount for amount in work.amounts]
@@ -211,6 +233,12 @@ class Ledger:
         return frozenset((team, *self._quota_chain(team)))
 
     # -- queries ----------------------------------------------------------------------------------------------------
+
+    def victims(self, team: str) -> Sequence[TeamWorkload]:
+        """Return a team's works in victim order. They are sorted once, and then kept in order."""
+        if team not in self._victims:
+            self._victims[team] = sorted((work for work in self.works.values() if work.team == team), key=_victim_order)
+        return self._victims[team]
 
     def used(self, name: str, model: str) -> int:
         """Return the GPUs used by a team, or below a parent."""

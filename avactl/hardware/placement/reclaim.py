@@ -15,8 +15,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
-from functools import partial
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from functools import cached_property, partial
+from itertools import chain, islice
 from typing import Literal, NamedTuple
 
 from avactl.hardware.placement.quota import Ledger, TeamWorkload
@@ -37,27 +38,50 @@ class Reclaim(NamedTuple):
 
 Enough = Callable[[Sequence[Reclaim]], bool]
 Near = Callable[[Sequence[Reclaim]], Sequence[Reclaim]]
+Hopeful = Callable[[Reclaim], bool]
+
+GROWTH = 8
+"""Factor by which the number of tried reclaims grows until they suffice."""
 
 
 def make_room(
-    ledger: Ledger, work: TeamWorkload, free: int = 0, enough: Enough | None = None, near: Near | None = None
+    ledger: Ledger,
+    work: TeamWorkload,
+    free: int = 0,
+    enough: Enough | None = None,
+    near: Near | None = None,
+    hopeful: Hopeful | None = None,
 ) -> list[Reclaim] | None:
     """Return the reclaims after which `work` can start; [] if none are needed, None if all would not suffice.
 
     `enough(reclaims)` returns whether the work can be placed once these are gone; by default, GPUs of its model are
     counted, of which `free` are free now. The plan is minimal: without any one reclaim, or with one member less, it
     would not suffice. `near(reclaims)` returns those on the nodes where the work would be placed, a shortcut that
-    avoids trying the others one by one. About log(works) trials to find a plan, and a few per reclaim.
+    avoids trying the others one by one. `hopeful(reclaim)` is called with one reclaim after the other, and returns
+    False while all so far cannot be enough, a shortcut that avoids trying them. About log(reclaims) trials to find a
+    plan, each of at most `GROWTH` times the reclaims that suffice, and a few per reclaim.
     """
     planner = _ReclaimPlanner(ledger, work, free, enough)
     if planner.suffices([]):
         return []
-    steps = planner.candidates()
-    if not steps or not planner.suffices(_merge_by_work(steps)):
-        return None
-    # The shortest sufficient prefix: more reclaims never reduce capacity.
+    source = planner.candidates()
+    steps: list[Reclaim] = []
+    if hopeful is not None:
+        for step in source:
+            steps.append(step)
+            if hopeful(step):
+                break
+        else:
+            return None
+    least = max(0, len(steps) - 1)
+    while not (steps and planner.suffices(_merge_by_work(steps))):
+        least = len(steps)
+        steps += islice(source, max(1, least * (GROWTH - 1)))
+        if len(steps) == least:
+            return None
+    # The shortest sufficient prefix, of which `least` reclaims do not suffice: more reclaims never reduce capacity.
     last = bisect_left(
-        range(len(steps) - 1), True, key=lambda index: planner.suffices(_merge_by_work(steps[: index + 1]))
+        range(len(steps) - 1), True, least, key=lambda index: planner.suffices(_merge_by_work(steps[: index + 1]))
     )
     takes = _merge_by_work(steps[: last + 1])
     if near is not None:
@@ -92,12 +116,15 @@ class _ReclaimPlanner:
 
     def __init__(self, ledger: Ledger, work: TeamWorkload, free: int, enough: Enough | None) -> None:
         self.ledger, self.work, self.free, self.enough = ledger, work, free, enough
-        # The ledger after the reclaims so far.
-        self.after = ledger.copy()
         self.line = ledger.line(work.team)
         self.within_limits = not ledger.may_start(work)
         # Whether the team may reclaim from others while all of its own work keeps running.
         self.entitled = self._entitlement([]) is not None
+
+    @cached_property
+    def after(self) -> Ledger:
+        """Return the ledger after the elastic and the borrowed work that was chosen so far."""
+        return self.ledger.copy()
 
     def suffices(self, takes: Sequence[Reclaim]) -> bool:
         """Return True if the work can start after these reclaims."""
@@ -117,31 +144,41 @@ class _ReclaimPlanner:
 
     # -- order ------------------------------------------------------------------------------------------------------
 
-    def candidates(self) -> list[Reclaim]:
-        """Return all possible reclaims in order; a later reclaim of a work includes the earlier ones."""
+    def candidates(self) -> Iterator[Reclaim]:
+        """Yield all possible reclaims in order; a later reclaim of a work includes the earlier ones."""
         own, rank = self.work.team, self.work.rank
-        works = list(self.ledger.works.values())
-        mine = [work for work in works if work.team == own]
+        mine = self.ledger.victims(own)
         surplus = self._surplus_members([work for work in mine if work.model == self.work.model and work.rank <= rank])
-        # Work without GPUs can block work with GPUs, and the reverse.
-        rest = [work for work in mine if work.model == self.work.model or not (work.total and self.work.total)]
-        rest = [work for work in rest if work.preemptible and not work.reclaim_only and work.rank < rank]
-        lower = [self._reclaim_whole(work, "priority") for work in sorted(rest, key=self._first_in_team)]
-        first = 0
+        lower = self._lower_works(mine)
+        if not self.work.total:
+            yield from surplus
+            yield from lower
+            return
+        first: list[Reclaim] = []
         if not self.entitled:
-            first = bisect_left(
-                range(len(lower)), True, key=lambda count: self._entitlement([*surplus, *lower[:count]]) is not None
+            rest = list(lower)
+            count = bisect_left(
+                range(len(rest)), True, key=lambda count: self._entitlement([*surplus, *rest[:count]]) is not None
             )
-        takes = [*surplus, *lower[:first]]
-        others = [work for work in works if work.team != own and work.model == self.work.model]
-        return takes + self._reclaim_borrowed(others, takes) + lower[first:]
+            first, lower = rest[:count], iter(rest[count:])
+        takes = [*surplus, *first]
+        yield from takes
+        yield from self._reclaim_borrowed(takes)
+        yield from lower
 
-    def _first_in_team(self, work: TeamWorkload) -> tuple[bool, _Order]:
-        return work.model != self.work.model, _victim_order(work)
+    def _lower_works(self, mine: Sequence[TeamWorkload]) -> Iterator[Reclaim]:
+        """Yield whole work of the own team that ranks below, first that with the same GPU model."""
+        model, rank = self.work.model, self.work.rank
+        same = (work for work in mine if work.model == model)
+        # Work without GPUs can block work with GPUs, and the reverse.
+        other = (work for work in mine if work.model != model and not (work.total and self.work.total))
+        for work in chain(same, other):
+            if work.preemptible and not work.reclaim_only and work.rank < rank:
+                yield self._reclaim_whole(work, "priority")
 
     def _surplus_members(self, works: list[TeamWorkload]) -> list[Reclaim]:
         """Return elastic surplus, one member at a time, of the first work in order."""
-        return [self._reclaim_member(work) for work in sorted(works, key=_victim_order) for _ in range(work.surplus)]
+        return [self._reclaim_member(work) for work in works for _ in range(work.surplus)]
 
     def _entitlement(self, takes: Sequence[Reclaim]) -> tuple[bool, dict[str, float]] | None:
         """Return if the guarantee covers the work after reclaims from its own team, and the shares of all teams.
@@ -158,20 +195,21 @@ class _ReclaimPlanner:
         due = self.ledger.shares(model, own, self.work.total - freed)
         return (guaranteed, due) if guaranteed or used <= due[own] else None
 
-    def _reclaim_borrowed(self, works: list[TeamWorkload], own_takes: Sequence[Reclaim]) -> list[Reclaim]:
+    def _reclaim_borrowed(self, own_takes: Sequence[Reclaim]) -> Iterator[Reclaim]:
         model, own = self.work.model, self.work.team
         entitlement = self._entitlement(own_takes)
         if entitlement is None:
-            return []
+            return
         guaranteed, due = entitlement
         # Borrowing teams return guaranteed GPUs; the shares determine the turn.
         kept = {team: self.ledger.limit(team, model).guaranteed if guaranteed else due[team] for team in due}
         givers = {
-            team: _BorrowingTeam([work for work in works if work.team == team], self.after, guaranteed)
+            team: _BorrowingTeam(
+                [work for work in self.ledger.victims(team) if work.model == model], self.after, guaranteed
+            )
             for team in due
             if team != own
         }
-        takes: list[Reclaim] = []
         while givers:
             # The team that most exceeds its share.
             team = min(givers, key=lambda team: (due[team] - self.after.used(team, model), team))
@@ -180,8 +218,7 @@ class _ReclaimPlanner:
             if work is None:
                 del givers[team]
             else:
-                takes.append(self._reclaim_member(work) if surplus else self._reclaim_whole(work, "borrowed"))
-        return takes
+                yield self._reclaim_member(work) if surplus else self._reclaim_whole(work, "borrowed")
 
     def _reclaim_member(self, work: TeamWorkload) -> Reclaim:
         left = self.after.works[work.key].members - 1
@@ -189,7 +226,7 @@ class _ReclaimPlanner:
         return Reclaim(work.key, work.members - left, False, "surplus")
 
     def _reclaim_whole(self, work: TeamWorkload, why: Why) -> Reclaim:
-        if work.key in self.after.works:
+        if why == "borrowed":
             self.after.end(work.key)
         return Reclaim(work.key, work.members, True, why)
 
@@ -231,12 +268,14 @@ class _ReclaimPlanner:
 class _BorrowingTeam:
     """Yields one team's reclaims in order: elastic surplus, then whole works."""
 
-    def __init__(self, works: list[TeamWorkload], after: Ledger, guaranteed: bool) -> None:
-        """`guaranteed`: to restore a guarantee, a team may lose more than it exceeds if it has nothing smaller."""
-        order = sorted(works, key=_victim_order)
+    def __init__(self, works: Iterable[TeamWorkload], after: Ledger, guaranteed: bool) -> None:
+        """`works`: in victim order.
+
+        `guaranteed`: to restore a guarantee, a team may lose more than it exceeds if it has nothing smaller.
+        """
         self._after, self._guaranteed = after, guaranteed
-        self._elastic = deque(work for work in order for _ in range(work.surplus))
-        self._whole = deque(work for work in order if work.preemptible and work.total)
+        self._elastic = deque(work for work in works for _ in range(work.surplus))
+        self._whole = deque(work for work in works if work.preemptible and work.total)
         self._large: deque[TeamWorkload] = deque()
 
     def next(self, over: float) -> tuple[bool, TeamWorkload | None]:
@@ -251,10 +290,3 @@ class _BorrowingTeam:
                 return False, work
             self._large.append(work)
         return False, self._large.popleft() if self._guaranteed and self._large else None
-
-
-_Order = tuple[bool, bool, bool, int, float, str]
-
-
-def _victim_order(work: TeamWorkload) -> _Order:
-    return not work.preempted, work.serving, work.protected, work.priority, -work.started, str(work.key)

@@ -186,6 +186,7 @@ class ClusterCache:
             if changed and pod.uid in tables.pods_by_node.get(pod.node, ()):
                 tables.relabel_pod(pod, labels, deleting)
         self._update_booking(pod)
+        tables.update_pod(pod)
         tables.note_replaced(pod)
         if pod.nominated and pod.waiting:
             tables.nominated.add(pod.gang or pod.uid)
@@ -209,6 +210,7 @@ class ClusterCache:
         pod = self.tables.pods.pop(key, None)
         if pod is not None:
             self._release_node(pod)
+            self.tables.update_pod(pod)
             self.tables.note_replaced(pod, gone=True)
             self.tables.nominated.discard(pod.gang or pod.uid)
             self.tables.preemption_marks.discard(key)

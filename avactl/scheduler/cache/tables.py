@@ -37,6 +37,9 @@ class ChangeListener:
     def pod_shown(self, pod: PodInfo, node: str) -> None:
         """Handle a pod that counts again."""
 
+    def pod_updated(self, pod: PodInfo) -> None:
+        """Handle a pod that the API server, or the scheduler, has added, changed or removed, on a node or not."""
+
     def pod_relabelled(self, pod: PodInfo, labels: Mapping[str, str], deleting: bool) -> None:
         """Handle changed labels or deletion of a pod on a node; the arguments are the previous values."""
 
@@ -218,6 +221,11 @@ class ClusterTables:
             del self.replaced[pod.gang][pod.key]
             if not self.replaced[pod.gang]:
                 del self.replaced[pod.gang]
+
+    def update_pod(self, pod: PodInfo) -> None:
+        """Announce a pod that was added, changed or removed."""
+        for handle in self._handlers["pod_updated"]:
+            handle(pod)
 
     def relabel_pod(self, pod: PodInfo, labels: Mapping[str, str], deleting: bool) -> None:
         """Announce changed labels or deletion of a pod on a node; the arguments are the previous values."""

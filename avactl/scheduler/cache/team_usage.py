@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
@@ -14,6 +14,7 @@ from avactl.hardware.placement.allocation import MILLI_PER_GPU
 from avactl.hardware.placement.masks import Mask
 from avactl.hardware.placement.quota import Ledger, QuotaLimit, QuotaNode, QuotaRefusal, QuotaShape, TeamWorkload
 from avactl.hardware.placement.request import Request
+from avactl.scheduler.cache.change_journal import ChangeJournal
 from avactl.scheduler.cache.tables import ChangeListener, ClusterTables
 from avactl.scheduler.objects.config import TeamQuota
 from avactl.scheduler.objects.pod_info import PodInfo
@@ -81,8 +82,9 @@ class TeamUsage(ChangeListener):
         """Number of gang members beyond the gangs' sizes, by team."""
         self.nominated_works: list[TeamWorkload] = []
         """Units with reserved places, which count against the quotas already."""
-        self.version = 0
-        """Number of pods that started or ended."""
+        self.changed_pods = ChangeJournal[PodInfo]()
+        """Pods that started, ended or changed, unless nothing here depends on them."""
+        self._deleting: dict[PodInfo, None] = {}
         self._stale = True
 
     @property
@@ -116,6 +118,7 @@ class TeamUsage(ChangeListener):
         before = self._ledger.borrowed(work.team, work.model) if work.gpus else 1
         self._ledger.start(work)
         self._count_pod(pod, work.team, 1)
+        self.pod_updated(pod)
         if self._quotas and not before and self._ledger.borrowed(work.team, work.model):
             self._tables.change_epoch += 1  # waiting pods may now reclaim what the team borrows
 
@@ -123,6 +126,19 @@ class TeamUsage(ChangeListener):
         """Remove a pod from the ledger."""
         if not self._stale and pod in self._ledger.works:
             self._count_pod(pod, self._ledger.end(pod).team, -1)
+            self._deleting.pop(pod, None)
+            self.changed_pods.record(pod)
+
+    def pod_updated(self, pod: PodInfo) -> None:
+        """Note a changed pod that holds resources, or belongs to a gang that may."""
+        if self._stale:
+            return
+        if pod in self._ledger.works:
+            if pod.deleting:
+                self._deleting[pod] = None
+        elif not pod.gang:
+            return
+        self.changed_pods.record(pod)
 
     def recount(self, pod: PodInfo, node: str) -> None:
         """Count a pod on a node again, with its current resources."""
@@ -145,7 +161,6 @@ class TeamUsage(ChangeListener):
             return
 
     def _count_pod(self, pod: PodInfo, team: str, change: int) -> None:
-        self.version += 1
         if pod.managed and pod.preemptible:
             ranks = self._ranks.setdefault(team, Counter())
             _add_count(ranks, pod.rank, change)
@@ -162,11 +177,18 @@ class TeamUsage(ChangeListener):
         if self._stale:
             self._ledger = Ledger([_in_milli(known.quota) for known in self._quotas.values()], {})
             self._ranks, self._members, self._surplus = {}, Counter(), Counter()
+            self._deleting.clear()
+            self.changed_pods.forget_all()
             self._stale = False
             for node, pods in self._tables.pods_by_node.items():
                 for pod in pods.values():
                     self.pod_added(pod, node)
         return self._ledger
+
+    def deleting_pods(self) -> Collection[PodInfo]:
+        """Return the pods that hold resources and are being deleted; read-only."""
+        self.current_ledger()
+        return self._deleting
 
     def team(self, pod: PodInfo) -> str:
         """Return the team of a pod: that of its namespace by quota or label, otherwise the namespace itself."""

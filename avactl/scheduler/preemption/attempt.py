@@ -10,6 +10,7 @@ from avactl.hardware.placement.allocation import MILLI_PER_GPU, Booking
 from avactl.hardware.placement.masks import Mask
 from avactl.hardware.placement.quota import TeamWorkload
 from avactl.hardware.placement.reclaim import Reclaim
+from avactl.hardware.placement.request import Request
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.cache.statement import Statement
 from avactl.scheduler.cache.team_usage import StartRequest
@@ -34,6 +35,83 @@ class PreemptionRequest(NamedTuple):
     """True if constraints restrict its nodes."""
 
 
+class FreedAmounts:
+    """Amounts and GPUs that evictions free by node, as a bound: where they are too little, a pod cannot be placed.
+
+    It holds for a pod without claims whose nodes no constraint restricts. Looking at thousands of pods is much cheaper
+    than evicting them in a statement.
+    """
+
+    def __init__(self, cache: ClusterCache, request: Request, mask: Mask | None) -> None:
+        self._state, self._request, self._mask = cache.tables.state, request, mask
+        self._wanted = [index for index, amount in enumerate(request.amounts) if amount]
+        self._lacking: dict[int, list[int] | None] = {}
+        """What a pod lacks by slot: amounts, then GPU milli; None if it may not be placed there."""
+        self._freed: dict[PodInfo, tuple[int, list[int] | None] | None] = {}
+        """Slot of each pod that holds resources, and what it frees there; None: unknown, as it has claims."""
+        self._left: dict[int, list[int]] = {}
+        """What is still lacking by slot after the evictions that `evict` has counted."""
+
+    def evict(self, pods: Sequence[PodInfo]) -> bool:
+        """Count further evictions, some perhaps twice; return True if the pod may fit on one of their nodes."""
+        fits = False
+        for pod in pods:
+            fits |= self._subtract(self._left, pod)
+        return fits
+
+    def relevant(self, pods: Sequence[PodInfo]) -> list[PodInfo]:
+        """Return those of some victims that are on nodes where the pod may fit without all of them."""
+        left: dict[int, list[int]] = {}
+        for pod in pods:
+            self._subtract(left, pod)
+        slots = {slot for slot, lacking in left.items() if max(lacking) <= 0}
+        return [pod for pod in pods if (freed := self._freed[pod]) is not None and freed[0] in slots]
+
+    def _subtract(self, left: dict[int, list[int]], pod: PodInfo) -> bool:
+        """Subtract what a pod frees from what is lacking on its node; return True if nothing is."""
+        try:
+            freed = self._freed[pod]
+        except KeyError:
+            freed = self._freed[pod] = self._freed_by(pod)
+        if freed is None:
+            return False
+        slot, amounts = freed
+        lacking = left.get(slot)
+        if lacking is None:
+            base = self._lacking[slot]
+            if base is None:
+                return False
+            lacking = left[slot] = list(base)
+        if amounts is None:
+            lacking[:] = [0] * len(lacking)
+        else:
+            for index, amount in enumerate(amounts):
+                lacking[index] -= amount
+        return max(lacking) <= 0
+
+    def _freed_by(self, pod: PodInfo) -> tuple[int, list[int] | None] | None:
+        booking = self._state.bookings.get(pod.uid)
+        slot = booking.node if booking is not None else self._state.slots.get(pod.assumed or pod.node)
+        if slot is None or (booking is None and not pod.claims):
+            return None
+        if slot not in self._lacking:
+            self._lacking[slot] = self._lacking_on(slot)
+        if booking is None or pod.claims:
+            return slot, None
+        milli = booking.milli * booking.gpus.bit_count()
+        return slot, [*(booking.amounts[index] for index in self._wanted), milli]
+
+    def _lacking_on(self, slot: int) -> list[int] | None:
+        state, request = self._state, self._request
+        if self._mask is not None and not self._mask[slot]:
+            return None
+        if request.nodes is not None and not state.allowed[request.nodes][slot]:
+            return None
+        free = state.free[slot].tolist()
+        gpus = request.total_milli - int(state.gpu_total[slot]) if request.gpus else 0
+        return [*(request.amounts[index] - free[index] for index in self._wanted), gpus]
+
+
 class Trial:
     """A trial of victims on the cluster cache, within a statement."""
 
@@ -42,11 +120,25 @@ class Trial:
     ) -> None:
         self._cache, self._statement, self._need, self._works, self._mask = cache, statement, need, works, mask
         self.bookings: Sequence[Booking] | None = None
+        self._tried: Sequence[Reclaim] | None = None
+        bounded = not (need.unit.gang or need.restricted or need.pods[0].claims)
+        self._freed = FreedAmounts(cache, need.wishes[0].request, mask) if bounded else None
+
+    @property
+    def hopeful(self) -> Callable[[Reclaim], bool] | None:
+        """Return a function that is called with one reclaim after the other: False while all so far are too few.
+
+        None if that takes a trial.
+        """
+        freed = self._freed
+        return None if freed is None else lambda take: freed.evict(self._works.victims([take]))
 
     def enough(self, takes: Sequence[Reclaim]) -> bool:
         """Return True if the unit fits once these pods are evicted."""
-        self._statement.evict_only(self._works.victims(takes))
-        self.bookings = self._need.place(self._mask)
+        if takes != self._tried:
+            victims = self._works.victims(takes)
+            self._statement.evict_only(victims if self._freed is None else self._freed.relevant(victims))
+            self.bookings, self._tried = self._need.place(self._mask), list(takes)
         return self.bookings is not None
 
     def near(self, takes: Sequence[Reclaim]) -> list[Reclaim]:

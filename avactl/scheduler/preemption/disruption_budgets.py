@@ -25,6 +25,8 @@ class DisruptionBudgets:
         self._known: dict[str, _Budget] = {}
         self._keys: dict[str, dict[str, None]] = {}
         """Keys by namespace."""
+        self.version = 0
+        """Number of changes."""
 
     def put(self, item: Mapping[str, Any]) -> None:
         """Add or update a budget. A budget with an invalid selector protects no pods."""
@@ -42,11 +44,13 @@ class DisruptionBudgets:
         allowed, counted = status.get("disruptionsAllowed") or 0, status.get("disruptedPods") or {}
         self._keys.setdefault(metadata["namespace"], {})[key] = None
         self._known[key] = _Budget(metadata["namespace"], match, allowed, counted)
+        self.version += 1
 
     def drop(self, key: str) -> None:
         """Remove a budget."""
         budget = self._known.pop(key, None)
         if budget is not None:
+            self.version += 1
             keys = self._keys[budget.namespace]
             del keys[key]
             if not keys:

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from time import monotonic
-from typing import cast
 
 from avactl.hardware.placement.allocation import Booking, BookingError
 from avactl.hardware.placement.masks import Mask
@@ -34,15 +33,23 @@ from avactl.scheduler.preemption.attempt import (
     suitable_models,
     title,
 )
-from avactl.scheduler.preemption.candidates import BudgetChecker, Candidates, collect_candidates
+from avactl.scheduler.preemption.candidates import BudgetChecker, Candidates
 from avactl.scheduler.preemption.reservations import NominatedPlace, Reservations, booking_keys
 from avactl.scheduler.preemption.throttle import PreemptionThrottle
 from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup, SchedulingQueue
 
 MAX_OVERDUE_S = 60.0
 """Seconds beyond a victim's grace period after which a nomination is given up."""
+MAX_CANDIDATES = 64
+"""Maximum number of pairs of team and GPU model with candidates that are kept up to date."""
+RENEWAL_INTERVAL_S = 1.0
+"""Seconds after which all reservations are renewed, also those whose nodes have not changed."""
 SECOND_EVICTION_DELAY_S = 30.0
 """Seconds before pods are evicted again for a unit that did not start in its reserved places."""
+
+
+NominatedUsage = tuple[tuple[str, str, bool], Sequence[int]]
+"""Team, GPU model, and whether only guaranteed GPUs may be used; GPU milli, CPU and memory."""
 
 
 class Nomination:
@@ -53,6 +60,8 @@ class Nomination:
     ) -> None:
         self.places, self.victims, self.keys, self.words = places, victims, keys, words
         """`keys`: bookings whose release it waits for."""
+        self.works: list[NominatedUsage] = []
+        """What the places count in the teams' usage, by GPU model."""
         now, wall = monotonic(), time.time()
         self.until = (
             now + MAX_OVERDUE_S + max((pod.ends - wall if pod.ends else pod.grace for pod in victims), default=0.0)
@@ -77,7 +86,8 @@ class Preemptor:
         self._throttle = PreemptionThrottle(queue, share)
         self._nominations: dict[str, Nomination] = {}
         self._reservations = Reservations(cache)
-        self._candidates_cache: dict[tuple[str, str], tuple[Hashable, Candidates]] = {}
+        self._candidates: dict[tuple[str, str], Candidates] = {}
+        """Candidates by team and GPU model."""
         self._blocked_until: dict[str, float] = {}
         """Monotonic time until which no pod is evicted for a unit."""
         self._synced_epoch, self._synced_at = -1, 0.0
@@ -95,10 +105,10 @@ class Preemptor:
         if self._cache.tables.nominated:
             self._adopt_requested(now)
         self._throttle.resume_skipped()
-        if self._synced_epoch == self._cache.tables.change_epoch and now - self._synced_at < 1.0:
+        if self._synced_epoch == self._cache.tables.change_epoch and now - self._synced_at < RENEWAL_INTERVAL_S:
             return
-        self._synced_epoch, self._synced_at = self._cache.tables.change_epoch, now
-        self._candidates_cache.clear()
+        overdue = now - self._synced_at >= RENEWAL_INTERVAL_S
+        self._synced_epoch = self._cache.tables.change_epoch
         self._blocked_until = {key: until for key, until in self._blocked_until.items() if now < until}
         slots = self._cache.tables.state.slots
         for key, nomination in list(self._nominations.items()):
@@ -111,7 +121,7 @@ class Preemptor:
             elif not nomination.keys and not nomination.ready:
                 nomination.ready = True
                 self._activate(key)
-        self._renew_reservations()
+        self._renew_reservations(all_of_them=overdue)
 
     def _booking_keys(self, pods: Sequence[PodInfo]) -> set[Hashable]:
         return set(booking_keys(self._cache, pods))
@@ -124,22 +134,48 @@ class Preemptor:
         if unit is not None and unit.waiting:
             self._queue.push(unit)
 
-    def _renew_reservations(self) -> None:
+    def _renew_reservations(self, *, all_of_them: bool = False) -> None:
+        """Renew the reservations on nodes that have changed, or all."""
         if self._cache.tables.stale:
             return  # all reservations are renewed once the state is
+        if all_of_them:
+            self._synced_at = monotonic()
+            for nomination in self._nominations.values():
+                nomination.works = []  # their team may be another one
         self._count_nominations()
         places = {key: nomination.places for key, nomination in self._nominations.items()}
         ready = {key for key, nomination in self._nominations.items() if not nomination.keys}
-        self._reservations.renew(places, self._will_end, ready)
+        self._reservations.renew(places, self._will_end, ready, all_of_them=all_of_them)
 
     def _count_nominations(self, without: str = "") -> None:
         """Count the reserved places in the teams' usage."""
-        keys = [key for key in self._nominations if key != without]
-        self._cache.quotas.nominated_works = [work for key in keys for work in self._nominated_work(key)]
+        sums: dict[tuple[str, str, bool], list[int]] = {}
+        for key, nomination in self._nominations.items():
+            if key == without:
+                continue
+            nomination.works = nomination.works or self._nominated_works(nomination)
+            for usage, amounts in nomination.works:
+                total = sums.setdefault(usage, [0, 0, 0])
+                for index, amount in enumerate(amounts):
+                    total[index] += amount
+        self._cache.quotas.nominated_works = [
+            TeamWorkload(
+                ("nominated", team, model, guaranteed_only),
+                team,
+                1,
+                gpus,
+                model,
+                preemptible=False,
+                amounts=(cpu, memory),
+                guaranteed_only=guaranteed_only,
+            )
+            for (team, model, guaranteed_only), (gpus, cpu, memory) in sums.items()
+        ]
 
     def reset(self) -> None:
         """Have all reservations restored in a new state."""
         self._throttle.clear()
+        self._candidates.clear()
         self._reservations.forget_all()
         self._restored = False
 
@@ -167,9 +203,13 @@ class Preemptor:
     def _remove_nomination(self, key: str) -> Nomination | None:
         """Remove a nomination. Its victims that have not been deleted yet are spared."""
         nomination = self._nominations.pop(key, None)
-        for pod in nomination.victims if nomination is not None else ():
-            pod.evicting = False
+        self._set_evicting(nomination.victims if nomination is not None else (), False)
         return nomination
+
+    def _set_evicting(self, pods: Iterable[PodInfo], evicting: bool) -> None:
+        for pod in pods:
+            pod.evicting = evicting
+            self._cache.tables.update_pod(pod)
 
     def _clear_nominations(self, pods: Iterable[PodInfo]) -> None:
         waiting = [pod for pod in pods if pod.waiting]
@@ -251,15 +291,13 @@ class Preemptor:
         with self._with_ending_pods_gone(need, going):
             for model in models:
                 works = self._collect_candidates(team, model, going)
-                for kept in self._cache.quotas.nominated_works:
-                    works.ledger.start(kept)
                 mask, wanted = (
                     self._cache.quotas.model_mask(model) if model else None,
                     demand_as_work(need, team, model),
                 )
-                with Statement(self._cache, need.restricted) as statement:
+                with self._nominations_counted(works), Statement(self._cache, need.restricted) as statement:
                     trial = Trial(self._cache, statement, need, works, mask)
-                    takes = make_room(works.ledger, wanted, enough=trial.enough, near=trial.near)
+                    takes = make_room(works.ledger, wanted, enough=trial.enough, near=trial.near, hopeful=trial.hopeful)
                     if takes == []:
                         # Victims of other units, or pods that end by themselves, will free enough.
                         return "enough capacity will be free once terminating pods have ended" if going else ""
@@ -271,10 +309,11 @@ class Preemptor:
         self._start_preemption(need, team, takes, works, bookings, victims)
         return self._nominations[need.unit.key].words
 
-    def _nominated_work(self, key: str) -> list[TeamWorkload]:
-        """Return a nominated unit as workloads by GPU model, none of which can be a victim."""
-        places, state = self._nominations[key].places, self._cache.tables.state
+    def _nominated_works(self, nomination: Nomination) -> list[NominatedUsage]:
+        """Return what a nominated unit counts in its team's usage, by GPU model."""
+        places, state = nomination.places, self._cache.tables.state
         team = self._cache.quotas.team(places[0].pod)
+        guaranteed_only = not all(place.pod.preemptible for place in places)
         sums: dict[str, list[int]] = {}
         for _, _, booking in places:
             model = state.models[state.model[booking.node]] if booking.gpus else ""
@@ -282,20 +321,7 @@ class Preemptor:
             mine[0] += booking.gpus.bit_count() * booking.milli
             mine[1] += booking.amounts[0]
             mine[2] += booking.amounts[1]
-        guaranteed_only = not all(place.pod.preemptible for place in places)
-        return [
-            TeamWorkload(
-                ("kept", key, model),
-                team,
-                1,
-                gpus,
-                model,
-                preemptible=False,
-                amounts=(cpu, memory),
-                guaranteed_only=guaranteed_only,
-            )
-            for model, (gpus, cpu, memory) in sums.items()
-        ]
+        return [((team, model, guaranteed_only), amounts) for model, amounts in sums.items()]
 
     def _start_preemption(
         self,
@@ -311,8 +337,7 @@ class Preemptor:
             NominatedPlace(pod, str(state.names[booking.node]), booking)
             for pod, booking in zip(need.pods, bookings, strict=True)
         ]
-        for pod in victims:
-            pod.evicting = True
+        self._set_evicting(victims, True)
         self._nominations[unit.key] = Nomination(
             places, victims, self._booking_keys(victims), describe_reclaims(unit, takes, works)
         )
@@ -332,22 +357,38 @@ class Preemptor:
         return pod.evicting or (pod.deleting and time.time() < pod.ends + MAX_OVERDUE_S)
 
     def _ending_pods(self) -> set[PodInfo]:
-        pods = cast("Mapping[PodInfo, TeamWorkload]", self._cache.quotas.current_ledger().works)
-        return {pod for pod in pods if (pod.evicting or pod.deleting) and self._will_end(pod)}
+        quotas = self._cache.quotas
+        victims = (pod for nomination in self._nominations.values() for pod in nomination.victims if pod.evicting)
+        works = quotas.current_ledger().works
+        return {pod for pod in (*victims, *quotas.deleting_pods()) if pod in works and self._will_end(pod)}
 
     def _collect_candidates(self, team: str, model: str, going: set[PodInfo]) -> Candidates:
-        """Return the candidates for eviction; they are collected once for all units until a pod starts or ends."""
-        moment = (self._cache.quotas.version, self._cache.tables.change_epoch, frozenset(going))
-        collected_at, candidates = self._candidates_cache.get((team, model), (None, None))
-        if candidates is None or collected_at != moment:
-            candidates = collect_candidates(self._cache, self._queue, self._budgets, team, model, going)
-            self._candidates_cache[team, model] = (moment, candidates)
-        return candidates._replace(ledger=candidates.ledger.copy())
+        """Return the current candidates for eviction."""
+        candidates = self._candidates.get((team, model))
+        if candidates is None:
+            if len(self._candidates) >= MAX_CANDIDATES:
+                self._candidates.clear()
+            candidates = Candidates(self._cache, self._queue, self._budgets, team, model)
+            self._candidates[team, model] = candidates
+        candidates.update(going)
+        return candidates
+
+    @contextmanager
+    def _nominations_counted(self, candidates: Candidates) -> Iterator[None]:
+        """Count the reserved places as work that cannot be preempted."""
+        nominated = self._cache.quotas.nominated_works
+        for work in nominated:
+            candidates.ledger.start(work)
+        try:
+            yield
+        finally:
+            for work in nominated:
+                candidates.ledger.end(work.key)
 
     @contextmanager
     def _with_ending_pods_gone(self, need: PreemptionRequest, going: set[PodInfo]) -> Iterator[None]:
         """Evict all ending pods and reserve all nominated places within the context."""
-        with Statement(self._cache, need.restricted) as statement:
+        with self._reservations.kept(), Statement(self._cache, need.restricted) as statement:
             statement.evict_only(going)
             self._reservations.release_within(statement)
             for nomination in self._nominations.values():
@@ -416,8 +457,7 @@ class Preemptor:
         self, unit: QueuedPodGroup, nodes: Mapping[PodInfo, str], victims: Sequence[PodInfo], words: str
     ) -> bool:
         places: list[NominatedPlace] = []
-        for pod in victims:
-            pod.evicting = True
+        self._set_evicting(victims, True)
         keys = self._booking_keys(victims)
         ending = {pod for pod in self._ending_pods() if not pod.preempted_for}
         with Statement(self._cache) as statement, suppress(BookingError):
@@ -430,8 +470,7 @@ class Preemptor:
                 places.append(NominatedPlace(pod, node, booking))
         if len(places) < len(nodes) or len(nodes) < unit.missing:
             # No pod was evicted yet, or the freed capacity has been taken: the unit is planned again.
-            for pod in victims:
-                pod.evicting = False
+            self._set_evicting(victims, False)
             self._clear_nominations(nodes)
             return False
         self._nominations[unit.key] = Nomination(places, victims, keys, words)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from avactl.hardware.placement.allocation import Booking
@@ -65,25 +66,83 @@ class Reservations:
     def __init__(self, cache: ClusterCache) -> None:
         self._cache = cache
         self._keys_by_unit: dict[str, list[Hashable]] = {}
+        self._renewed: dict[str, tuple[Sequence[NominatedPlace], bool]] = {}
+        """Places of each unit, and whether it was ready, when its reservations were renewed last."""
+        self._position = -1
+        """Position in the state's journal of the last renewal."""
 
     def renew(
         self,
         places: Mapping[str, Sequence[NominatedPlace]],
         will_end: Callable[[PodInfo], bool],
         ready: Collection[str],
+        *,
+        all_of_them: bool,
     ) -> None:
         """Reserve the places of these units, by key, and of no others.
 
-        Victims of `ready` units have ended: their places are booked whole, before those of other units.
+        Victims of `ready` units have ended: their places are booked whole, before those of other units. Reservations
+        on nodes that have not changed stay unless `all_of_them` are to be renewed.
         """
-        self.release()
+        current = {unit: (places[unit], unit in ready) for unit in sorted(places, key=lambda unit: unit not in ready)}
+        affected = set(current) if all_of_them else self._find_affected(current)
+        for unit in [unit for unit in self._keys_by_unit if unit in affected or unit not in current]:
+            self.release(unit)
         coming: dict[str, _ExpectedResources] = {}
-        for unit in sorted(places, key=lambda unit: unit not in ready):
-            for place in places[unit]:
+        for unit, (mine, is_ready) in current.items():
+            for place in mine if unit in affected else ():
                 if place.node in self._cache.tables.state.slots:
                     if place.node not in coming:
                         coming[place.node] = _ExpectedResources(self._cache, place.node, will_end)
-                    self._reserve_place(unit, place, None if unit in ready else coming[place.node])
+                    self._reserve_place(unit, place, None if is_ready else coming[place.node])
+        self._renewed, self._position = current, self._cache.tables.state.position
+
+    def _find_affected(self, current: Mapping[str, tuple[Sequence[NominatedPlace], bool]]) -> set[str]:
+        """Return the units that are new or have changed, that have a place on a changed node, or share one with such.
+
+        Pods on a node compete for what its victims release.
+        """
+        state = self._cache.tables.state
+        touched = state.touched(self._position)
+        if touched is None:
+            return set(current)
+        changed = [
+            unit
+            for unit in {**self._renewed, **current}
+            if self._renewed.get(unit) != current.get(unit) or unit not in self._keys_by_unit
+        ]
+        nodes = {name for slot in touched if (name := state.names[slot]) is not None}
+        units_by_node: dict[str, list[str]] = {}
+        for unit, (places, _) in current.items():
+            for place in places:
+                units_by_node.setdefault(place.node, []).append(unit)
+        affected = set(changed)
+        pending = [*nodes, *(place.node for unit in changed for place in self._places_of(unit, current))]
+        seen: set[str] = set()
+        while pending:
+            node = pending.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            for unit in units_by_node.get(node, ()):
+                if unit not in affected:
+                    affected.add(unit)
+                    pending += (place.node for place in current[unit][0])
+        return affected
+
+    def _places_of(
+        self, unit: str, current: Mapping[str, tuple[Sequence[NominatedPlace], bool]]
+    ) -> list[NominatedPlace]:
+        """Return the places of a unit at the last renewal and now."""
+        return [place for known in (self._renewed, current) if unit in known for place in known[unit][0]]
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Let all reservations be as they are after the context, which rolls back what it changes."""
+        state, unchanged = self._cache.tables.state, self._cache.tables.state.position == self._position
+        yield
+        if unchanged:
+            self._position = state.position
 
     def _reserve_place(self, unit: str, place: NominatedPlace, coming: _ExpectedResources | None) -> None:
         state, held = self._cache.tables.state, self._keys_by_unit.setdefault(unit, [])
@@ -126,3 +185,4 @@ class Reservations:
             for key in keys:
                 self._cache.dra.devices.release(str(key))
         self._keys_by_unit.clear()
+        self._renewed, self._position = {}, -1
