@@ -9,8 +9,9 @@ from avactl.base.object_identity import ObjectId
 from avactl.compiler.pass_state import PassState
 from avactl.contracts.names import ROLLOUT, TEMPLATE_DIGEST
 from avactl.diagnostics import Diagnostic, Note
+from avactl.program.autoscalers import REPLICAS, find_autoscaler
 from avactl.program.lowering.k8s import short_digest
-from avactl.program.manifest import Manifest
+from avactl.program.manifest import Manifest, injects_ca_bundle, without_key
 from avactl.program.program import Program
 from avactl.spec.schema.reconcile_modes import PULUMI
 
@@ -79,7 +80,7 @@ def normalise(state: PassState) -> PassState:
         return replace(state, manifests=(), diagnostics=state.diagnostics + tuple(problems))
     ordered = sorted(state.manifests, key=apply_key)
     for manifest in ordered:
-        engine_annotations(manifest, state.program)
+        complete_manifest(manifest, state.program)
     return replace(state, manifests=tuple(ordered))
 
 
@@ -144,6 +145,23 @@ def _too_long(manifest: Manifest) -> Diagnostic:
     return Diagnostic("name-too-long", message, manifest.item.span("metadata", "name"), hint=hint)
 
 
+def complete_manifest(manifest: Manifest, program: Program) -> None:
+    """Leave out the fields that controllers own, and add the annotations of the cluster's engine."""
+    _leave_owned_fields(manifest, program)
+    _add_annotations(manifest, program)
+
+
+def _leave_owned_fields(manifest: Manifest, program: Program) -> None:
+    """Leave out what other controllers write: each apply of any engine would revert it."""
+    body, spec = manifest.body, manifest.body.get("spec")
+    replicas = spec.get("replicas") if isinstance(spec, dict) else None
+    if replicas is not None and find_autoscaler(program, manifest.cluster, manifest.id.key, replicas):
+        manifest.body = {**body, "spec": {key: value for key, value in body["spec"].items() if key != "replicas"}}
+        manifest.owned = (*manifest.owned, REPLICAS)
+    if injects_ca_bundle(body):
+        manifest.body = without_key(manifest.body, "caBundle")
+
+
 _DO_NOT_WAIT = {"pulumi.com/skipAwait": "true"}
 _DELETE_AT_ONCE = {**_DO_NOT_WAIT, "pulumi.com/deletionPropagationPolicy": "background"}
 _PULUMI_WAITS: dict[str, dict[str, str]] = {
@@ -158,8 +176,8 @@ _PULUMI_WAITS: dict[str, dict[str, str]] = {
 only declares the desired state; a job that queues for GPUs must not block it."""
 
 
-def engine_annotations(manifest: Manifest, program: Program) -> None:
-    """Return the annotations that tell the cluster's engine what to keep, what not to wait for, and which Jobs to
+def _add_annotations(manifest: Manifest, program: Program) -> None:
+    """Add the annotations that tell the cluster's engine what to keep, what not to wait for, and which Jobs to
     recreate on change."""
     mode = program.cluster_spec(manifest.cluster).reconcile.mode
     notes: dict[str, str] = {}

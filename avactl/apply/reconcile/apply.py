@@ -54,9 +54,14 @@ async def settle_comparisons(api: ObjectClient, steps: Iterable[ReconcileStep]) 
             answer = await api.apply(step.wanted.body, dry_run=True)
         except ApiError:
             return  # the apply reports the same error
-        if _object_content(answer) == _object_content(step.live):
+        if _object_content(answer) != _object_content(step.live):
+            return
+        if step.comparison.unsure:
             step.action = Action.none
             step.comparison.apply.clear()
+        elif all(each.old != each.new for each in step.comparison.apply):
+            # Otherwise an apply is of use: it makes us the owner of equal values.
+            step.action, step.reason = Action.none, "rewritten by admission"
 
     async def without_defaults(step: ReconcileStep) -> None:
         """Leave fields that come back with the same value when they are removed: defaults of the API server.
@@ -83,8 +88,14 @@ async def settle_comparisons(api: ObjectClient, steps: Iterable[ReconcileStep]) 
     alike = (Action.change, Action.restore)
     added = [step for step in steps if step.action in alike and step.live is not None and step.comparison.take_out]
     await asyncio.gather(*map(without_defaults, added))
-    unsure = [step for step in steps if step.action in alike and step.live is not None and step.comparison.unsure]
-    await asyncio.gather(*(resolve(s) for s in unsure if not s.comparison.take_out and not s.comparison.hand_over))
+    unsure = [
+        step
+        for step in steps
+        if step.live is not None
+        and (step.action is Action.restore or (step.action is Action.change and step.comparison.unsure))
+    ]
+    only_apply = (each for each in unsure if not each.comparison.take_out and not each.comparison.hand_over)
+    await asyncio.gather(*(resolve(each) for each in only_apply if each.comparison.apply))
 
 
 def _object_content(live: Body) -> Body:

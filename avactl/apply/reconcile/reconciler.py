@@ -123,7 +123,13 @@ class Reconciler:
         seen: Observed = await observe_cluster(self.api, wanted, self.record)
         result.unseen = sorted(map(str, seen.unseen))
         result.steps = plan(
-            wanted, seen.live, options.inventory, self.record, options.hands, take_over=options.take_over
+            wanted,
+            seen.live,
+            options.inventory,
+            self.record,
+            options.hands,
+            take_over=options.take_over,
+            scaled=seen.scaled,
         )
         if not wanted and not options.allow_empty and any(s.action is Action.prune for s in result.steps):
             result.steps = []

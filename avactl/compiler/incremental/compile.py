@@ -344,7 +344,7 @@ class _CompileRun:
     def _marked(self, item: Item) -> list[Manifest]:
         """Return the normalised objects of a spec. Raises IrregularError for names that are too long."""
         from avactl.compiler.lower import objects_of
-        from avactl.compiler.normalise import engine_annotations, longest_name
+        from avactl.compiler.normalise import complete_manifest, longest_name
 
         try:
             manifests = objects_of(item, self.resolver.program)
@@ -353,7 +353,7 @@ class _CompileRun:
         for manifest in manifests:
             if len(manifest.name) > longest_name(manifest):
                 raise IrregularError
-            engine_annotations(manifest, self.resolver.program)
+            complete_manifest(manifest, self.resolver.program)
         return manifests
 
     def _has_no_text(self, result: KeptResult) -> bool:
