@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 
 from avactl.base.object_identity import ObjectId
 from avactl.compiler.pass_state import PassState
 from avactl.contracts.names import ROLLOUT, TEMPLATE_DIGEST
 from avactl.diagnostics import Diagnostic, Note
+from avactl.program import registry
 from avactl.program.autoscalers import REPLICAS, find_autoscaler
+from avactl.program.kubernetes_schema import duplicate_violations
 from avactl.program.lowering.k8s import short_digest
 from avactl.program.manifest import Manifest, injects_ca_bundle, without_key
 from avactl.program.program import Program
@@ -55,6 +59,9 @@ APPLY_ORDER = (
 )
 """Apply order of objects: dependencies come first. Deletion uses the reverse order."""
 
+_MAX_DUPLICATES = 10
+"""Duplicate entries that are reported for an object."""
+
 RANK = {kind: rank for rank, kind in enumerate(APPLY_ORDER)}
 
 
@@ -73,8 +80,8 @@ def normalise(state: PassState) -> PassState:
         other = claimed.setdefault(manifest.id, manifest)
         if other is not manifest:
             problems.append(_conflict_problem(manifest, other))
-        elif len(manifest.name) > longest_name(manifest):
-            problems.append(_too_long(manifest))
+        else:
+            problems += (problem for problem in refusals(manifest) if problem not in problems)
     problems += _taken_by_groups(claimed)
     if problems:
         return replace(state, manifests=(), diagnostics=state.diagnostics + tuple(problems))
@@ -136,6 +143,23 @@ def _taken_by_groups(claimed: dict[ObjectId, Manifest]) -> list[Diagnostic]:
                 span, hint = other.item.span("metadata", "name"), "rename one of them"
                 found.append(Diagnostic("object-conflict", message, span, hint=hint, notes=notes))
     return found
+
+
+def refusals(manifest: Manifest) -> Iterator[Diagnostic]:
+    """Yield the reasons why no API server would take an object."""
+    if len(manifest.name) > longest_name(manifest):
+        yield _too_long(manifest)
+    if registry.get_kind(manifest.item.kind).has_written:
+        return  # its check has found them, each in its place
+    item = manifest.item
+    for violation in islice(duplicate_violations(manifest.body), _MAX_DUPLICATES):
+        own = ("spec", "pod", *violation.path[-3:])  # most lists of pods are written where the spec sets its pods
+        if item.doc.get(*own) is not None:
+            yield Diagnostic("duplicate-entry", violation.message, item.span(*own), hint=violation.hint)
+            continue
+        steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in violation.path)
+        message = f"{item} compiles to {manifest.id}, in which {violation.message}: {''.join(steps).lstrip('.')}"
+        yield Diagnostic("duplicate-entry", message, item.span("metadata", "name"), hint=violation.hint)
 
 
 def _too_long(manifest: Manifest) -> Diagnostic:
