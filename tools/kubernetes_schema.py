@@ -48,6 +48,11 @@ def _small(schema: dict[str, Any]) -> Any:
         found = {"type": "list", "items": _small(schema["items"])}
         if "merge" in schema.get("x-kubernetes-patch-strategy", ""):
             found["merge"] = schema.get("x-kubernetes-patch-merge-key", "")
+        # By these, server-side apply merges the list; the key above is that of older patches.
+        if schema.get("x-kubernetes-list-type") == "map":
+            found["keys"] = schema["x-kubernetes-list-map-keys"]
+        elif schema.get("x-kubernetes-list-type") == "set":
+            found["keys"] = []
         return found
     if kind == "object" and "additionalProperties" in schema:
         return {"type": "map", "values": _small(schema["additionalProperties"])}

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from avactl.compiler.internal_error import defect_diagnostic
+from avactl.compiler.lint.owned_fields import owned_fields
 from avactl.compiler.lint.slips import likely_typos
 from avactl.compiler.lint.unmade import dangling_references
 from avactl.compiler.pass_state import PassState
@@ -79,6 +80,7 @@ def _run_checks(item: Item, program: Program) -> Iterator[Diagnostic]:
     yield from kind.check(item, program)
     yield from likely_typos(item)
     yield from dangling_references(item, program)
+    yield from owned_fields(item, program)
     if kind.workload is not None and not kind.workload.checks_capacity:
         from avactl.program.capacity.capacity import role_problems
 

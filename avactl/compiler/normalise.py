@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 
 from avactl.base.object_identity import ObjectId
 from avactl.compiler.pass_state import PassState
 from avactl.contracts.names import ROLLOUT, TEMPLATE_DIGEST
 from avactl.diagnostics import Diagnostic, Note
+from avactl.program import registry
+from avactl.program.autoscalers import REPLICAS, find_autoscaler
+from avactl.program.kubernetes_schema import duplicate_violations
 from avactl.program.lowering.k8s import short_digest
-from avactl.program.manifest import Manifest
+from avactl.program.manifest import Manifest, injects_ca_bundle, without_key
 from avactl.program.program import Program
 from avactl.spec.schema.reconcile_modes import PULUMI
 
@@ -54,6 +59,9 @@ APPLY_ORDER = (
 )
 """Apply order of objects: dependencies come first. Deletion uses the reverse order."""
 
+_MAX_DUPLICATES = 10
+"""Duplicate entries that are reported for an object."""
+
 RANK = {kind: rank for rank, kind in enumerate(APPLY_ORDER)}
 
 
@@ -72,14 +80,14 @@ def normalise(state: PassState) -> PassState:
         other = claimed.setdefault(manifest.id, manifest)
         if other is not manifest:
             problems.append(_conflict_problem(manifest, other))
-        elif len(manifest.name) > longest_name(manifest):
-            problems.append(_too_long(manifest))
+        else:
+            problems += (problem for problem in refusals(manifest) if problem not in problems)
     problems += _taken_by_groups(claimed)
     if problems:
         return replace(state, manifests=(), diagnostics=state.diagnostics + tuple(problems))
     ordered = sorted(state.manifests, key=apply_key)
     for manifest in ordered:
-        engine_annotations(manifest, state.program)
+        complete_manifest(manifest, state.program)
     return replace(state, manifests=tuple(ordered))
 
 
@@ -137,11 +145,45 @@ def _taken_by_groups(claimed: dict[ObjectId, Manifest]) -> list[Diagnostic]:
     return found
 
 
+def refusals(manifest: Manifest) -> Iterator[Diagnostic]:
+    """Yield the reasons why no API server would take an object."""
+    if len(manifest.name) > longest_name(manifest):
+        yield _too_long(manifest)
+    if registry.get_kind(manifest.item.kind).has_written:
+        return  # its check has found them, each in its place
+    item = manifest.item
+    for violation in islice(duplicate_violations(manifest.body), _MAX_DUPLICATES):
+        own = ("spec", "pod", *violation.path[-3:])  # most lists of pods are written where the spec sets its pods
+        if item.doc.get(*own) is not None:
+            yield Diagnostic("duplicate-entry", violation.message, item.span(*own), hint=violation.hint)
+            continue
+        steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in violation.path)
+        message = f"{item} compiles to {manifest.id}, in which {violation.message}: {''.join(steps).lstrip('.')}"
+        yield Diagnostic("duplicate-entry", message, item.span("metadata", "name"), hint=violation.hint)
+
+
 def _too_long(manifest: Manifest) -> Diagnostic:
     longest, length = longest_name(manifest), len(manifest.name)
     message = f"the {manifest.kind} `{manifest.name}` would have {length} characters; the limit is {longest}"
     hint = f"shorten the name by {length - longest}"
     return Diagnostic("name-too-long", message, manifest.item.span("metadata", "name"), hint=hint)
+
+
+def complete_manifest(manifest: Manifest, program: Program) -> None:
+    """Leave out the fields that controllers own, and add the annotations of the cluster's engine."""
+    _leave_owned_fields(manifest, program)
+    _add_annotations(manifest, program)
+
+
+def _leave_owned_fields(manifest: Manifest, program: Program) -> None:
+    """Leave out what other controllers write: each apply of any engine would revert it."""
+    body, spec = manifest.body, manifest.body.get("spec")
+    replicas = spec.get("replicas") if isinstance(spec, dict) else None
+    if replicas is not None and find_autoscaler(program, manifest.cluster, manifest.id.key, replicas):
+        manifest.body = {**body, "spec": {key: value for key, value in body["spec"].items() if key != "replicas"}}
+        manifest.owned = (*manifest.owned, REPLICAS)
+    if injects_ca_bundle(body):
+        manifest.body = without_key(manifest.body, "caBundle")
 
 
 _DO_NOT_WAIT = {"pulumi.com/skipAwait": "true"}
@@ -158,8 +200,8 @@ _PULUMI_WAITS: dict[str, dict[str, str]] = {
 only declares the desired state; a job that queues for GPUs must not block it."""
 
 
-def engine_annotations(manifest: Manifest, program: Program) -> None:
-    """Return the annotations that tell the cluster's engine what to keep, what not to wait for, and which Jobs to
+def _add_annotations(manifest: Manifest, program: Program) -> None:
+    """Add the annotations that tell the cluster's engine what to keep, what not to wait for, and which Jobs to
     recreate on change."""
     mode = program.cluster_spec(manifest.cluster).reconcile.mode
     notes: dict[str, str] = {}

@@ -137,7 +137,7 @@ def place_item(item: Item, program: Program, problems: list[Diagnostic]) -> bool
         problems.append(Diagnostic("missing-reference", message, item.span("spec", "cluster"), hint=hint))
         return False
     item.clusters = (own,) if own is not None else offered
-    if item.resource.SCOPE == "team" and len(item.clusters) != 1:
+    if item.resource.needs_one_cluster() and len(item.clusters) != 1:
         if not item.clusters:
             if not program.lacks_clusters:
                 hint = "declare one: `kind: Cluster`"

@@ -11,9 +11,20 @@ from avactl.diagnostics.secrets import NAME, NAMES_OF_SECRETS, credential_shapes
 
 MASK = "***"
 
+_REFUSAL = (
+    r"(?:Required|Invalid|Unsupported|Duplicate) value|Not found|Forbidden|Too (?:long|many|few)|Internal error"
+    r"|duplicate entries for key|field not declared in schema|expected [a-z]+, got"
+)
+"""Reasons with which the API server refuses a field: after its path, they are no value of it."""
+_REFUSED_VALUE = re.compile(
+    r"""(?<!\w)([A-Za-z_][\w.-]{0,255}+)(: (?:Invalid|Unsupported|Duplicate) value: )"""
+    r"""("[^"]*"|'[^']*'|[^\s,;{}\[\]"']+)"""
+)
+
 # The name is bounded and anchored at a word's start, so that matching stays linear in long text.
 _ASSIGNED_VALUE = re.compile(
-    r"""(?<!\w)([A-Za-z_][\w.-]{0,255}+)(["']?\s*[:=](?:[^\S\n]*|\s*+(?!\S*:(?:\s|\Z))))("[^"]*"|'[^']*'|[^\s,;{}\[\]"']+)"""
+    r"""(?<!\w)([A-Za-z_][\w.-]{0,255}+)(["']?\s*[:=](?:[^\S\n]*|\s*+(?!\S*:(?:\s|\Z))))"""
+    rf"""(?!(?<=:\x20)(?:{_REFUSAL})(?![^\s:,;]))("[^"]*"|'[^']*'|[^\s,;{{}}\[\]"']+)"""
 )
 """A name and its value, which may be on the next line, unless that begins with another name."""
 
@@ -42,7 +53,7 @@ def redact_text(text: str) -> str:
 
     def cover_words(match: re.Match[str]) -> str:
         name = match[1]
-        if name in NAMES_OF_SECRETS:
+        if name.rpartition(".")[2] in NAMES_OF_SECRETS:
             return match[0]
         words = _WORD.sub(lambda word: cover(word) if looks_secret(word[0], name) else word[0], match[3])
         return f"{name}{match[2]}{words}"
@@ -56,7 +67,7 @@ def redact_text(text: str) -> str:
 
     def cover_assigned(match: re.Match[str]) -> str:
         value = match[3].strip("\"'")
-        if match[1] in NAMES_OF_SECRETS and NAME(value) and not is_random(value):
+        if match[1].rpartition(".")[2] in NAMES_OF_SECRETS and NAME(value) and not is_random(value):
             return match[0]
         if looks_secret(value, match[1]):
             return f"{match[1]}{match[2]}{'*' * len(match[3])}"
@@ -68,6 +79,7 @@ def redact_text(text: str) -> str:
 
     text = _LONG_WORD.sub(cover_random, credential_shapes().sub(cover, text))
     text = _NAMED_ENTRY.sub(cover_entry, _IN_BRACKETS.sub(cover_words, text))
+    text = _REFUSED_VALUE.sub(cover_assigned, text)
     return _ASSIGNED_VALUE.sub(cover_assigned, _OPTION_VALUE.sub(cover_option, text))
 
 

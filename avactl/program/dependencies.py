@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from avactl.base.object_identity import ObjectKey
+from avactl.program.autoscalers import scale_target
 from avactl.program.manifest import Body, templates_of
-
-_AUTOSCALED_API = "apps/v1"
-"""KEDA's default for the API version of a target."""
 
 
 def dependencies(body: Body) -> list[ObjectKey]:
@@ -34,10 +32,8 @@ def _dependencies(body: Body) -> Iterator[ObjectKey]:
             yield ObjectKey("storage.k8s.io", "StorageClass", "", name)
         if name := spec.get("volumeName"):
             yield ObjectKey("", "PersistentVolume", "", name)
-    elif kind in ("HorizontalPodAutoscaler", "ScaledObject"):
-        target = spec["scaleTargetRef"]
-        group = target.get("apiVersion", _AUTOSCALED_API).rpartition("/")[0]
-        yield ObjectKey(group, target["kind"], namespace, target["name"])
+    elif (target := scale_target(body, namespace)) is not None:
+        yield target
     elif kind == "ResourceClaimTemplate":
         for request in spec["spec"]["devices"].get("requests", ()):
             if name := request.get("exactly", {}).get("deviceClassName"):

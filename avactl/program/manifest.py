@@ -20,6 +20,22 @@ def without_nulls(value: Any) -> Any:
     return [without_nulls(each) for each in value] if isinstance(value, list) else value
 
 
+_CA_INJECTORS = ("cert-manager.io/inject-", "service.beta.openshift.io/inject-cabundle")
+"""Annotations by which a controller writes every `caBundle` of an object: cert-manager's, and OpenShift's."""
+
+
+def injects_ca_bundle(body: Body) -> bool:
+    """Return whether a controller writes the certificates that the webhooks of an object are verified with."""
+    return any(key.startswith(_CA_INJECTORS) for key in body["metadata"].get("annotations") or {})
+
+
+def without_key(value: Any, left_out: str) -> Any:
+    """Return a copy of a value without a key at any depth."""
+    if isinstance(value, dict):
+        return {key: without_key(each, left_out) for key, each in value.items() if key != left_out}
+    return [without_key(each, left_out) for each in value] if isinstance(value, list) else value
+
+
 def templates_of(body: Body) -> list[tuple[tuple[str, ...], Body]]:
     """Return the paths of an object's pod templates, and the templates: of a LeaderWorkerSet, first the leader's.
 

@@ -408,3 +408,32 @@ def test_the_api_server_takes_them(new_plane: Callable[..., ControlPlane]) -> No
             wait_until(lambda: " node-name: " in controller.refusal(probe))
             controller.create(pod, dry_run=True)
     plane.close()
+
+
+@pytest.mark.parametrize(
+    ("team", "cluster", "answer"),
+    [("vision", None, None), ("vision", "main", ["main"]), (None, None, ["main", "other"])],
+)
+def test_objects_of_a_team_on_two_clusters_name_one(
+    team: str | None, cluster: str | None, answer: list[str] | None
+) -> None:
+    """As the other kinds of teams; the platform's go to all."""
+    spec = {
+        "objects": [CONFIG],
+        **({"cluster": cluster} if cluster else {}),
+        **({} if team else {"namespace": "vision"}),
+    }
+    metadata = {"name": "own", **({"team": team} if team else {})}
+    document = {"apiVersion": "avactl.dev/v1", "kind": "KubernetesObjects", "metadata": metadata, "spec": spec}
+    platform = "\n---\n".join(f"apiVersion: avactl.dev/v1\n{part.strip()}" for part in PLATFORM.split("\n---\n"))
+    other = "apiVersion: avactl.dev/v1\nkind: Cluster\nmetadata: {name: other}\nspec: {}\n"
+    result = compile_tree(MemoryTree({"a.yaml": platform, "b.yaml": other, "own.yaml": yaml.safe_dump(document)}))
+    errors = [problem for problem in result.diagnostics if problem.severity == "error"]
+    if answer is None:
+        (problem,) = (each for each in errors if each.span.file == "own.yaml")
+        assert problem.code == "ambiguous-reference"
+        assert problem.message == "KubernetesObjects vision/own needs a cluster: team vision uses `main` or `other`"
+        assert problem.hint == "add `cluster: main` under `spec`"
+    else:
+        assert not errors
+        assert [m.cluster for m in result.manifests if m.item.kind == "KubernetesObjects"] == answer

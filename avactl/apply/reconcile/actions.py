@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from types import MappingProxyType
 from typing import Any
 
 from avactl.apply.reconcile.desired import (
@@ -18,6 +19,7 @@ from avactl.apply.reconcile.desired import (
     rank_of,
     run_of,
     terminal_condition,
+    without_replicas,
 )
 from avactl.apply.reconcile.diffing.field_policy import Hands
 from avactl.apply.reconcile.diffing.managed_fields import ABSENT, applied_fields, find, has_path
@@ -27,6 +29,7 @@ from avactl.base.object_identity import ObjectKey
 from avactl.change.diff.model import Disruption
 from avactl.change.diff.rules import deletion_of, holds_own_data
 from avactl.contracts import names
+from avactl.program.autoscalers import REPLICAS
 from avactl.program.dependencies import dependencies
 
 Body = dict[str, Any]
@@ -86,9 +89,16 @@ def plan(
     hands: Hands,
     *,
     take_over: bool = False,
+    scaled: Mapping[ObjectKey, str] = MappingProxyType({}),
 ) -> list[ReconcileStep]:
-    """Return all steps: applies in apply order, then prunes in prune order."""
-    steps = [_make_step(each, live.get(each.key), inventory, record, hands, take_over) for each in wanted]
+    """Return all steps: applies in apply order, then prunes in prune order.
+
+    `scaled`: the scalers of workloads whose `replicas` stay as they are.
+    """
+    steps = [
+        _make_step(each, live.get(each.key), inventory, record, hands, take_over, scaled.get(each.key, ""))
+        for each in wanted
+    ]
     _hold_back(steps)
     _mark_recreated(steps)
     declared = {step.key for step in steps}
@@ -96,7 +106,13 @@ def plan(
 
 
 def _make_step(
-    each: Wanted, live: Body | None, inventory: str, record: InventoryRecord, hands: Hands, take_over: bool
+    each: Wanted,
+    live: Body | None,
+    inventory: str,
+    record: InventoryRecord,
+    hands: Hands,
+    take_over: bool,
+    scaler: str,
 ) -> ReconcileStep:
     step = ReconcileStep(Action.none, str(each), each.key, each.rank, each, live)
     if live is None or live["metadata"].get("deletionTimestamp"):
@@ -131,13 +147,17 @@ def _make_step(
             step.action = Action.recreate
             step.reason = "a new run" + ("; the current one is stopped" if running else "")
         return step
+    unchanged = record.unchanged(each)
+    if scaler:
+        each = step.wanted = without_replicas(each)
+        step.reason = f"{REPLICAS} is left to {scaler}, which scales it"
     step.comparison = compare(each.body, live, each.leave, hands)
     freed = _claim_ref_differences(each, live)
     if freed and step.comparison.same:
         step.action, step.reason = Action.change, "its claim was deleted; the volume is released"
     step.comparison.take_out += freed
     if not step.comparison.same and step.action is Action.none:
-        step.action = Action.restore if record.unchanged(each) else Action.change
+        step.action = Action.restore if unchanged else Action.change
         if owner == "" and identity_digest(each.key) not in record.objects:
             step.action, step.reason = Action.change, "already existed; taken over"
     return step

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import groupby
 from time import monotonic
 
@@ -14,7 +14,9 @@ from avactl.apply.reconcile.diffing import managed_fields
 from avactl.apply.reconcile.diffing.field_policy import Hands
 from avactl.apply.reconcile.diffing.managed_fields import ABSENT
 from avactl.apply.reconcile.diffing.object_diff import Difference, compare, rival_entries
-from avactl.apply.reconcile.health import Health, HealthState, object_health
+from avactl.apply.reconcile.health import DELETING, Health, HealthState, object_health
+from avactl.apply.reconcile.pruning import held_back
+from avactl.apply.reconcile.reporting.listener import Listener, report_waits
 from avactl.base.object_identity import Gvk, ObjectKey, defined_kinds
 from avactl.change.diff.fields import ListStep, ValueChange
 from avactl.change.diff.model import ABSENT as NOTHING
@@ -54,9 +56,14 @@ async def settle_comparisons(api: ObjectClient, steps: Iterable[ReconcileStep]) 
             answer = await api.apply(step.wanted.body, dry_run=True)
         except ApiError:
             return  # the apply reports the same error
-        if _object_content(answer) == _object_content(step.live):
+        if _object_content(answer) != _object_content(step.live):
+            return
+        if step.comparison.unsure:
             step.action = Action.none
             step.comparison.apply.clear()
+        elif all(each.old != each.new for each in step.comparison.apply):
+            # Otherwise an apply is of use: it makes us the owner of equal values.
+            step.action, step.reason = Action.none, "rewritten by admission"
 
     async def without_defaults(step: ReconcileStep) -> None:
         """Leave fields that come back with the same value when they are removed: defaults of the API server.
@@ -83,8 +90,14 @@ async def settle_comparisons(api: ObjectClient, steps: Iterable[ReconcileStep]) 
     alike = (Action.change, Action.restore)
     added = [step for step in steps if step.action in alike and step.live is not None and step.comparison.take_out]
     await asyncio.gather(*map(without_defaults, added))
-    unsure = [step for step in steps if step.action in alike and step.live is not None and step.comparison.unsure]
-    await asyncio.gather(*(resolve(s) for s in unsure if not s.comparison.take_out and not s.comparison.hand_over))
+    unsure = [
+        step
+        for step in steps
+        if step.live is not None
+        and (step.action is Action.restore or (step.action is Action.change and step.comparison.unsure))
+    ]
+    only_apply = (each for each in unsure if not each.comparison.take_out and not each.comparison.hand_over)
+    await asyncio.gather(*(resolve(each) for each in only_apply if each.comparison.apply))
 
 
 def _object_content(live: Body) -> Body:
@@ -102,17 +115,23 @@ class Applier:
         hands: Hands,
         *,
         patience: float = 300.0,
-        done: Callable[[ReconcileStep], None] = lambda step: None,
+        listener: Listener | None = None,
     ) -> None:
-        """`patience`: seconds to wait for an object to be deleted; `done` is called after each step."""
+        """`patience`: seconds to wait for an object to be deleted; `listener` is told of steps and waits."""
         self._api, self._inventory, self._hands = api, inventory, hands
-        self._patience, self._done = patience, done
+        self._patience, self._listener = patience, listener or Listener()
+        self._late: dict[str, Health] = {}
+        """Objects whose deletion is waited for, by title."""
         self._failed: dict[ObjectKey, str] = {}
         self._pending: dict[ObjectKey, asyncio.Event] = {}
         """Objects being applied; each event is set when its step has ended, successfully or not."""
 
     async def run(self, steps: list[ReconcileStep]) -> None:
         """Execute all steps and record the result in each. Raises LostLeaseError."""
+        async with report_waits(self._late, self._listener.waiting):
+            await self._run(steps)
+
+    async def _run(self, steps: list[ReconcileStep]) -> None:
         for step in steps:
             if step.error:
                 self._failed[step.key] = step.title
@@ -123,6 +142,10 @@ class Applier:
             await asyncio.gather(*map(self._in_turn, several))
             kinds = (step for step in several if step.key.kind == "CustomResourceDefinition" and not step.error)
             await asyncio.gather(*map(self._wait_served, kinds))
+        held = held_back(steps)
+        for step in steps:
+            if step.action is Action.prune and step.key in held:
+                step.action, step.reason = Action.wait, f"not pruned: {held[step.key]}"
         prunes = [step for step in steps if step.action is Action.prune]
         for _, group in groupby(prunes, key=lambda step: step.rank):
             await asyncio.gather(*map(self._delete_pruned, list(group)))
@@ -152,7 +175,7 @@ class Applier:
             _record_error(step, error)
         if step.error:
             self._failed[step.key] = step.title
-        self._done(step)
+        self._listener.done(step)
 
     async def _put(self, step: ReconcileStep) -> None:
         assert step.wanted is not None
@@ -244,7 +267,12 @@ class Applier:
 
     async def _wait_deleted(self, live: Body) -> None:
         """Wait until this object is deleted."""
-        found = await self._api.wait_deleted(live, self._patience)
+        title = str(ObjectKey.of(live))
+        self._late[title] = DELETING
+        try:
+            found = await self._api.wait_deleted(live, self._patience)
+        finally:
+            del self._late[title]
         if found is not None:
             # One time limit for the whole run, not one per wave.
             self._patience = min(self._patience, _SECOND_DELETE_TIMEOUT_S)
@@ -270,9 +298,6 @@ class Applier:
 
     async def _delete_pruned(self, step: ReconcileStep) -> None:
         live = step.live
-        if any(key.namespace == step.key.namespace for key in self._failed):
-            step.action, step.reason = Action.wait, "not pruned: an object that may replace it could not be applied"
-            return
         try:
             for _ in range(_MAX_TRIES):
                 if live is None:
@@ -292,7 +317,7 @@ class Applier:
                 step.error = "the object keeps changing while it is being deleted; the next run retries"
         except (ApiError, UnreachableError) as error:
             _record_error(step, error)
-        self._done(step)
+        self._listener.done(step)
 
 
 def _removal_pointers(live: Body, differences: Iterable[Difference]) -> list[str]:

@@ -180,6 +180,9 @@ class ReconcileDaemon(ElectedDaemon):
             metrics.RUNS.labels("failed").inc()
             return False
         metrics.count(result, monotonic() - began, reconciler.api.writes - writes)
+        assert self._watcher is not None
+        self._watcher.rewritten.clear()
+        self._watcher.rewritten.update((step.key, step.differences) for step in result.rewritten)
         self._say(result)
         if result.drift:
             again = monotonic() - self._drifted < _FIGHT_RANGE_S[0]

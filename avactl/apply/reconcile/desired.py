@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from avactl.apply.reconcile.diffing.field_policy import controller_paths, without_fields
-from avactl.apply.reconcile.diffing.managed_fields import Path
+from avactl.apply.reconcile.diffing.field_policy import controller_paths, scaler_of, without_fields
+from avactl.apply.reconcile.diffing.managed_fields import ABSENT, Path, find
 from avactl.base.object_identity import Gvk, ObjectKey
 from avactl.change.diff.model import Disruption
 from avactl.change.diff.rules import classify_deletion
@@ -17,6 +17,7 @@ from avactl.compiler import Compilation
 from avactl.compiler.normalise import RANK
 from avactl.contracts import names
 from avactl.contracts.pod_annotations import RUN_DIGEST
+from avactl.program.autoscalers import REPLICAS
 from avactl.program.dependencies import dependencies
 from avactl.program.manifest import Manifest
 
@@ -55,6 +56,23 @@ class Wanted(NamedTuple):
 
     def __str__(self) -> str:
         return str(self.key)
+
+
+def find_scaler(each: Wanted, live: Mapping[str, Any]) -> str:
+    """Return the program that has set other `replicas` than declared by the subresource `scale`, or "".
+
+    This is an autoscaler that the specs do not declare. `kubectl scale` writes the same subresource: that is drift.
+    """
+    replicas = find(each.body, _REPLICAS)
+    return "" if replicas is ABSENT or replicas == find(live, _REPLICAS) else scaler_of(live, _REPLICAS)
+
+
+def without_replicas(each: Wanted) -> Wanted:
+    """Return the object with `replicas` left to a controller."""
+    return each._replace(body=without_fields(each.body, [REPLICAS]), leave=(*each.leave, _REPLICAS))
+
+
+_REPLICAS = tuple(f"f:{step}" for step in REPLICAS.split("."))
 
 
 def rank_of(kind: str) -> int:

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from avactl.apply.reconcile.desired import INVENTORY, Wanted
+from avactl.apply.reconcile.desired import INVENTORY, Wanted, find_scaler, without_replicas
 from avactl.apply.reconcile.diffing.field_policy import Hands
-from avactl.apply.reconcile.diffing.object_diff import compare
+from avactl.apply.reconcile.diffing.object_diff import Difference, compare
 from avactl.base.object_identity import Gvk, ObjectKey, namespaced_name
 from avactl.kube.client import Client
 from avactl.kube.object_client import ObjectClient
@@ -18,8 +18,16 @@ from avactl.kube.reflector import Reflector
 class _Kind:
     """Watch handler of one kind: compares each object it receives and keeps none."""
 
-    def __init__(self, gvk: Gvk, wanted: Mapping[ObjectKey, Wanted], hands: Hands, differs: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        gvk: Gvk,
+        wanted: Mapping[ObjectKey, Wanted],
+        hands: Hands,
+        differs: Callable[[], None],
+        rewritten: Mapping[ObjectKey, list[Difference]],
+    ) -> None:
         self._gvk, self._wanted, self._hands, self._differs = gvk, wanted, hands, differs
+        self._rewritten = rewritten
         self._names = {f"{key.namespace}/{key.name}" if key.namespace else key.name for key in wanted}
         self._seen: set[str] = set()
 
@@ -29,8 +37,10 @@ class _Kind:
         each = self._wanted.get(ObjectKey.of(item))
         if each is None:
             return
+        if find_scaler(each, item):
+            each = without_replicas(each)
         found = compare(each.body, item, each.leave, self._hands)
-        if not found.same and not found.unsure:
+        if not found.same and not found.unsure and found.all() != self._rewritten.get(each.key):
             self._differs()
 
     def remove(self, key: str) -> None:
@@ -49,6 +59,8 @@ class DriftWatcher:
         self._client, self._api, self._inventory, self._hands = client, api, inventory, hands
         self._tasks: list[asyncio.Task[None]] = []
         self.differs = asyncio.Event()
+        self.rewritten: dict[ObjectKey, list[Difference]] = {}
+        """Differences that admission makes again on every write: a run of their own would change nothing."""
 
     async def watch(self, wanted: Iterable[Wanted]) -> None:
         """Watch for differences from these objects from now on."""
@@ -60,7 +72,7 @@ class DriftWatcher:
         for gvk, declared in kinds.items():
             if gvk in missing:
                 continue
-            store = _Kind(gvk, declared, self._hands, self.differs.set)
+            store = _Kind(gvk, declared, self._hands, self.differs.set, self.rewritten)
             query = {"labelSelector": f"{INVENTORY}={self._inventory}"}
             reflector = Reflector(self._client, self._api.resource(gvk).path(""), store, query=query, optional=True)
             self._tasks.append(asyncio.create_task(reflector.run()))

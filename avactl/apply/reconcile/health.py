@@ -34,6 +34,7 @@ class Health(NamedTuple):
 
 
 READY = Health(HealthState.ready)
+DELETING = Health(HealthState.progressing, "is being deleted")
 
 
 def object_health(live: Live, made: Sequence[Live] = ()) -> Health:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from avactl.apply.reconcile.desired import INVENTORY, Wanted, inventory_of
+from avactl.apply.reconcile.desired import INVENTORY, Wanted, find_scaler, inventory_of
 from avactl.apply.reconcile.inventory import InventoryRecord, kinds_of
 from avactl.base.object_identity import Gvk, ObjectKey
 from avactl.compiler.normalise import APPLY_ORDER
 from avactl.kube.client import ApiError
 from avactl.kube.object_client import Body, ObjectClient
+from avactl.program.autoscalers import scale_target
 
 _MAX_SINGLE_READS = 8
 """Up to so many missing objects of a kind are fetched one by one; more are listed."""
@@ -45,6 +46,11 @@ ALWAYS = frozenset(Gvk(version, kind) for version, kinds in _VERSIONS.items() fo
 """Kinds that are always listed, because the record may be lost."""
 
 
+_HPA = Gvk("autoscaling/v2", "HorizontalPodAutoscaler")
+_HPA_MANAGER = "kube-controller-manager"
+"""Field manager of HorizontalPodAutoscalers, also of KEDA's."""
+
+
 class Observed(NamedTuple):
     """The live objects of a run."""
 
@@ -53,6 +59,8 @@ class Observed(NamedTuple):
     """Kinds that the API server does not serve."""
     unseen: frozenset[Gvk]
     """Kinds that the account is not permitted to list: removed objects of these kinds are not pruned."""
+    scaled: dict[ObjectKey, str]
+    """Declared workloads that an undeclared autoscaler scales, each with the field manager that does so."""
 
 
 async def observe_cluster(api: ObjectClient, wanted: Collection[Wanted], record: InventoryRecord) -> Observed:
@@ -79,10 +87,26 @@ async def observe_cluster(api: ObjectClient, wanted: Collection[Wanted], record:
         served -= declared
         await find(api, [each for each in wanted if each.gvk not in unserved], live, marked=True)
         await asyncio.gather(*map(look, sorted(served)))
-        return Observed(live, frozenset(unserved), frozenset(unseen))
-    await asyncio.gather(*map(look, sorted(served)))
-    await find(api, [each for each in wanted if each.key not in live and each.gvk not in unserved], live)
-    return Observed(live, frozenset(unserved), frozenset(unseen))
+    else:
+        await asyncio.gather(*map(look, sorted(served)))
+        await find(api, [each for each in wanted if each.key not in live and each.gvk not in unserved], live)
+    return Observed(live, frozenset(unserved), frozenset(unseen), await _find_scaled(api, wanted, live))
+
+
+async def _find_scaled(
+    api: ObjectClient, wanted: Iterable[Wanted], live: Mapping[ObjectKey, Body]
+) -> dict[ObjectKey, str]:
+    """Return the workloads whose `replicas` an autoscaler has set that still exists."""
+    scaled = {each.key: scaler for each in wanted if each.key in live and (scaler := find_scaler(each, live[each.key]))}
+    if _HPA_MANAGER not in scaled.values() or await api.find_kinds({_HPA}):
+        return scaled
+    try:
+        targets = {scale_target(body, body["metadata"]["namespace"]) for body in await api.items(_HPA)}
+    except ApiError as error:
+        if error.forbidden:
+            return scaled
+        raise
+    return {key: scaler for key, scaler in scaled.items() if scaler != _HPA_MANAGER or key in targets}
 
 
 async def find(

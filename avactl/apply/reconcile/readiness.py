@@ -12,6 +12,7 @@ from avactl.apply.reconcile import role_sets
 from avactl.apply.reconcile.actions import Action, ReconcileStep
 from avactl.apply.reconcile.desired import INVENTORY
 from avactl.apply.reconcile.health import (
+    DELETING,
     JUDGED,
     READY,
     WITH_PODS,
@@ -22,6 +23,7 @@ from avactl.apply.reconcile.health import (
     object_health,
     of_pods,
 )
+from avactl.apply.reconcile.reporting.listener import report_waits
 from avactl.base.object_identity import Gvk, ObjectKey
 from avactl.contracts.names import DISAGGREGATED_NAME, LWS_NAME
 from avactl.kube.client import ApiError
@@ -78,18 +80,28 @@ async def wait_healthy(
         await _refresh_objects(api, inventory, {key: Gvk.of(live[key]) for key in late}, live)
 
 
-async def wait_gone(api: ObjectClient, steps: Collection[ReconcileStep], *, patience: float) -> None:
+async def wait_gone(
+    api: ObjectClient,
+    steps: Collection[ReconcileStep],
+    *,
+    patience: float,
+    say: Callable[[Mapping[str, Health]], None] = lambda late: None,
+) -> None:
     """Wait until pruned objects are deleted; record those that are not."""
+    late: dict[str, Health] = {}
 
     async def one(step: ReconcileStep) -> None:
         assert step.live is not None
+        late[step.title] = DELETING
         found = await api.wait_deleted(step.live, patience)
+        del late[step.title]
         if found is not None:
             held = ", ".join(found["metadata"].get("finalizers") or ())
-            step.reason = "is being deleted" + (f", finalizers: {held}" if held else "")
+            step.reason = DELETING.reason + (f", finalizers: {held}" if held else "")
 
     pruned = [step for step in steps if step.action is Action.prune and not step.error and not step.reason]
-    await asyncio.gather(*map(one, pruned))
+    async with report_waits(late, say):
+        await asyncio.gather(*map(one, pruned))
 
 
 async def _refresh_objects(

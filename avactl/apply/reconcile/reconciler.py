@@ -83,7 +83,7 @@ class Reconciler:
         patience = options.timeout if options.wait else 0.0
         ends = monotonic() + patience
         if options.wait:
-            await wait_gone(self.api, result.steps, patience=patience)
+            await wait_gone(self.api, result.steps, patience=patience, say=self.listener.waiting)
         left = max(0.0, ends - monotonic())
         # Objects written a moment ago are unchanged or have no status yet.
         judged = result.steps if options.wait else [step for step in result.steps if step.after is None]
@@ -123,7 +123,13 @@ class Reconciler:
         seen: Observed = await observe_cluster(self.api, wanted, self.record)
         result.unseen = sorted(map(str, seen.unseen))
         result.steps = plan(
-            wanted, seen.live, options.inventory, self.record, options.hands, take_over=options.take_over
+            wanted,
+            seen.live,
+            options.inventory,
+            self.record,
+            options.hands,
+            take_over=options.take_over,
+            scaled=seen.scaled,
         )
         if not wanted and not options.allow_empty and any(s.action is Action.prune for s in result.steps):
             result.steps = []
@@ -208,7 +214,7 @@ class Reconciler:
                     return problem
                 result.claimed = True
         patience = options.timeout if options.wait else min(options.timeout, _DELETED_WAIT)
-        applier = Applier(self.api, options.inventory, options.hands, patience=patience, done=self.listener.done)
+        applier = Applier(self.api, options.inventory, options.hands, patience=patience, listener=self.listener)
         await applier.run(result.steps)
         following = self._record_after(wanted, result)
         if following != self.record:

@@ -18,6 +18,7 @@ from avactl.change.plan.model import PlannedOwner
 from avactl.change.plan.spec_origin import SpecOrigin
 from avactl.contracts import names
 from avactl.contracts.pod_annotations import JOB_INDEX
+from avactl.program.autoscalers import scale_target
 from avactl.program.manifest import Body, Manifest
 
 GROUPS = "LeaderWorkerSet"
@@ -160,10 +161,9 @@ def find_workloads(manifests: Iterable[Manifest], cluster: str) -> dict[ObjectKe
             found[id_] = PlannedWorkload(id_, SpecOrigin.of(manifest.item), job)
         elif kind in _SCALER_BOUNDS:
             spec, (low, high) = manifest.body["spec"], _SCALER_BOUNDS[kind]
-            target = spec["scaleTargetRef"]
-            kind = target.get("kind", "Deployment")
-            id_ = ObjectKey(KINDS.get(kind, ""), kind, manifest.namespace, target["name"])
-            scaled[id_] = spec.get(low, 1), spec.get(high, 100)
+            target = scale_target(manifest.body, manifest.namespace)
+            if target is not None:
+                scaled[target] = spec.get(low, 1), spec.get(high, 100)
     for id_, (fewest, most) in scaled.items():
         if id_ in found:
             found[id_] = replace(found[id_], fewest=fewest, most=most)

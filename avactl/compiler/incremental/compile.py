@@ -343,18 +343,18 @@ class _CompileRun:
         }
 
     def _marked(self, item: Item) -> list[Manifest]:
-        """Return the normalised objects of a spec. Raises IrregularError for names that are too long."""
+        """Return the normalised objects of a spec. Raises IrregularError for those that no API server takes."""
         from avactl.compiler.lower import objects_of
-        from avactl.compiler.normalise import engine_annotations, longest_name
+        from avactl.compiler.normalise import complete_manifest, refusals
 
         try:
             manifests = objects_of(item, self.resolver.program)
         except RefusedError as refused:
             raise IrregularError from refused
         for manifest in manifests:
-            if len(manifest.name) > longest_name(manifest):
+            if any(refusals(manifest)):
                 raise IrregularError
-            engine_annotations(manifest, self.resolver.program)
+            complete_manifest(manifest, self.resolver.program)
         return manifests
 
     def _has_no_text(self, result: KeptResult) -> bool:

@@ -130,7 +130,7 @@ def _check_manifest(item: Item[KubernetesObjectsSpec], program: Program, source:
         yield Diagnostic("manifest-invalid", message, span, hint=violation.hint)
     if wrong:
         return
-    for refusal in rules.rule_violations(body) if schema else ():
+    for refusal in rules.rule_violations(body) if schema else kubernetes_schema.duplicate_violations(body):
         message = f"{kind} `{body['metadata']['name']}`: {refusal.message}"
         yield Diagnostic("manifest-invalid", message, source.span(*refusal.path), hint=refusal.hint)
     if kind == "Namespace" and ADMIN_ACCESS_LABEL in (body["metadata"].get("labels") or {}):

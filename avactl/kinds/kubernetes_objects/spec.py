@@ -13,7 +13,9 @@ from avactl.spec.schema.values import ClusterRef, Name, RepositoryFile
 class KubernetesObjectsSpec(Model):
     """Manifests, in the spec or in files beside it."""
 
-    cluster: ClusterRef | None = Field(None, description="Cluster. Default: the team's, or all.")
+    cluster: ClusterRef | None = Field(
+        None, description="Cluster. Default: the team's, if it uses one; all for the platform."
+    )
     namespace: Name | None = Field(
         None,
         description="Namespace of objects that name none. Default: the team's; none for the platform.",
@@ -42,3 +44,7 @@ class KubernetesObjects(Resource):
     SCOPE: ClassVar[Literal["either"]] = "either"
     kind: Literal["KubernetesObjects"] = Field("KubernetesObjects", description="`KubernetesObjects`.")
     spec: KubernetesObjectsSpec = Field(description="The manifests.")
+
+    def needs_one_cluster(self) -> bool:
+        """Return True for the objects of a team: elsewhere they would be a second copy that nobody has asked for."""
+        return self.team is not None

@@ -15,6 +15,7 @@ import orjson
 
 from avactl.base.quantity import parse_quantity
 from avactl.diagnostics.suggest import closest_word
+from avactl.program.manifest import templates_of
 
 Schema = Mapping[str, Any]
 Path = tuple[str | int, ...]
@@ -30,6 +31,8 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "text-or-number": (str, int, float),
 }
 _QUANTITY_TYPE = "io.k8s.apimachinery.pkg.api.resource.Quantity"
+KEY_DEFAULTS = {"protocol": "TCP"}
+"""Keys of list entries that the API server defaults before it compares."""
 _COUNT_FIELDS = ("replicas", "minReplicas", "maxReplicas", "parallelism", "completions")
 _MAX_PODS = 100_000
 """Largest number of pods of one object, which `avactl plan` simulates: as in the kinds."""
@@ -104,6 +107,49 @@ def is_quantity(body: Mapping[str, Any], path: Sequence[str | int]) -> bool:
     for step in path:
         schema = child_schema(schema, step)
     return schema is _load_definitions().get(_QUANTITY_TYPE)
+
+
+def duplicate_violations(body: Mapping[str, Any]) -> Iterator[Violation]:
+    """Yield the list entries of an object with the keys of an earlier one, which no server-side apply accepts.
+
+    Of kinds that are not Kubernetes' own, only the pods are known.
+    """
+    schema = find(str(body.get("apiVersion")), str(body.get("kind")))
+    if schema is not None:
+        yield from _duplicates(schema, body, ())
+        return
+    pod = child_schema(_load_definitions()["kinds"]["v1 PodTemplate"], "template")
+    for path, template in templates_of(dict(body)):
+        yield from _duplicates(pod, template, path)
+
+
+def _duplicates(schema: Schema, value: Any, path: Path) -> Iterator[Violation]:
+    if isinstance(value, dict):
+        for key, entry in value.items():
+            if isinstance(entry, dict | list) and entry:
+                yield from _duplicates(child_schema(schema, key), entry, (*path, key))
+    elif isinstance(value, list):
+        keys: list[str] | None = resolve_reference(schema).get("keys")
+        if keys is not None and len(value) > 1:
+            yield from _duplicate_entries(value, keys, path)
+        for index, entry in enumerate(value):
+            if isinstance(entry, dict | list):
+                yield from _duplicates(child_schema(schema, index), entry, (*path, index))
+
+
+def _duplicate_entries(entries: Sequence[Any], keys: Sequence[str], path: Path) -> Iterator[Violation]:
+    seen: set[str] = set()
+    for index, entry in enumerate(entries):
+        if not keys:
+            parts = [entry]
+        else:
+            parts = [entry.get(key) or KEY_DEFAULTS.get(key) for key in keys] if isinstance(entry, dict) else []
+        identity = "/".join(map(str, parts))
+        if not parts or None in parts or isinstance(parts[0], dict | list):
+            continue  # the schema says that it is missing
+        if identity in seen:
+            yield Violation((*path, index, *keys[:1]), f"`{identity[:60]}` is listed twice", "remove one of them")
+        seen.add(identity)
 
 
 _HOLDER_KEYS = ("jobTemplate", "template", "spec")

@@ -13,7 +13,7 @@ from pydantic_core import PydanticCustomError
 
 from avactl.base.quantity import parse_quantity
 from avactl.diagnostics.suggest import did_you_mean, one_of
-from avactl.program.kubernetes_schema import Path, Violation
+from avactl.program.kubernetes_schema import Path, Violation, duplicate_violations
 from avactl.program.kubernetes_schema.templates import template_path, value_at
 from avactl.spec.schema.values import label_key, label_value
 
@@ -29,6 +29,7 @@ _MAX_SHOWN = 60
 def rule_violations(body: dict[str, Any]) -> Iterator[Violation]:
     """Yield what is wrong with an object that satisfies the schema of its kind."""
     kind = body["kind"]
+    yield from duplicate_violations(body)
     yield from _metadata_violations(
         value_at(body, ("metadata",)), ("metadata",), not body["apiVersion"].startswith(_FREE_NAMES)
     )
@@ -103,7 +104,6 @@ def _pod_violations(kind: str, pod: dict[str, Any], path: Path, claims: set[str]
         hint = "remove the key; a Job has pods that end"
         yield Violation((*path, "restartPolicy"), f"pods of a {kind} are always restarted", hint)
     volumes = pod.get("volumes") or []
-    yield from _duplicate_violations(volumes, (*path, "volumes"))
     known = claims | {_name_of(each) for each in volumes}
     containers = [
         (container, (*path, key, index))
@@ -111,9 +111,11 @@ def _pod_violations(kind: str, pod: dict[str, Any], path: Path, claims: set[str]
         for index, container in enumerate(pod.get(key) or ())
         if isinstance(container, dict)
     ]
-    yield from _duplicate_violations(
-        [container for container, _ in containers], paths=[place for _, place in containers]
-    )
+    first = {_name_of(container) for container in pod.get("initContainers") or ()}
+    for index, container in enumerate(pod.get("containers") or ()):
+        if (name := _name_of(container)) in first:
+            where = (*path, "containers", index, "name")
+            yield Violation(where, f"`{name[:_MAX_SHOWN]}` is also an init container", "rename one of them")
     for container, place in containers:
         yield from _container_violations(container, place, known)
 
@@ -124,7 +126,6 @@ def _container_violations(container: dict[str, Any], path: Path, volumes: set[st
             hint = did_you_mean(_name_of(mount), volumes, "volumes") if volumes else "add it to `volumes`"
             where = (*path, "volumeMounts", index, "name")
             yield Violation(where, f"the pod has no volume `{_name_of(mount)[:_MAX_SHOWN]}`", hint)
-    yield from _duplicate_violations(container.get("env") or [], (*path, "env"))
     yield from _resource_violations(container.get("resources") or {}, (*path, "resources"))
     ports = [_name_of(each) for each in container.get("ports") or () if _name_of(each)]
     for key in ("startupProbe", "readinessProbe", "livenessProbe"):
@@ -158,17 +159,6 @@ def _resource_violations(resources: dict[str, Any], path: Path) -> Iterator[Viol
         elif "/" in key and (key not in limits or parse_quantity(amount) != parse_quantity(limits[key])):
             message = f"`{key}` needs a limit that equals its request"
             yield Violation((*path, "requests", key), message, f"write `limits: {{{key}: {amount}}}`")
-
-
-def _duplicate_violations(entries: list[Any], path: Path = (), paths: list[Path] | None = None) -> Iterator[Violation]:
-    """Yield entries whose name another entry has: server-side apply merges these lists by name."""
-    seen: set[str] = set()
-    for index, entry in enumerate(entries):
-        name = _name_of(entry)
-        if name in seen:
-            where = paths[index] if paths is not None else (*path, index)
-            yield Violation((*where, "name"), f"`{name[:_MAX_SHOWN]}` is listed twice", "remove one of them")
-        seen.add(name)
 
 
 def _name_of(value: Any) -> str:

@@ -295,6 +295,10 @@ class Resource(Model):
         """Return True if files of a team may declare the kind only where `owners` lists it."""
         return cls.PLATFORM_OWNED or cls.SCOPE == "platform"
 
+    def needs_one_cluster(self) -> bool:
+        """Return True if the spec must name a cluster where its team uses several."""
+        return self.SCOPE == "team"
+
     def placed_on(self, every: tuple[str, ...]) -> tuple[str, ...] | None:
         """Return the clusters of a spec that other specs take theirs from, out of `every`; None: it uses its team's."""
         return None

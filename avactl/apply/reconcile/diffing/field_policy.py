@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from avactl.apply.reconcile.diffing.managed_fields import Path
+from avactl.apply.reconcile.diffing.managed_fields import Path, field_owners, has_path
 from avactl.program.ownership import KUBERNETES
 
 _IS_CONTROLLER = re.compile(
@@ -40,6 +40,18 @@ class Hands:
         if path[0] == "f:metadata":
             return path[1] in ("f:labels", "f:annotations") and _IS_PERSON(manager) is not None
         return _IS_CONTROLLER(manager) is None
+
+
+def scaler_of(live: Mapping[str, Any], path: Path) -> str:
+    """Return the program that has set a field of a live object by its subresource `scale`, or ""."""
+    return next(
+        (
+            owner.manager
+            for owner in field_owners(live)
+            if owner.subresource == "scale" and has_path(owner.fields, path) and not _IS_PERSON(owner.manager)
+        ),
+        "",
+    )
 
 
 @lru_cache

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, TextIO
 from avactl.apply.reconcile.actions import ReconcileStep
 from avactl.apply.reconcile.health import Health
 from avactl.apply.reconcile.reporting.listener import Listener
+from avactl.base.terminal import count_text, inert_text, visible_text
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
 _REPORT_INTERVAL_S = 10.0
 """Seconds between two plain lines while waiting."""
+_MAX_NAMED = 40
+"""Objects that are named in one line."""
 
 
 class ReconcileProgress:
@@ -58,12 +61,15 @@ class ReconcileProgress:
             self._bar.advance(self._task)
 
     def _report_waiting(self, late: Mapping[str, Health]) -> None:
-        first = next(iter(sorted(late)))
+        named = sorted(late)[:_MAX_NAMED]
+        more = f" and {len(late) - len(named)} more" if len(late) > len(named) else ""
         if self._bar is not None:
-            self._bar.update(self._task, description=f"waiting for {len(late)}: {first}", total=None)
+            text = f"waiting for {len(late)}: {', '.join(map(visible_text, named))}{more}"
+            self._bar.update(self._task, description=text, total=None)
         elif not self._quiet and monotonic() - self._told > _REPORT_INTERVAL_S:
             self._told = monotonic()
-            self._stream.write(f"waiting for {len(late)} objects: {first}: {late[first].reason}\n")
+            each = (f"{visible_text(name)}: {visible_text(late[name].reason)}" for name in named)
+            self._stream.write(inert_text(f"waiting for {count_text(len(late), 'object')}: {'; '.join(each)}{more}\n"))
             self._stream.flush()
 
     def _report_lease(self, holder: str) -> None:

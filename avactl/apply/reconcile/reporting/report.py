@@ -65,6 +65,11 @@ class StepResult:
         return [step for step in self.steps if step.action is Action.restore]
 
     @property
+    def rewritten(self) -> list[ReconcileStep]:
+        """Steps of objects that differ from git, and would again after an apply: admission rewrites them."""
+        return [step for step in self.steps if step.action is Action.none and step.differences]
+
+    @property
     def changed(self) -> bool:
         """Return whether the run wrote anything, or a dry run would have."""
         quiet = (Action.none, Action.keep, Action.wait, Action.refuse)
@@ -110,7 +115,9 @@ def as_json(result: StepResult) -> dict[str, Any]:
         "ok": result.ok,
         "problem": redact_text(result.problem),
         "counts": result.counts(),
-        "objects": [_object_data(step) for step in result.steps if step.action is not Action.none or step.error],
+        "objects": [
+            _object_data(step) for step in result.steps if step.action is not Action.none or step.reason or step.error
+        ],
         "health": {name: {"state": h.state.value, "reason": h.reason} for name, h in sorted(result.health.items())},
         "notListed": result.unseen,
     }
@@ -153,6 +160,10 @@ def as_text(result: StepResult, colour: bool) -> str:
             )
         if len(steps) > _MAX_LINES:
             lines.append(f"  {sign} … and {len(steps) - _MAX_LINES} more {word}")
+    left = [step for step in result.steps if step.action is Action.none and step.reason and not step.error]
+    lines += [f"  = {visible_text(step.title)}{_step_detail(step, dim, off)}" for step in left[:_MAX_LINES]]
+    if len(left) > _MAX_LINES:
+        lines.append(f"  = … and {len(left) - _MAX_LINES} more with fields of others")
     # Causes come before the steps that they block.
     failed = sorted(result.failed, key=lambda step: step.blocked)
     lines += [f"  {red}!{off} {visible_text(step.title)}: {_one_line(step.error)}" for step in failed[:_MAX_LINES]]
@@ -187,6 +198,8 @@ def _step_detail(step: ReconcileStep, dim: str, off: str) -> str:
     parts = []
     for difference in step.differences[:_MAX_FIELDS]:
         old, new = masked_values(difference, step.key.kind)
+        if step.action is Action.none:
+            old, new = new, old  # declared, and as it stays
         by = f" {dim}(by {visible_text(difference.by)}){off}" if difference.by and step.action is Action.restore else ""
         # Two long texts often share their beginning, so showing it would not help.
         long = any(isinstance(value, str) and ("\n" in value or len(value) > _MAX_VALUE_LENGTH) for value in (old, new))
