@@ -343,6 +343,16 @@ def by_gateway(state: RolloutState, http: dict[str, int], grpc: dict[str, int] |
 WEIGHED = STEPPING.replace(weight=0, weighed=1000.0)
 
 
+def test_a_changed_timeout_of_the_spec_reaches_the_route() -> None:
+    weights = (("old", 100), ("new", 0))
+    observed = by_gateway(WEIGHED, dict(weights), dict(weights))
+    assert observed.unweighed(weights) == []
+    rules = [{**RULES["HTTPRoute"], "timeouts": {"request": "3600s"}}]
+    observed.routes[HTTP]["metadata"]["annotations"]["avactl.dev/rollout-route"] = json.dumps(rules)
+    assert observed.unweighed(weights) == [HTTP]
+    assert observed.rules(HTTP, weights)[0]["timeouts"] == {"request": "3600s"}
+
+
 def test_a_step_has_its_share_once_both_routes_have_it() -> None:
     known, wanted_ = {"old": 100, "new": 0}, {"old": 75, "new": 25}
     # Neither, or only the first one because the daemon was killed between the two writes.

@@ -143,6 +143,7 @@ def _outline_rules(rules: Any) -> list[Any]:
         (
             [(each.get("path"), each.get("method")) for each in rule.get("matches") or ()],
             [(ref.get("name"), ref.get("port"), ref.get("weight", 1)) for ref in rule.get("backendRefs") or ()],
+            rule.get("timeouts"),
         )
         for rule in rules or ()
     ]

@@ -30,7 +30,7 @@ from avactl.kinds.serving.prefill.lower import (
 from avactl.kinds.serving.prefill.roles import ROLE_LABEL, of_role, prefill_of, server_of
 from avactl.kinds.serving.probes import add_scripts, build_probes, start_limit
 from avactl.kinds.serving.rollout.lower import with_rollout
-from avactl.kinds.serving.runtime import CONFIG, ModelServer, server
+from avactl.kinds.serving.runtime import CONFIG, ModelServer, runtime_of, server
 from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.kinds.serving.weights import with_weights
 from avactl.kinds.team.names import RUN_ACCOUNT, team_namespaces
@@ -121,7 +121,15 @@ def lower(item: Item[ServingDeploymentSpec], program: Program) -> list[Manifest]
         told = {"stateful_sets": f"{item.name}-[0-9a-f]+-({'|'.join(ROLES)})"}
     objects += build_notifications(item, program, **told)
     objects += build_inference_pool(item, program, select, run.ports["http"], COMPONENT)
-    objects += build_routes(item, program, item.name, run.ports, component=COMPONENT, backend=route_backend(item))
+    objects += build_routes(
+        item,
+        program,
+        item.name,
+        run.ports,
+        component=COMPONENT,
+        backend=route_backend(item),
+        timeout=runtime_of(spec).answer_timeout,
+    )
     return with_rollout(item, program, objects, run.ports, start_limit(spec, run))
 
 
