@@ -103,6 +103,9 @@ class RolloutConfig(Contract):
     route: _Name | None = absent(None)
     """HTTPRoute, with `traffic: gateway`."""
     grpc_route: _Name | None = absent(None)
+    start: Amount | None = absent(None)
+    """Seconds in which pods must be ready once their images are pulled and their files copied. Default: those of the
+    Deployment's `progressDeadlineSeconds`, which counts from the creation of the pods."""
     analysis: RolloutAnalysis | None = absent(None)
 
     @model_validator(mode="after")

@@ -80,6 +80,34 @@ def test_only_the_gateways_pods_and_addresses_reach_the_http_port() -> None:
     assert names(hidden, "HTTPRoute") == []
 
 
+def timeouts(text: str, gateway: str = GATEWAY) -> object:
+    (rule,) = body(compiled(platform(gateway, text)), "HTTPRoute", "detector", "vision")["spec"]["rules"]
+    return rule.get("timeouts")
+
+
+def test_answers_of_language_models_may_take_longer_than_the_default_of_gateways() -> None:
+    assert timeouts(service()) is None  # the gateway's own
+    assert timeouts(service(", timeout: 90s")) == {"request": "90s"}
+    assert timeouts(service(", timeout: 1500ms")) == {"request": "2s"}  # whole seconds, as all gateways take them
+    model = service().replace("name: triton", "name: vllm").replace('version: "3"', 'version: "3", path: /opt/model')
+    assert timeouts(model) == {"request": "3600s"}
+    assert timeouts(model.replace(".com}", ".com, timeout: 24h}")) == {"request": "86400s"}
+    without = GATEWAY.replace("name: public,", "name: public, timeouts: false,")
+    assert without != GATEWAY
+    assert timeouts(model, without) is None
+    for wrong in ("0s", "999ms", "25h"):
+        assert codes(unchecked(platform(GATEWAY, service(f", timeout: {wrong}")))) == ["invalid-value"]
+
+
+def test_a_timeout_needs_a_gateway_that_has_it() -> None:
+    text = service(", timeout: 10m")
+    without = GATEWAY.replace("name: public,", "name: public, timeouts: false,")
+    assert codes(unchecked(platform(without, text))) == ["missing-gateway"]
+    assert codes(unchecked(platform(INGRESS, text))) == ["missing-gateway"]
+    grpc = exposed("{timeout: 10m, grpc: {host: d.ai.example.com}}")
+    assert codes(unchecked(platform(GATEWAY, grpc))) == ["invalid-value"]
+
+
 GRPC = ", grpc: {host: detector-grpc.ai.example.com}"
 
 

@@ -10,9 +10,10 @@ from avactl.apply.doctor.needs import needs_of
 from avactl.base.object_identity import ObjectKey
 from avactl.change.plan.workloads import find_workloads
 from avactl.compiler import Compilation, compile_tree
+from avactl.diagnostics import Diagnostic
 from avactl.spec.repository.tree import MemoryTree
 from tests.definitions import define_scaling
-from tests.kinds.test_serving import TRITON
+from tests.kinds.test_serving import CUSTOM, TRITON
 from tests.kinds.test_serving_models import SGLANG, VLLM
 from tests.test_invalid import BASE
 from tools.controlplane import KubeClient
@@ -31,9 +32,74 @@ def compiled(text: str, daemons: str = "  daemons: {metricsFrom: [monitoring]}\n
     return result
 
 
+def errors(text: str) -> list[Diagnostic]:
+    result = compile_tree(MemoryTree({"base.yaml": BASE["base/platform.yaml"], "spec.yaml": text.encode()}))
+    return [each for each in result.diagnostics if each.severity == "error"]
+
+
 def scaler(result: Compilation) -> dict[str, Any]:
     spec: dict[str, Any] = next(m for m in result.manifests if m.kind == "ScaledObject").body["spec"]
     return spec
+
+
+QUERY = """  replicas:
+    min: 2
+    max: 6
+    metrics:
+      query:
+        - name: rows
+          averageValue: 0.000125
+          promql: 'sum(rate(rows_total{namespace="{{namespace}}",pod=~"{{pods}}"}[2m]))'
+        - {name: wait, value: 12000000, promql: 'max(wait{namespace="vision"})'}
+"""
+
+
+@pytest.mark.parametrize("text", [TRITON, CUSTOM, VLLM], ids=["triton", "custom", "vllm"])
+def test_servers_of_any_kind_scale_by_own_queries(text: str) -> None:
+    rows, wait = scaler(compiled(text + QUERY))["triggers"]
+    assert rows == {
+        "type": "prometheus",
+        "name": "query-rows",
+        "metricType": "AverageValue",
+        "metadata": {
+            "serverAddress": "http://prometheus.monitoring:9090",
+            "query": 'sum(rate(rows_total{namespace="vision",pod=~"classifier-[a-z0-9]+-[a-z0-9]+"}[2m]))',
+            "threshold": "0.000125",
+            "ignoreNullValues": "false",
+        },
+    }
+    # Kubernetes multiplies a Value by the ready pods.
+    assert (wait["name"], wait["metricType"], wait["metadata"]["threshold"]) == ("query-wait", "Value", "12000000")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code", "said"),
+    [
+        ('namespace="{{namespace}}",', "", "foreign-metrics", "reads metrics of other teams"),
+        ('namespace="vision"', 'namespace="ads"', "foreign-metrics", "reads metrics of other teams"),
+        ("'sum(rate(", "'(rate(", "invalid-query", "a result for each pod"),
+        ("pod=~", "pod=", "invalid-query", "is compared with a regular expression"),
+        ("[2m]", "[{{interval}}]", "invalid-query", "`{{interval}}` is that of an analysis"),
+        ("{{pods}}", "{{pod}}", "invalid-query", "illegal regex for {{pod}}"),
+        ("name: wait", "name: rows", "duplicate-entry", "duplicate query `rows`"),
+        ("averageValue: 0.000125", "averageValue: 0", "invalid-value", "averageValue"),
+        ("averageValue: 0.000125", "maximum: 1", "unknown-key", "maximum"),
+        ("value: 12000000, ", "", "invalid-value", "either `averageValue` or `value`"),
+    ],
+)
+def test_own_queries_are_checked(old: str, new: str, code: str, said: str) -> None:
+    assert old in QUERY
+    found = errors(TRITON + QUERY.replace(old, new))
+    assert any(each.code == code and said in each.message for each in found), found
+
+
+@pytest.mark.parametrize("way", ["canary: {traffic: replicas, steps: [{percent: 50}]}", "blueGreen: {}"])
+def test_both_versions_of_a_rollout_do_not_count_by_own_queries(way: str) -> None:
+    text = f"{TRITON}{QUERY}  rollout: {{{way}}}\n"
+    (found,) = [each for each in errors(text) if each.code == "conflicting-keys"]
+    assert "`value` is multiplied by the ready pods" in found.message
+    average = text.replace("value: 12000000", "averageValue: 12000000")
+    assert [each for each in errors(average) if each.code == "conflicting-keys"] == []
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import ceil
 from typing import Any
 
 import pytest
@@ -178,3 +179,20 @@ def test_a_model_in_the_image_is_not_fetched() -> None:
 def test_the_api_server_takes_every_object(text: str, kube: KubeClient, namespace: str) -> None:
     found: dict[tuple[str, str], dict[str, Any]] = objects(text)
     assert api_server_says(found, kube, namespace) == []
+
+
+def test_the_deadline_of_a_rollout_grows_with_the_files_that_pods_copy() -> None:
+    def deadline(text: str) -> int:
+        found: int = objects(text)["Deployment", "classifier"]["spec"]["progressDeadlineSeconds"]
+        return found
+
+    start, images = 1800 + 300, 900
+    copied = 40 * 1024 // 20 + 1024 / 20  # of the model and the adapter, at 20 MiB/s
+    assert deadline(VLLM) == start + images + ceil(copied)
+    assert deadline(VLLM.replace("size: 40Gi", "size: 600Gi")) - deadline(VLLM) == 560 * 1024 // 20
+    own = f"{VLLM}  pod: {{initContainers: [{{name: warm, image: 'warm:1'}}]}}\n"
+    assert deadline(own) == deadline(VLLM) + 900
+    assert deadline(TRITON) == 600 + 300 + images + 100 * 1024 // 20
+    # The files of an image are there once it is pulled.
+    path = VLLM.replace('url: "s3://vision/models/chat", secret: models-s3, size: 40Gi', "path: /opt/chat")
+    assert deadline(path) == start + images + ceil(1024 / 20)

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 from pydantic.alias_generators import to_camel
 
+from avactl.kinds.serving.parts.scaling import ServerMetrics
 from avactl.kinds.serving.runtime import ServingRuntime, runtimes
 from avactl.kinds.serving.runtime_facts import RETIRED, runtime_names
-from avactl.kinds.serving.spec import Batching, ServerMetrics
+from avactl.kinds.serving.spec import Batching
 from tests.test_layout import ROOT, tracked
 
 FOLDER = "avactl/kinds/serving/runtimes/"

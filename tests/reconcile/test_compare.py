@@ -11,7 +11,14 @@ from avactl.apply.reconcile.actions import holds_data
 from avactl.apply.reconcile.diffing.field_policy import Hands, controller_paths, without_fields
 from avactl.apply.reconcile.diffing.managed_fields import format_path
 from avactl.apply.reconcile.diffing.object_diff import ObjectComparison, compare
-from avactl.apply.reconcile.health import HealthState, crashing_container, is_starting, object_health, of_pods
+from avactl.apply.reconcile.health import (
+    HealthState,
+    combine_health,
+    crashing_container,
+    is_starting,
+    object_health,
+    of_pods,
+)
 from avactl.compiler import compile_tree
 from avactl.program import registry
 from avactl.spec.repository.tree import DirTree
@@ -185,13 +192,28 @@ def test_init_containers_and_sidecars_that_crash_are_seen() -> None:
             "containerStatuses": [{"name": "follower", "state": {"running": {}}}],
         },
     }
-    said = "pod p, container server: CrashLoopBackOff back-off 5m0s"
+    said = "pod p: server: CrashLoopBackOff back-off 5m0s"
     for found in (of_pods([pod]), crashing_container([pod])):
         assert found is not None
         assert (found.state, found.reason) == (HealthState.progressing, said)
     assert crashing_container([{**pod, "status": {}}]) is None
     assert is_starting({"status": {"active": 2, "ready": 1}})
     assert not is_starting({"status": {"active": 2, "ready": 2}})
+
+
+def test_a_workload_that_is_late_has_the_reason_of_its_pods() -> None:
+    """The controller says `ReplicaSet "web-1" has timed out progressing.` only."""
+    late = {"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded", "message": "timed out."}
+    body = {**deployment(replicas=1), "status": {"observedGeneration": 1, "conditions": [late]}}
+    init = {"name": "model", "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}
+    pod = {"metadata": {"name": "p"}, "spec": {"nodeName": "n"}, "status": {"initContainerStatuses": [init]}}
+    copies, waits = of_pods([pod]), of_pods([{**pod, "spec": {}}])
+    assert copies is not None
+    assert waits is not None
+    found = combine_health(object_health(body), copies)
+    since = "init container model runs since 2026-01-01T00:00:00Z"
+    assert (found.state, found.reason) == (HealthState.failed, f"timed out: {since}")
+    assert combine_health(object_health(body), waits) == waits
 
 
 def test_groups_of_pods_are_ready_once_all_are_updated_and_ready() -> None:

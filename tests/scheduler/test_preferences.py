@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ from avactl.contracts.scheduling import PlacementPolicy
 from avactl.hardware.placement.gang import Gang, GangRole, place_gang
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.constraints.constraint_set import ConstraintSet
+from avactl.scheduler.cycle.placer import Placer
 from benchmarks.clusters import running
 from tests.kinds.on_base import objects
 from tests.scheduler import offline
@@ -47,16 +49,24 @@ def near(kind: str, app: str, topology: str = "kubernetes.io/hostname", weight: 
     return {kind: {PREFERRED: [{"weight": weight, "podAffinityTerm": term}]}}
 
 
-def start(cache: ClusterCache, name: str, affinity: dict[str, Any] | None = None, gpus: int = 0, **labels: str) -> str:
+def start(
+    cache: ClusterCache,
+    name: str,
+    affinity: dict[str, Any] | None = None,
+    gpus: int = 0,
+    spread: list[dict[str, Any]] | None = None,
+    **labels: str,
+) -> str:
     """Place a pod as the scheduler does, and return its node; empty: it fits nowhere."""
     item = offline.pod(name, gpus)
+    item["spec"]["topologySpreadConstraints"] = spread or []
     item["metadata"]["labels"] = labels
     item["spec"]["affinity"] = affinity or {}
     pod = cache.put_pod(item)
     assert pod is not None
     assert not pod.shape.refused
-    weights = ConstraintSet(cache, POLICY).score_nodes(pod)
-    choice = cache.choose(pod, request := cache.requests.request(pod.shape), None, weights)
+    request = cache.requests.request(pod.shape)
+    choice = Placer(cache, ConstraintSet(cache, POLICY)).best_choice(pod, request, None)
     if choice is None:
         return ""
     cache.take(pod, choice.booking(request))
@@ -174,6 +184,47 @@ def test_services_of_one_class_are_spread_and_those_of_others_join_them() -> Non
             )
     assert found["cpu-0"] != found["cpu-1"]
     assert {found["io-0"], found["io-1"]} == {found["cpu-0"], found["cpu-1"]}
+
+
+def start_services(cache: ClusterCache, replicas: list[int], gpus: int = 1) -> list[list[str]]:
+    """Place the pods of services with one GPU each, and return the nodes of each service."""
+    cache.tables.put_namespace("vision", {})
+    text = SERVICES.replace("cpu: 4, memory: 8Gi", f"cpu: 4, memory: 8Gi, gpus: {gpus}").replace(
+        "Class: NAME", "Class: gpu"
+    )
+    found = []
+    for number, count in enumerate(replicas):
+        name = f"svc-{number}"
+        template = objects(text.replace("NAME", name))["Deployment", name]["spec"]["template"]
+        pod, labels = template["spec"], template["metadata"]["labels"]
+        spread = pod["topologySpreadConstraints"]
+        found.append([start(cache, f"{name}-{each}", pod["affinity"], gpus, spread, **labels) for each in range(count)])
+    return found
+
+
+@pytest.mark.parametrize("replicas", [[11], [3, 3, 3, 2], [1] * 11, [5, 2, 4]])
+def test_services_of_one_class_leave_whole_machines_for_a_model_on_two_of_them(replicas: list[int]) -> None:
+    cache = offline.cache([node(f"n{number}", "128", 8) for number in range(10)], [])
+    found = start_services(cache, replicas)
+    # A service outlives the loss of a machine, and its class takes no more machines than that needs.
+    assert all(len(set(nodes)) == 2 for nodes in found if len(nodes) > 1)
+    taken = Counter(each for nodes in found for each in nodes)
+    assert "" not in taken
+    assert len(taken) == 2
+    # On the machines that it has anyway, the class is spread.
+    assert max(taken.values()) - min(taken.values()) <= 1 or max(replicas) == 1
+    pod = cache.put_pod(offline.pod("model", 8))
+    assert pod is not None
+    placed = place_gang(cache.tables.scorer, "model", Gang((GangRole("worker", cache.requests.request(pod.shape), 2),)))
+    assert placed is not None
+
+
+def test_classes_are_spread_over_machines_of_which_none_is_whole() -> None:
+    cache = offline.cache([node(f"n{number}", "128", 8) for number in range(4)], [])
+    for number in range(4):
+        start(cache, f"job-{number}", prefers((1, "kubernetes.io/hostname", f"n{number}")), gpus=1)
+    (found,) = start_services(cache, [4])
+    assert set(found) == {"n0", "n1", "n2", "n3"}
 
 
 CASES: dict[str, tuple[dict[str, Any], set[str]]] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from avactl.daemons.serving.decide import decide
 from avactl.daemons.serving.revisions import new_body, revisions_of
 from avactl.daemons.serving.sizes import Sizes, next_sizes, step_sizes
 from avactl.daemons.serving.view import Answers, Create, Reject, Scale, ServingPlan, View, Weigh
+from avactl.kube.pod_diagnosis import PodDiagnosis, PodStage
 
 LABELS = {"app": "web", "app.kubernetes.io/component": "server"}
 
@@ -65,7 +67,7 @@ STEPPING = RolloutState(stable="old", canary="new", phase="stepping", since=1000
 
 
 def test_a_version_that_is_not_ready_in_time_is_rejected() -> None:
-    crashing = Answers(why=(False, "server: CrashLoopBackOff"))
+    crashing = Answers(pods=PodDiagnosis(PodStage.failing, "server: CrashLoopBackOff"))
     assert decide(view(STEPPING, 4, 1, 0), 1005.0, 1.0, crashing).state == STEPPING
     held = decide(view(STEPPING, 4, 1, 0), 1300.0, 1.0, crashing).state
     assert (held.phase, held.reason, held.message) == (
@@ -79,8 +81,39 @@ def test_a_version_that_is_not_ready_in_time_is_rejected() -> None:
     assert isinstance(reject, Reject)
 
 
+def test_the_time_of_a_start_counts_from_the_end_of_the_copy() -> None:
+    def at(now: float, state: RolloutState, *pods: Any) -> RolloutState:
+        observed = view(state, 4, 1, 0)
+        observed = replace(observed, config=observed.config.replace(start=600.0))
+        observed.deployment["spec"]["progressDeadlineSeconds"] = 30_000
+        return decide(observed, now, 1.0, Answers(pods=PodDiagnosis(*pods))).state
+
+    copies = (PodStage.preparing, "init container model runs since 2026-01-01T00:00:00Z")
+    held = at(11_000.0, STEPPING, *copies)
+    assert (held.phase, held.reason, held.message) == ("stepping", "Starting", f"0 of 1 pods are ready: {copies[1]}")
+    # A copy that does not end is given up: by its size, it ought to have.
+    late = at(31_001.0, held, *copies)
+    assert (late.phase, late.reason) == ("aborting", "NotReady")
+    assert late.message == f"0 of 1 pods are ready after 30001 s: {copies[1]}"
+    loads = (PodStage.starting, "server runs, and its startup probe does not succeed", 11_000.0)
+    assert at(11_599.0, held, *loads).phase == "stepping"
+    assert at(11_601.0, held, *loads).phase == "aborting"
+    # It fails before it has copied anything: since the pods exist.
+    assert at(1601.0, STEPPING, PodStage.failing, "model: ImagePullBackOff").phase == "aborting"
+
+
+def test_the_time_without_a_place_does_not_count() -> None:
+    full = Answers(pods=PodDiagnosis(PodStage.unscheduled, "0/2 nodes are available"))
+    starts = Answers(pods=PodDiagnosis(PodStage.starting, "server runs"))
+    held = decide(view(STEPPING, 4, 1, 0), 9000.0, 1.0, full).state
+    placed = decide(view(held, 4, 1, 0), 9001.0, 1.0, starts).state
+    assert (placed.phase, placed.reason, placed.since) == ("stepping", "Starting", 9001.0)
+    assert decide(view(placed, 4, 1, 0), 9601.0, 1.0, starts).state.phase == "stepping"
+    assert decide(view(placed, 4, 1, 0), 9602.0, 1.0, starts).state.phase == "aborting"
+
+
 def test_the_condition_says_why_the_first_version_does_not_start() -> None:
-    crashing = Answers(why=(False, "model ended with exit code 1: no such bucket"))
+    crashing = Answers(pods=PodDiagnosis(PodStage.failing, "model ended with exit code 1: no such bucket"))
     first = RolloutState(stable="new", since=1000.0, reason="Starting")
 
     def at(now: float, state: RolloutState, answers: Answers, ready: int = 0) -> ServingPlan:
@@ -91,7 +124,7 @@ def test_the_condition_says_why_the_first_version_does_not_start() -> None:
         return decide(View(made, config, state, attached, {}, {}, {}), now, 1.0, answers)
 
     assert at(1005.0, first, Answers()).ask == ""  # pods take some seconds
-    assert at(1011.0, first, Answers()).ask == "why"
+    assert at(1011.0, first, Answers()).ask == "pods"
     said = at(1011.0, first, crashing)
     assert said.state.message == "0 of 4 pods are ready: model ended with exit code 1: no such bucket"
     assert [each.reason for each in said.events] == ["RolloutStarting"]
@@ -101,7 +134,7 @@ def test_the_condition_says_why_the_first_version_does_not_start() -> None:
 
 
 def test_pods_without_capacity_wait_or_go_in_place() -> None:
-    full = Answers(why=(True, "0/2 nodes are available"))
+    full = Answers(pods=PodDiagnosis(PodStage.unscheduled, "0/2 nodes are available"))
     held = decide(view(STEPPING, 4, 1, 0), 9000.0, 1.0, full).state
     assert (held.phase, held.reason) == ("stepping", "NoRoom")
     state = decide(view(STEPPING, 4, 1, 0, in_place=True), 1300.0, 1.0, full).state
@@ -189,7 +222,7 @@ def test_a_version_has_its_whole_time_once_the_service_has_pods_again(in_place: 
     """It is not rejected for the days in which there was nothing to start."""
     asleep = [replica_set("a", "old", 0, 0), replica_set("b", "new", 0, 0)]
     state = decide(sleeping(STEPPING, asleep, analysis=MEASURED, in_place=in_place), 1001.0, 1.0).state
-    why, now = Answers(why=(False, "loads its model"), measured=("passed", "1")), 1e6
+    why, now = Answers(pods=PodDiagnosis(PodStage.starting, "loads its model"), measured=("passed", "1")), 1e6
     awake = decide(sleeping(state, asleep, total=4, analysis=MEASURED, in_place=in_place), now, 1.0, why).state
     assert awake.since == now
     plan = decide(sleeping(awake, asleep, total=4, analysis=MEASURED, in_place=in_place), now, 1.0, why)
@@ -206,7 +239,8 @@ def test_a_version_has_its_whole_time_once_the_service_has_pods_again(in_place: 
 @pytest.mark.parametrize(("surge", "in_place"), [(1, False), (0, False), (0, True)])
 def test_a_version_without_analysis_starts_once_before_it_is_promoted(surge: int, in_place: bool) -> None:
     def step(state: RolloutState, sets: list[dict[str, Any]], now: float) -> ServingPlan:
-        return decide(sleeping(state, sets, surge=surge, in_place=in_place), now, 1.0, Answers(why=(False, "crashes")))
+        crashes = Answers(pods=PodDiagnosis(PodStage.failing, "crashes"))
+        return decide(sleeping(state, sets, surge=surge, in_place=in_place), now, 1.0, crashes)
 
     old, none = replica_set("a", "old", 0, 0), replica_set("b", "new", 0, 0)
     assert scaled(step(STEPPING, [old, none], 1000.0)) == [("new", 1)]
@@ -307,6 +341,16 @@ def by_gateway(state: RolloutState, http: dict[str, int], grpc: dict[str, int] |
 
 
 WEIGHED = STEPPING.replace(weight=0, weighed=1000.0)
+
+
+def test_a_changed_timeout_of_the_spec_reaches_the_route() -> None:
+    weights = (("old", 100), ("new", 0))
+    observed = by_gateway(WEIGHED, dict(weights), dict(weights))
+    assert observed.unweighed(weights) == []
+    rules = [{**RULES["HTTPRoute"], "timeouts": {"request": "3600s"}}]
+    observed.routes[HTTP]["metadata"]["annotations"]["avactl.dev/rollout-route"] = json.dumps(rules)
+    assert observed.unweighed(weights) == [HTTP]
+    assert observed.rules(HTTP, weights)[0]["timeouts"] == {"request": "3600s"}
 
 
 def test_a_step_has_its_share_once_both_routes_have_it() -> None:

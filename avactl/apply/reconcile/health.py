@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from avactl.apply.reconcile import role_sets
 from avactl.apply.reconcile.desired import terminal_condition
+from avactl.kube.pod_diagnosis import PodStage, diagnose_pod, summarize_pods
 
 Live = Mapping[str, Any]
 
@@ -189,28 +190,32 @@ WITH_PODS = frozenset({"Deployment", "StatefulSet", "DaemonSet", "LeaderWorkerSe
 
 
 def of_pods(pods: list[dict[str, Any]]) -> Health | None:
-    """Return the health of a workload from its unready pods: waiting if all of them are unschedulable."""
+    """Return the health of a workload from its unready pods: waiting if all of them are unschedulable, else the reason
+    why they are not ready."""
     here = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
     late = [pod for pod in here if _find_condition(pod.get("status") or {}, "Ready").get("status") != "True"]
     if late and not any(pod["spec"].get("nodeName") for pod in late):
         texts = (_find_condition(pod.get("status") or {}, "PodScheduled").get("message") for pod in late)
         said = next(filter(None, texts), "")
         return Health(HealthState.waiting, f"{len(late)} pods are unschedulable" + (f": {said}" if said else ""))
-    return crashing_container(late)
+    found = summarize_pods(late)
+    return crashing_container(late) or (_progressing_health(found.reason) if found.reason else None)
+
+
+def combine_health(workload: Health, pods: Health) -> Health:
+    """Return the health of a workload and its pods: a controller that has waited too long does not say for what."""
+    if workload.state is HealthState.failed and pods.state is not HealthState.waiting:
+        return workload._replace(reason=f"{workload.reason.rstrip('.')}: {pods.reason}")
+    return pods
 
 
 def crashing_container(pods: list[dict[str, Any]]) -> Health | None:
     """Return the first container, init container or sidecar of some pods that cannot start or does not stay up."""
     for pod in pods:
-        status = pod.get("status") or {}
-        for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
-            waiting = (container.get("state") or {}).get("waiting") or {}
-            if waiting.get("reason") in _FAILING_REASONS:
-                said = f"{container['name']}: {waiting['reason']} {waiting.get('message', '')}".strip()
-                return _progressing_health(f"pod {pod['metadata']['name']}, container {said}")
+        found = diagnose_pod(pod)
+        if found.stage in _FAILING and (pod.get("status") or {}).get("phase") != "Failed":
+            return _progressing_health(f"pod {pod['metadata']['name']}: {found.reason}")
     return None
 
 
-_FAILING_REASONS = frozenset(
-    ("CrashLoopBackOff", "ImagePullBackOff", "ErrImagePull", "CreateContainerConfigError", "InvalidImageName")
-)
+_FAILING = (PodStage.failing, PodStage.retrying)

@@ -18,6 +18,7 @@ from avactl.apply.reconcile.health import (
     WITH_PODS,
     Health,
     HealthState,
+    combine_health,
     crashing_container,
     is_starting,
     object_health,
@@ -60,11 +61,7 @@ async def wait_healthy(
             or (h.state is HealthState.ready and key.kind == "Job" and is_starting(live[key]))
         ]
         closer = await _look_closer(api, {key: live[key] for key in unwell})
-        found.update(
-            (key, h)
-            for key, h in closer.items()
-            if h.state is HealthState.waiting or found[key].state is not HealthState.failed
-        )
+        found.update((key, combine_health(found[key], h)) for key, h in closer.items())
         # An old failure that this run did not cause is reported, but does not fail the run.
         bad = {
             str(key): Health(HealthState.waiting, h.reason) if key.kind == "Job" and key not in fresh else h

@@ -17,7 +17,7 @@ from avactl.daemons.serving import metrics
 from avactl.daemons.serving.actions import ROUTES, VALIDATION, Actor
 from avactl.daemons.serving.analysis import Prometheus, of_version, run_analysis
 from avactl.daemons.serving.decide import decide
-from avactl.daemons.serving.questions import Room, not_starting
+from avactl.daemons.serving.questions import Room, diagnose_version
 from avactl.daemons.serving.revisions import HASH_LABEL, Body, revisions_of
 from avactl.daemons.serving.stores import ANSWER, PAGE, objects_of
 from avactl.daemons.serving.view import Answers, AttachVersion, ServingPlan, View
@@ -178,8 +178,8 @@ class ServingDaemon(ElectedDaemon):
                     return plan
                 case "room":
                     answers = answers._replace(room=await self._room.problem(view))
-                case "why":
-                    answers = answers._replace(why=await not_starting(self._client, view))
+                case "pods":
+                    answers = answers._replace(pods=await diagnose_version(self._client, view))
                 case _:
                     assert view.config.analysis is not None
                     metadata = view.deployment["metadata"]

@@ -27,6 +27,7 @@ from avactl.daemons.serving.view import (
     View,
     Weigh,
 )
+from avactl.kube.pod_diagnosis import PodStage
 
 REJECTING = frozenset({"AnalysisFailed", "ValidationFailed", "NotReady"})
 """Reasons of a roll-back after which the version is not tried again."""
@@ -97,10 +98,10 @@ def _decide_steady(view: View, now: float, answers: Answers) -> ServingPlan:
         plan.state = state.replace(proven=proven, reason="Stable", message=f"version {stable.hash}", weight=0)
     elif not state.proven and now - state.since >= PATIENCE:
         # The first version: no rollout waits for it, but somebody does.
-        if answers.why is None:
-            return ServingPlan(state, ask="why")
-        if answers.why[1]:
-            text = f"0 of {view.total} pods are ready: {answers.why[1]}"[:900]
+        if answers.pods is None:
+            return ServingPlan(state, ask="pods")
+        if answers.pods.reason:
+            text = f"0 of {view.total} pods are ready: {answers.pods.reason}"[:900]
             plan.state = state.replace(reason="Starting", message=text)
             plan.events += [] if state.message else [Event("RolloutStarting", text)]
     return plan
@@ -328,18 +329,24 @@ class _Rollout:
         waited = self.now - self.state.since
         if waited < min(PATIENCE, self.view.deadline):
             return ServingPlan(self.state)
-        if self.answers.why is None:
-            return ServingPlan(self.state, ask="why")
-        lacks, why = self.answers.why
-        if lacks:
+        pods = self.answers.pods
+        if pods is None:
+            return ServingPlan(self.state, ask="pods")
+        counted = f"{ready.canary} of {goal.canary} pods are ready"
+        why = f": {pods.reason}" if pods.reason else ""
+        if pods.stage is PodStage.unscheduled:
             if self.config.in_place and not self.state.in_place:
-                return ServingPlan(self.state.replace(in_place=True, message=f"in place: {why}"))
-            return self._hold("NoRoom", why, warning=True)
-        if waited > self.view.deadline:
-            return self._abort(
-                "NotReady", f"{ready.canary} of {goal.canary} pods are ready after {waited:.0f} s: {why}"
-            )
-        return self._hold("Starting", f"{ready.canary} of {goal.canary} pods are ready: {why}")
+                return ServingPlan(self.state.replace(in_place=True, message=f"in place{why}"))
+            return self._hold("NoRoom", pods.reason, warning=True)
+        if self.state.reason == "NoRoom":
+            # They have a place now: the time without one does not count.
+            return ServingPlan(self.state.replace(since=self.now, reason="Starting", message=f"{counted}{why}"))
+        # A copy of the model takes as long as its size and its store demand; a start does not.
+        started = max(self.state.since, pods.prepared)
+        late = pods.stage is not PodStage.preparing and self.now - started > self.view.start_limit
+        if late or waited > self.view.deadline:
+            return self._abort("NotReady", f"{counted} after {waited:.0f} s{why}")
+        return self._hold("Starting", f"{counted}{why}")
 
     def _validate(self) -> ServingPlan | None:
         assert self.canary is not None
@@ -360,9 +367,9 @@ class _Rollout:
             if condition.get("status") == "True" and condition.get("type") == "Failed":
                 why = f"{condition.get('reason', '')} {condition.get('message', '')}"[:400]
                 return self._abort("ValidationFailed", f"Job {job['metadata']['name']}: {why}")
-        if self.answers.why is None:
-            return ServingPlan(self.state, ask="why")
-        why = self.answers.why[1]
+        if self.answers.pods is None:
+            return ServingPlan(self.state, ask="pods")
+        why = self.answers.pods.reason
         return self._hold(
             "Validating", f"Job {job['metadata']['name']} runs{f': {why}' if why else ''}", warning=bool(why)
         )

@@ -14,6 +14,7 @@ from avactl.daemons.serving.room import Amounts, MachineRoom, make_machine, miss
 from avactl.daemons.serving.stores import ANSWER, PAGE
 from avactl.daemons.serving.view import View
 from avactl.kube.client import Client, list_all
+from avactl.kube.pod_diagnosis import PodDiagnosis, PodStage, summarize_pods
 
 _PAGE_QUERY = {"limit": "500"}
 _PODS_QUERY = {"limit": str(PAGE), "fieldSelector": "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"}
@@ -87,8 +88,8 @@ def _pod_requests(pod: Mapping[str, Any]) -> tuple[str, Amounts]:
     return str(pod["spec"].get("nodeName", "")), pod_requests(pod["spec"])
 
 
-async def not_starting(client: Client, view: View) -> tuple[bool, str]:
-    """Return whether pods of the new version, or of its validation Job, wait for capacity, and why they do not start.
+async def diagnose_version(client: Client, view: View) -> PodDiagnosis:
+    """Return what the pods of the new version, or of its validation Job, wait for.
 
     Outside of a rollout, the pods are those of the stable version.
 
@@ -96,68 +97,18 @@ async def not_starting(client: Client, view: View) -> tuple[bool, str]:
     """
     revision = view.of(view.state.canary or view.state.stable)
     if revision is None:
-        return False, ""
+        return PodDiagnosis(PodStage.starting)
     space = view.deployment["metadata"]["namespace"]
     job = view.jobs.get(revision.hash)
     if job is not None and not view.state.validated:
         selector = f"batch.kubernetes.io/job-name={job['metadata']['name']}"
     else:
         if revision.failure:
-            return "quota" in revision.failure, revision.failure[:_MAX_TEXT_LENGTH]
+            stage = PodStage.unscheduled if "quota" in revision.failure else PodStage.failing
+            return PodDiagnosis(stage, revision.failure[:_MAX_TEXT_LENGTH])
         own = {**view.deployment["spec"]["selector"].get("matchLabels", {}), HASH_LABEL: revision.hash}
         selector = ",".join(f"{key}={value}" for key, value in own.items())
     page = await client.page(
         f"/api/v1/namespaces/{space}/pods", {"labelSelector": selector, "limit": str(PAGE)}, most=ANSWER
     )
-    reasons = [pod_problem(pod) for pod in page["items"] or ()]
-    found = [each for each in reasons if each[1]]
-    return max(found, key=lambda each: each[0], default=(False, ""))
-
-
-def pod_problem(pod: Mapping[str, Any]) -> tuple[bool, str]:
-    """Return whether a pod waits for capacity, and why it is not ready; empty if nothing is known."""
-    status = pod.get("status") or {}
-    for condition in status.get("conditions") or ():
-        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            return True, str(condition.get("message") or condition.get("reason") or "unschedulable")[:_MAX_TEXT_LENGTH]
-        if condition.get("type") == "PodReadyToStartContainers" and condition.get("status") == "False":
-            # Why is in the kubelet's events only.
-            name = (pod.get("metadata") or {}).get("name")
-            return False, f"pod {name} waits for a volume or its network: see `kubectl describe pod`"
-    for container in status.get("initContainerStatuses") or ():
-        if said := _failure_text(container) or _waiting_text(container):
-            return False, said[:_MAX_TEXT_LENGTH]
-    for container in status.get("containerStatuses") or ():
-        if said := _failure_text(container) or _waiting_text(container) or _probe_text(container):
-            return False, said[:_MAX_TEXT_LENGTH]
-    return False, ""
-
-
-def _failure_text(container: Mapping[str, Any]) -> str:
-    """Tell how a container failed, of which the pod waits for another start."""
-    if container.get("ready"):
-        return ""
-    for state in (container.get("state") or {}, container.get("lastState") or {}):
-        ended = state.get("terminated") or {}
-        if ended.get("exitCode"):
-            # Of what it said, the last line: the policy for messages keeps the end of the log.
-            lines = str(ended.get("message") or "").strip().splitlines()
-            said = f": {lines[-1]}" if lines else ""
-            count = container.get("restartCount") or 0
-            times = f", restarted {'once' if count == 1 else f'{count} times'}" if count else ""
-            return f"{container.get('name')} ended with exit code {ended['exitCode']}{times}{said}"
-    return ""
-
-
-def _waiting_text(container: Mapping[str, Any]) -> str:
-    waiting = (container.get("state") or {}).get("waiting") or {}
-    if waiting.get("reason") in (None, "", "ContainerCreating", "PodInitializing"):
-        return ""
-    return f"{container.get('name')}: {waiting['reason']} {waiting.get('message', '')}".strip()
-
-
-def _probe_text(container: Mapping[str, Any]) -> str:
-    if "running" not in (container.get("state") or {}) or container.get("ready"):
-        return ""
-    probe = "readiness" if container.get("started") else "startup"
-    return f"{container.get('name')} runs, and its {probe} probe does not succeed"
+    return summarize_pods(page["items"] or ())

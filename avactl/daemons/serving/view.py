@@ -11,6 +11,7 @@ from avactl.contracts.document import DocumentError, load
 from avactl.contracts.serving import RolloutConfig, RolloutRoute, RolloutState, RouteRules
 from avactl.daemons.serving.revisions import HASH_LABEL, Body, ServingRevision
 from avactl.daemons.serving.sizes import Sizes
+from avactl.kube.pod_diagnosis import PodDiagnosis
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +41,13 @@ class View:
 
     @property
     def deadline(self) -> float:
-        """Seconds in which pods of a new version must be ready."""
+        """Seconds in which pods of a new version must be ready, from their creation on."""
         return float(self.deployment["spec"].get("progressDeadlineSeconds", 600))
+
+    @property
+    def start_limit(self) -> float:
+        """Seconds in which pods must be ready once their images are pulled and their files copied."""
+        return self.deadline if self.config.start is None else min(self.deadline, self.config.start)
 
     def of(self, hash: str) -> ServingRevision | None:
         """Return a version; None if its ReplicaSet is gone."""
@@ -137,6 +143,7 @@ def _outline_rules(rules: Any) -> list[Any]:
         (
             [(each.get("path"), each.get("method")) for each in rule.get("matches") or ()],
             [(ref.get("name"), ref.get("port"), ref.get("weight", 1)) for ref in rule.get("backendRefs") or ()],
+            rule.get("timeouts"),
         )
         for rule in rules or ()
     ]
@@ -214,7 +221,7 @@ class ServingPlan:
     actions: list[Action] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     ask: str = ""
-    """`room`, `why` (pods of the new version do not start), `measure`: the answer is given to the next decision."""
+    """`room`, `pods` (those of the new version are not ready), `measure`: the answer is given to the next decision."""
 
 
 class Answers(NamedTuple):
@@ -222,7 +229,7 @@ class Answers(NamedTuple):
 
     room: str | None = None
     """Missing room for another version; empty: none is missing."""
-    why: tuple[bool, str] | None = None
-    """True if pods wait for capacity; and the reason why they do not start."""
+    pods: PodDiagnosis | None = None
+    """What the pods of the new version, or of its validation Job, wait for."""
     measured: tuple[str, str] | None = None
     """`passed`, `failed`, `unavailable` or `empty`, and the values or the reason."""

@@ -355,6 +355,11 @@ class AllocationState:
         """Return the end of the journal."""
         return self._journal_start + len(self._journal)
 
+    def all_gpus_free(self) -> npt.NDArray[np.bool_]:
+        """Return the nodes whose usable GPUs are all free, by slot."""
+        result: npt.NDArray[np.bool_] = (self.gpu_count > 0) & (self.gpu_total == MILLI_PER_GPU * self.gpu_count)
+        return result
+
     def touched(self, since: int) -> Sequence[int] | None:
         """Return the distinct slots touched since a journal position; None if the journal no longer covers it."""
         if since < self._journal_start or self.position - since > self.size:

@@ -11,11 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import ceil
 
+from avactl.base.promql import QueryProblem, confinement_problem, fill_placeholders, is_per_pod, syntax_problem
 from avactl.diagnostics import Diagnostic, Note
 from avactl.kinds.serving.groups import scale_target
+from avactl.kinds.serving.llm import machines_per_replica
+from avactl.kinds.serving.parts.scaling import ScalingQuery
 from avactl.kinds.serving.picker import endpoint_picker
 from avactl.kinds.serving.probes import declared_checks
-from avactl.kinds.serving.rollout.lower import chosen_strategy
+from avactl.kinds.serving.rollout.lower import chosen_strategy, key_of
 from avactl.kinds.serving.runtime import runtime_of, server
 from avactl.kinds.serving.spec import Replicas, ServingDeploymentSpec
 from avactl.program.ineffective_keys import without_effect
@@ -24,6 +27,7 @@ from avactl.program.lowering.exposure import fill_in
 from avactl.program.lowering.monitoring import is_monitored
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
+from avactl.program.unique_entries import check_duplicates
 from avactl.spec.schema.values import duration_seconds
 
 IDLE = "15m"
@@ -39,15 +43,24 @@ _LATENCY_KEYS = {"first_token": "firstToken", "per_token": "perToken"}
 
 
 def metric_targets(spec: ServingDeploymentSpec) -> dict[str, float]:
-    """Return the targets of the metrics of a spec, in requests, tokens a second, or seconds."""
+    """Return the targets of the server's metrics of a spec, in requests, tokens a second, or seconds."""
     if isinstance(spec.replicas, int) or spec.replicas.metrics is None:
         return {}
     found = {}
     for name in type(spec.replicas.metrics).model_fields:
         value = getattr(spec.replicas.metrics, name)
-        if value is not None:
+        if value is not None and name != "query":
             found[name] = float(duration_seconds(value)) if isinstance(value, str) else float(value)
     return found
+
+
+def scaling_queries(spec: ServingDeploymentSpec) -> list[ScalingQuery]:
+    """Return the queries of a spec by which its service is scaled."""
+    return [] if isinstance(spec.replicas, int) or spec.replicas.metrics is None else spec.replicas.metrics.query
+
+
+def _is_scaled_by_metrics(spec: ServingDeploymentSpec) -> bool:
+    return bool(metric_targets(spec) or scaling_queries(spec))
 
 
 def can_scale_to_zero(spec: ServingDeploymentSpec) -> bool:
@@ -61,7 +74,7 @@ def build_autoscaler(item: Item[ServingDeploymentSpec], program: Program, compon
     if isinstance(replicas, int):
         return []
     target = scale_target(item.spec, item.name)
-    if metric_targets(item.spec) or can_scale_to_zero(item.spec):
+    if _is_scaled_by_metrics(item.spec) or can_scale_to_zero(item.spec):
         spec: Body = {
             "scaleTargetRef": target,
             **(_build_idle_scaling(replicas) if can_scale_to_zero(item.spec) else {}),
@@ -120,21 +133,74 @@ def _build_triggers(item: Item[ServingDeploymentSpec], program: Program, replica
             # Within its tolerance of an average, Kubernetes adopts `status.replicas`, which has the surge of a rolling
             # update; of a value it keeps the replicas, and multiplies by all ready pods otherwise.
             query, kind = f"({query}) / count(up{selector} == 1)", "Value"
-        yield {
-            "type": "prometheus",
-            "name": _LATENCY_KEYS.get(name, name),
-            "metricType": kind,
-            "metadata": {
-                "serverAddress": prometheus,
-                "query": query,
-                "threshold": f"{metric.threshold(target):g}",
-                # Lost scrape targets have no series: with the default, that would be no load.
-                "ignoreNullValues": "false",
-            },
-        }
-    by_cpu = zero and not metric_targets(item.spec) and replicas.max > 1
+        yield _build_trigger(_LATENCY_KEYS.get(name, name), kind, prometheus, query, metric.threshold(target))
+    for own in scaling_queries(item.spec):
+        # A Value is multiplied by the ready pods, as it is for rolling services.
+        target, kind = (own.value, "Value") if own.average_value is None else (own.average_value, "AverageValue")
+        assert target is not None
+        yield _build_trigger(f"query-{own.name}", kind, prometheus, _fill_in_query(item, own), target)
+    by_cpu = zero and not _is_scaled_by_metrics(item.spec) and replicas.max > 1
     if by_cpu or "cpu_utilization" in replicas.model_fields_set:
         yield {"type": "cpu", "metricType": "Utilization", "metadata": {"value": str(replicas.cpu_utilization)}}
+
+
+def _build_trigger(name: str, kind: str, prometheus: str | None, query: str, threshold: float) -> Body:
+    return {
+        "type": "prometheus",
+        "name": name,
+        "metricType": kind,
+        "metadata": {
+            "serverAddress": prometheus,
+            "query": query,
+            "threshold": _format_number(threshold),
+            # Lost scrape targets have no series: with the default, that would be no load.
+            "ignoreNullValues": "false",
+        },
+    }
+
+
+def _format_number(value: float) -> str:
+    """Return a number without an exponent, which KEDA passes on as a Kubernetes quantity."""
+    return f"{value:.12f}".rstrip("0").rstrip(".")
+
+
+def _fill_in_query(item: Item[ServingDeploymentSpec], own: ScalingQuery) -> str:
+    return fill_placeholders(own.promql, item.ns, _pods_pattern(item), 0)
+
+
+def _pods_pattern(item: Item[ServingDeploymentSpec]) -> str:
+    """Return a regular expression of the names of the pods that answer requests: of all versions, or of leaders."""
+    return f"{item.name}-[0-9]+" if machines_per_replica(item.spec) > 1 else f"{item.name}-[a-z0-9]+-[a-z0-9]+"
+
+
+def _query_problems(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
+    """Yield queries that KEDA would refuse, that read metrics of other teams, or that a rollout would falsify."""
+    path = ("spec", "replicas", "metrics", "query")
+    yield from check_duplicates(item, path, (each.name for each in scaling_queries(item.spec)), "query")
+    for index, own in enumerate(scaling_queries(item.spec)):
+        promql = _fill_in_query(item, own)
+        problem = confinement_problem(promql, item.ns) or syntax_problem(promql, _pods_pattern(item))
+        if problem is None and "{{interval}}" in own.promql:
+            problem = QueryProblem("`{{interval}}` is that of an analysis", "write a range, such as `[2m]`", False)
+        if problem is None and is_per_pod(promql):
+            why = "it has a result for each pod, and an autoscaler takes one number"
+            problem = QueryProblem(why, "aggregate them: `sum(…)`, `avg(…)` or `max(…)`", False)
+        if problem is not None:
+            yield Diagnostic(
+                "foreign-metrics" if problem.foreign else "invalid-query",
+                f"query `{own.name}`: {problem.message}",
+                item.span(*path, index, "promql"),
+                hint=problem.hint,
+            )
+        rollout = chosen_strategy(item.spec)
+        if own.value is not None and rollout is not None:
+            yield Diagnostic(
+                "conflicting-keys",
+                f"`value` is multiplied by the ready pods, which are those of both versions with `{key_of(rollout)}`",
+                item.span(*path, index, "value", key=True),
+                hint="query the load of the whole service, and write `averageValue: …`, the target of each pod",
+                notes=(Note(item.span("spec", "rollout", key_of(rollout), key=True), "the rollout"),),
+            )
 
 
 def _replicas_query(item: Item[ServingDeploymentSpec]) -> str:
@@ -156,13 +222,20 @@ def metric_problems(item: Item[ServingDeploymentSpec], program: Program) -> Iter
             "runtime-cannot",
             f"{runtime_of(spec).title} has no metric for `{key}`",
             item.span(*path, key, key=True),
-            hint=f"write {' or '.join(f'`{each}`' for each in others)}" if others else "write `cpuUtilization: 70`",
+            hint=f"write {' or '.join(f'`{each}`' for each in others)}, or a `query` of your own"
+            if others
+            else "write a `query` of your own, or `cpuUtilization: 70`",
             notes=(Note(item.span("spec", "runtime", "name"), "the runtime"),),
         )
-    if not metric_targets(spec):
+    yield from _query_problems(item)
+    if not _is_scaled_by_metrics(spec):
         return
     monitoring = program.cluster_spec(item.cluster).monitoring
-    if not is_monitored(program, item.cluster) or monitoring is None or monitoring.prometheus is None:
+    if (
+        monitoring is None
+        or monitoring.prometheus is None
+        or (metric_targets(spec) and not is_monitored(program, item.cluster))
+    ):
         cluster = program.cluster(item.cluster)
         yield Diagnostic(
             "missing-monitoring",
@@ -212,7 +285,7 @@ def zero_problems(item: Item[ServingDeploymentSpec], program: Program) -> Iterat
             f"{cluster.name}, or write `min: 1`",
             notes=(Note(cluster.span("spec", "exposure", key=True), "the cluster's exposure"),),
         )
-    if not metric_targets(spec) and (offered.monitoring is None or offered.monitoring.prometheus is None):
+    if not _is_scaled_by_metrics(spec) and (offered.monitoring is None or offered.monitoring.prometheus is None):
         yield Diagnostic(
             "missing-monitoring",
             f"{item} is scaled by the gateway's metrics, but cluster {cluster.name} declares no Prometheus that has "

@@ -16,7 +16,7 @@ from avactl.contracts.pod_annotations import (
 from avactl.kinds.serving.autoscaling import build_autoscaler
 from avactl.kinds.serving.groups import WORKER, leader_worker_set
 from avactl.kinds.serving.llm import machines_per_replica
-from avactl.kinds.serving.model_files import add_files, model_list
+from avactl.kinds.serving.model_files import add_files, model_list, preparation_limit
 from avactl.kinds.serving.parts.prefill import DECODE, ROLES
 from avactl.kinds.serving.picker import build_inference_pool, route_backend
 from avactl.kinds.serving.prefill.lower import (
@@ -28,9 +28,9 @@ from avactl.kinds.serving.prefill.lower import (
     role_annotations,
 )
 from avactl.kinds.serving.prefill.roles import ROLE_LABEL, of_role, prefill_of, server_of
-from avactl.kinds.serving.probes import add_scripts, build_probes, startup_limit
+from avactl.kinds.serving.probes import add_scripts, build_probes, start_limit
 from avactl.kinds.serving.rollout.lower import with_rollout
-from avactl.kinds.serving.runtime import CONFIG, ModelServer, server
+from avactl.kinds.serving.runtime import CONFIG, ModelServer, runtime_of, server
 from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.kinds.serving.weights import with_weights
 from avactl.kinds.team.names import RUN_ACCOUNT, team_namespaces
@@ -80,18 +80,18 @@ def lower(item: Item[ServingDeploymentSpec], program: Program) -> list[Manifest]
         objects.append(k8s.config_map(item, cluster, config_name, ns, run.files, component=COMPONENT))
     objects += model_list(item, program, COMPONENT)
     objects += gpu.claim(ns)
-    separate, startup = prefill_of(spec), startup_limit(spec, run)
+    separate, deadline = prefill_of(spec), preparation_limit(item, program) + start_limit(spec, run)
     entrance = select if separate is None else k8s.component_selector(item, ROUTER)
     if separate is not None:
         objects += _build_roles(item, program, gpu, config_name)
         drain = ceil(duration_seconds(spec.drain))
-        objects += build_router(item, program, COMPONENT, drain, drain + KILL_AFTER, _progress_deadline(startup))
+        objects += build_router(item, program, COMPONENT, drain, drain + KILL_AFTER, deadline)
     elif machines_per_replica(spec) > 1:
         leader, worker = (_build_template(item, program, run, gpu, config_name, each) for each in (COMPONENT, WORKER))
         objects.append(leader_worker_set(item, leader, worker, COMPONENT))
     else:
         template = _build_template(item, program, run, gpu, config_name, COMPONENT)
-        objects.append(_build_deployment(item, select, template, startup))
+        objects.append(_build_deployment(item, select, template, deadline))
     ports: dict[str, int] = {name: run.ports[name] for name in ("http", "grpc") if name in run.ports}
     if separate is None or separate.router is not None:
         if spec.balance != "headless" or spec.expose is not None:
@@ -121,8 +121,16 @@ def lower(item: Item[ServingDeploymentSpec], program: Program) -> list[Manifest]
         told = {"stateful_sets": f"{item.name}-[0-9a-f]+-({'|'.join(ROLES)})"}
     objects += build_notifications(item, program, **told)
     objects += build_inference_pool(item, program, select, run.ports["http"], COMPONENT)
-    objects += build_routes(item, program, item.name, run.ports, component=COMPONENT, backend=route_backend(item))
-    return with_rollout(item, program, objects, run.ports)
+    objects += build_routes(
+        item,
+        program,
+        item.name,
+        run.ports,
+        component=COMPONENT,
+        backend=route_backend(item),
+        timeout=runtime_of(spec).answer_timeout,
+    )
+    return with_rollout(item, program, objects, run.ports, start_limit(spec, run))
 
 
 def _build_roles(
@@ -180,7 +188,7 @@ def _build_template(
 
 
 def _build_deployment(
-    item: Item[ServingDeploymentSpec], select: dict[str, str], template: Body, startup: int
+    item: Item[ServingDeploymentSpec], select: dict[str, str], template: Body, deadline: int
 ) -> Manifest:
     spec = item.spec
     fixed = spec.replicas if isinstance(spec.replicas, int) else None
@@ -192,7 +200,7 @@ def _build_deployment(
             "type": "RollingUpdate",
             "rollingUpdate": {"maxSurge": spec.max_surge, "maxUnavailable": 0 if spec.max_surge else 1},
         },
-        progressDeadlineSeconds=_progress_deadline(startup),
+        progressDeadlineSeconds=deadline,
         template=template,
     )
     return k8s.build_manifest(
@@ -206,11 +214,6 @@ def _build_deployment(
         owned=() if fixed is not None else (REPLICAS.field,),
         spec=body,
     )
-
-
-def _progress_deadline(startup: int) -> int:
-    """Return the seconds after which a rollout counts as stalled."""
-    return max(600, startup + 300)
 
 
 def _build_pod(

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from math import ceil
+from typing import NamedTuple
+
+from avactl.base.quantity import parse_quantity
 from avactl.kinds.serving.follow import FOLLOW_SCRIPT, LIST, READY, WORK
 from avactl.kinds.serving.parts.models import LIVE, MODELS, Adapter, Files
 from avactl.kinds.serving.runtime import DynamicModels, ModelServer, ModelSource, runtime_of
@@ -13,6 +18,10 @@ from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
 from avactl.spec.schema.compute import DatasetMount
 
+MIN_COPY_BYTES_PER_S = 20 << 20
+"""Rate below which a copy counts as stalled. A machine's copies of one model share the object store with others'."""
+PULL_LIMIT_S = 900
+"""Seconds in which the images of a pod are pulled: 17 GiB at that rate. An init container of the spec has as many."""
 FOLLOWER = "models"
 """Containers that copy the files of `spec.models`: once before the server starts, and while it runs."""
 
@@ -39,6 +48,15 @@ def secret_of(item: Item[ServingDeploymentSpec], program: Program, model: Files,
     return None
 
 
+class ModelFiles(NamedTuple):
+    """Files of a model or an adapter that avactl brings into the pod."""
+
+    name: str
+    """Name of the volume, and of the container that copies them."""
+    directory: str
+    access: DatasetAccess
+
+
 def add_files(item: Item[ServingDeploymentSpec], program: Program, volumes: pods.PodVolumes, run: ModelServer) -> None:
     """Add the files of all models and adapters, and the containers that bring them."""
     spec = item.spec
@@ -47,6 +65,18 @@ def add_files(item: Item[ServingDeploymentSpec], program: Program, volumes: pods
         volumes.empty("models", MODELS, size=spec.models_size)
         volumes.volumes.append({"name": "model-list", "configMap": {"name": list_name(item)}})
         volumes.init += build_followers(item, program, loading, run.ports["http"])
+    for name, where, access in _files(item, program):
+        if access.claim is not None:
+            volumes.claim(name, access.claim, where, read_only=True, fuse=True)
+            continue
+        volumes.empty(name, where, size=access.size)
+        made = pods.fetch_container(program, item, name, access, name, where, pods.FETCH_MODEL_SCRIPT)
+        volumes.init.append(made)
+
+
+def _files(item: Item[ServingDeploymentSpec], program: Program) -> Iterator[ModelFiles]:
+    """Yield the files that do not belong to models which the server loads while it runs."""
+    spec = item.spec
     for index, (path, model) in enumerate(spec.places):
         name = (
             f"adapter-{path[-1]}"
@@ -59,17 +89,21 @@ def add_files(item: Item[ServingDeploymentSpec], program: Program, volumes: pods
         if model.dataset is not None:
             mount = DatasetMount(name=model.dataset.name, version=model.dataset.version, mount=where)
             access = dataset_access.resolve(program, item, mount)
-            if access.claim is not None:
-                volumes.claim(name, access.claim, where, read_only=True, fuse=True)
-                continue
-            access = access._replace(size=access.size or model.size)
-        elif model.url is not None and loading is None:
-            access = DatasetAccess(None, model.url, secret_of(item, program, model, model.url), model.size)
-        else:
-            continue
-        volumes.empty(name, where, size=access.size)
-        made = pods.fetch_container(program, item, name, access, name, where, pods.FETCH_MODEL_SCRIPT)
-        volumes.init.append(made)
+            yield ModelFiles(name, where, access._replace(size=access.size or model.size))
+        elif model.url is not None and dynamic_models(spec) is None:
+            secret = secret_of(item, program, model, model.url)
+            yield ModelFiles(name, where, DatasetAccess(None, model.url, secret, model.size))
+
+
+def preparation_limit(item: Item[ServingDeploymentSpec], program: Program) -> int:
+    """Seconds in which the images of a pod are pulled and its files copied, by their size: a bound for stalled ones."""
+    spec = item.spec
+    copied = [access.size or "0" for _, _, access in _files(item, program) if access.claim is None]
+    if dynamic_models(spec) is not None:
+        copied.append(spec.models_size)
+    own = len(spec.pod.init_containers) if spec.pod is not None else 0
+    # Init containers run one after another.
+    return ceil(sum(map(parse_quantity, copied)) / MIN_COPY_BYTES_PER_S) + PULL_LIMIT_S * (1 + own)
 
 
 def build_followers(

@@ -56,10 +56,10 @@ def build_probes(spec: ServingDeploymentSpec, run: ModelServer) -> Body:
     return found
 
 
-def startup_limit(spec: ServingDeploymentSpec, run: ModelServer) -> int:
-    """Seconds that the server may take to start before it is restarted."""
+def start_limit(spec: ServingDeploymentSpec, run: ModelServer) -> int:
+    """Seconds in which a pod must be ready once its images are pulled and its files copied."""
     probe = build_probes(spec, run)["startupProbe"]
-    return int(probe["periodSeconds"] * probe["failureThreshold"])
+    return max(600, int(probe["periodSeconds"] * probe["failureThreshold"]) + 300)
 
 
 def _build_probe(name: str, kind: str, check: Check, run: ModelServer, startup: int) -> Body:

@@ -22,6 +22,8 @@ from avactl.kinds.serving.queries import ScalingMetric
 
 STARTUP, LLM_STARTUP = 600, 1800
 """Default limits for the start of servers, and of language-model servers, in seconds."""
+LLM_ANSWER = 3600
+"""Default limit for an answer of a language model, in seconds: Envoy's, 15 s, ends streams in their midst."""
 _PACKAGE = "avactl.kinds.serving.runtimes"
 
 
@@ -62,6 +64,8 @@ class RuntimeFacts:
     spec gives the port, and the probe too."""
     startup: int = STARTUP
     """Seconds that the server may take to load its models, unless the spec says otherwise."""
+    answer_timeout: int | None = None
+    """Seconds that gateways give an answer, unless the spec says otherwise; None: their own default."""
     max_gpus: int | None = None
     """GPUs of a pod that the server can use; None: all."""
     aliases: tuple[str, ...] = ()

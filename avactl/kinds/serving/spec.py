@@ -12,6 +12,7 @@ from avactl.kinds.serving.parts.models import ADAPTERS, LIVE, MODELS, Adapter, S
 from avactl.kinds.serving.parts.picker import EndpointPicker
 from avactl.kinds.serving.parts.prefill import Prefill
 from avactl.kinds.serving.parts.rollout import Rollout
+from avactl.kinds.serving.parts.scaling import ServerMetrics
 from avactl.kinds.serving.runtime_facts import RETIRED, facts_of, runtime_names
 from avactl.spec.schema.base import ConfigMapKey, Env, Model, Resource
 from avactl.spec.schema.compute import Compute, DatasetMount, PodUser, Spot, StartWhen
@@ -106,18 +107,6 @@ class Runtime(Model):
         return value
 
 
-class ServerMetrics(Model):
-    """Targets of the autoscaler. It starts pods as soon as one is exceeded."""
-
-    queue: Count | None = Field(None, description="Requests that wait in each pod.")
-    running: Count | None = Field(None, description="Requests that each pod works on.")
-    tokens: Annotated[int, Field(ge=1, le=10_000_000)] | None = Field(
-        None, description="Tokens that each pod generates in a second."
-    )
-    first_token: PositiveDuration | None = Field(None, description="Time to the first token, of 95% of the requests.")
-    per_token: PositiveDuration | None = Field(None, description="Time for each further token, of 95% of the requests.")
-
-
 class Replicas(Model):
     """Bounds for the autoscaler."""
 
@@ -135,8 +124,8 @@ class Replicas(Model):
     )
     metrics: ServerMetrics | None = Field(
         None,
-        description="Targets by metrics of the server, if the runtime has them, instead of the CPU: needs KEDA, and "
-        "`prometheus` in `monitoring` of the Cluster.",
+        description="Targets by metrics of the server, if the runtime has them, or by queries of your own, instead of "
+        "the CPU: needs KEDA, and `prometheus` in `monitoring` of the Cluster.",
     )
 
 

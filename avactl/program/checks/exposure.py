@@ -157,6 +157,8 @@ def expose_problems(item: Item[Exposing], program: Program) -> Iterator[Diagnost
     for host, path in _claimed_hosts(item, program).items():
         yield from _check_domain(item, program, host, path, offered)
         yield from _check_host_conflicts(item, program, host, path)
+    if wanted.timeout is not None:
+        yield from _check_timeout(item, program, offered)
     if wanted.tls is not None:
         yield from _check_tls(item, program, wanted.tls, offered)
     yield from check_duplicates(
@@ -184,6 +186,27 @@ def _check_grpc(item: Item, program: Program, http: str | None, grpc: Grpc, offe
             item.span(*path, "host"),
             hint="choose another host for gRPC",
             notes=(Note(item.span(*_EXPOSE_PATH, "host"), "the host of the HTTP port"),),
+        )
+
+
+def _check_timeout(item: Item, program: Program, offered: Exposure) -> Iterator[Diagnostic]:
+    """Yield a timeout that no route can have."""
+    cluster, gateway = program.cluster(item.cluster), offered.gateway
+    if gateway is not None and not gateway.timeouts:
+        yield Diagnostic(
+            "missing-gateway",
+            f"the Gateway of cluster {cluster.name} does not support timeouts of HTTPRoutes",
+            item.span(*_EXPOSE_PATH, "timeout"),
+            hint="remove `timeout`, and set the Gateway's own by the policies that it has",
+            notes=(Note(cluster.span("spec", "exposure", "gateway", "timeouts"), "declared here"),),
+        )
+    elif gateway is None and offered.ingress is not None:
+        yield Diagnostic(
+            "missing-gateway",
+            f"`timeout` is one of a Gateway's HTTPRoute, and cluster {cluster.name} has an Ingress controller",
+            item.span(*_EXPOSE_PATH, "timeout"),
+            hint="remove `timeout`, and set the controller's own by `annotations` of `ingress` in the Cluster",
+            notes=(Note(cluster.span("spec", "exposure", "ingress", key=True), "the controller"),),
         )
 
 

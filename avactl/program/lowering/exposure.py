@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import ceil
 from typing import Protocol
 
 from avactl.program.lowering import k8s
@@ -20,6 +21,7 @@ from avactl.spec.schema.exposure import (
     IngressController,
     Proxy,
 )
+from avactl.spec.schema.values import duration_seconds
 
 ISSUER = "cert-manager.io/cluster-issuer"
 """Annotation of an Ingress by which cert-manager makes the Secret in `spec.tls`.
@@ -55,10 +57,12 @@ def build_routes(
     *,
     component: str,
     backend: Body | None = None,
+    timeout: int | None = None,
 ) -> list[Manifest]:
     """Return the routes to the ports `http` and `grpc`, with these numbers, of a Service; none to what is not exposed.
 
-    `backend`: another backend of a Gateway's HTTPRoute than the Service.
+    `backend`: another backend of a Gateway's HTTPRoute than the Service. `timeout`: seconds that an answer may take if
+    the spec does not say.
     """
     wanted, offered = item.spec.expose, program.cluster_spec(item.cluster).exposure
     if wanted is None or offered is None:
@@ -68,6 +72,11 @@ def build_routes(
     if wanted.host is not None and gateway is not None:
         matches: list[Body] = [{"path": {"type": "PathPrefix", "value": path}} for path in wanted.paths]
         spec = _build_route(wanted.host, gateway, matches, backend or {"name": service, "port": ports["http"]})
+        if wanted.timeout is not None:
+            timeout = ceil(duration_seconds(wanted.timeout))
+        if timeout is not None and gateway.timeouts:
+            # Without `backendRequest`, it is the limit of each try as well.
+            spec["rules"][0]["timeouts"] = {"request": f"{timeout}s"}
         found.append(_build_manifest(item, GATEWAY, "HTTPRoute", spec, component))
     elif wanted.host is not None and ingress is not None:
         issuer = issuer_of(wanted, ingress)

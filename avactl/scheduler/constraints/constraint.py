@@ -90,6 +90,11 @@ class Constraint:
         """Return the weight of each slot, up to 100 as in Kubernetes; None: all are equal. Raises RuleError."""
         return None
 
+    def replica_nodes(self, pod: PodInfo) -> Mask | None:
+        """Return the nodes that have pods over whose nodes the pod should be spread; None: it does not say. Raises
+        RuleError."""
+        return None
+
     def outweighs_closeness(self, pod: PodInfo) -> bool:
         """Return True if members of a gang are placed by their weights first, and close together only as a fallback."""
         return False

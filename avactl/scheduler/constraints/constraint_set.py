@@ -33,6 +33,7 @@ class ConstraintSet:
         self._ready = self._overriding(Constraint.check_ready)
         self._filters = self._overriding(Constraint.filter_nodes)
         self._scorers = self._overriding(Constraint.score_nodes)
+        self._spreading = self._overriding(Constraint.replica_nodes)
         self._outweighing = self._overriding(Constraint.outweighs_closeness)
 
     def _overriding(self, question: Callable[..., object]) -> list[Constraint]:
@@ -93,6 +94,11 @@ class ConstraintSet:
     def outweigh_closeness(self, pods: Iterable[PodInfo]) -> bool:
         """Return True if members of a gang are placed by their weights first, and close together only as a fallback."""
         return any(constraint.outweighs_closeness(pod) for constraint in self._outweighing for pod in pods)
+
+    def replica_nodes(self, pod: PodInfo) -> Mask | None:
+        """Return the nodes that have replicas of a pod; None: it does not ask to be spread. Raises RuleError."""
+        found = (constraint.replica_nodes(pod) for constraint in self._spreading)
+        return next((mask for mask in found if mask is not None), None)
 
     def score_nodes(self, pod: PodInfo) -> Floats | None:
         """Return the weight of each slot; None: all are equal. Raises RuleError."""

@@ -292,6 +292,21 @@ class PodTopology(Constraint, ChangeListener):
             result += weight * np.append(sums, 0)[domain]
         return result
 
+    def replica_nodes(self, pod: PodInfo) -> Mask | None:
+        """Return the nodes with pods that the pod's spread over nodes counts, where it is only a preference."""
+        if not pod.shape.spread_anyway:
+            return None
+        nodes: set[str] = set()
+        for each in pod.shape.spread_anyway:
+            match = self._spread_match(each, pod)
+            key = b"anyway" + orjson.dumps([pod.namespace, each, _values(each, pod)])
+
+            def counted(other: PodInfo, match: Matcher = match) -> bool:
+                return other.namespace == pod.namespace and not other.deleting and match(other.labels)
+
+            nodes |= self._tally(key, counted, helps=False).keys()
+        return self.tables.mask(nodes)
+
     def _free(self, wanted: tuple[_Single, ...], there: Mapping[_Single, Counts]) -> Mask | None:
         """Return the nodes without a conflict; None: all."""
         if not wanted:

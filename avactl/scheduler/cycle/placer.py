@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from avactl.contracts.pod_annotations import JOB_INDEX
 from avactl.hardware.placement.allocation import Booking
 from avactl.hardware.placement.gang import Gang, GangMember, contiguous, place_gang
@@ -63,7 +65,26 @@ class Placer:
 
     def best_choice(self, pod: PodInfo, request: Request, mask: Mask | None) -> ScoredChoice | None:
         """Return the best node and GPUs for a pod; None if it fits nowhere. Raises RuleError."""
-        return self._cache.choose(pod, request, mask, self._constraints.score_nodes(pod))
+        weights = self._constraints.score_nodes(pod)
+        choice = self._cache.choose(pod, request, mask, weights)
+        if choice is None or not pod.shape.preferred or not self._breaks_up(request, choice.node):
+            return choice
+        by_cost = self._cache.choose(pod, request, mask)
+        if by_cost is None or self._breaks_up(request, by_cost.node):
+            return choice
+        # Only the preferences of the pod break up a whole machine, such as a service's to be away from others of its
+        # class. It may do so for a second machine of its replicas, which outlive the loss of the first one then.
+        broken = ~self._cache.tables.state.all_gpus_free()
+        replicas = self._constraints.replica_nodes(pod)
+        if replicas is not None and np.count_nonzero(replicas) == 1:
+            broken &= ~replicas
+        return self._cache.choose(pod, request, intersect_masks(mask, broken), weights) or choice
+
+    def _breaks_up(self, request: Request, node: int) -> bool:
+        """Return True if a request takes a part of the GPUs of a node whose GPUs are all free."""
+        state = self._cache.tables.state
+        free = int(state.gpu_total[node])
+        return 0 < request.total_milli < free and bool(state.all_gpus_free()[node])
 
     def place_pod(self, pod: PodInfo, mask: Mask) -> Booking | None:
         """Return the booking of a pod on the nodes of a mask; None if it fits on none of them."""

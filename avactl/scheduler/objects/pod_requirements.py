@@ -14,6 +14,7 @@ from avactl.contracts.pod_annotations import GANG_SIZE, GPU_SHARE, LINK, LINK_PO
 from avactl.scheduler.objects.limits import quote
 from avactl.scheduler.objects.node_rules import NodeRules, RuleError, selector
 
+_HOSTNAME = "kubernetes.io/hostname"
 _WORDS = {each.name: each.values for each in read_by(AnnotationReader.SCHEDULER) if each.values}
 """Annotations with a fixed set of values."""
 
@@ -65,6 +66,7 @@ class PodRequirements:
         "rules",
         "share",
         "spread",
+        "spread_anyway",
     )
 
     def __init__(self, spec: Mapping[str, Any], notes: Mapping[str, str], refused: str = "") -> None:
@@ -81,6 +83,8 @@ class PodRequirements:
         self.preferred: tuple[tuple[int, dict[str, Any]], ...] = ()
         """Preferred pod affinity: weights, negative for anti-affinity, and terms."""
         self.spread: tuple[dict[str, Any], ...] = ()
+        self.spread_anyway: tuple[dict[str, Any], ...] = ()
+        """Topology spread constraints over nodes that only express a preference."""
         self.rules = _NO_RULES
         try:
             # First of all: whatever is refused below, a pod that runs holds what it requests.
@@ -112,6 +116,13 @@ class PodRequirements:
             for each in spec.get("topologySpreadConstraints") or ()
             if each.get("whenUnsatisfiable") == "DoNotSchedule"
         )
+        self.spread_anyway = tuple(
+            each
+            for each in spec.get("topologySpreadConstraints") or ()
+            if each.get("whenUnsatisfiable") == "ScheduleAnyway" and each.get("topologyKey") == _HOSTNAME
+        )
+        for each in self.spread_anyway:  # so that no decision fails for it
+            selector(each.get("labelSelector"))
         self.ports = tuple(
             sorted(
                 {

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, ConfigDict, Field, WithJsonSchema, model_va
 
 from avactl.contracts.foreign_keys import key_owner
 from avactl.spec.schema.base import Model
-from avactl.spec.schema.values import Name, label_key, label_value, value_error
+from avactl.spec.schema.values import Duration, Name, duration_seconds, label_key, label_value, value_error
 
 _DNS_LABEL = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 _HOST_PATTERN = rf"^{_DNS_LABEL}(\.{_DNS_LABEL})+$"
@@ -138,6 +138,11 @@ class Gateway(Model):
         description="The Gateway routes to InferencePools (Gateway API Inference Extension 1), for language models "
         "with `endpointPicker`.",
     )
+    timeouts: bool = Field(
+        True,
+        description="The Gateway supports `timeouts` of HTTPRoutes, an extended feature of the Gateway API since 1.2. "
+        "Without, routes have the Gateway's own.",
+    )
     queued: _Query | None = Field(
         None,
         description="PromQL query for the requests that the endpoint picker of an InferencePool queues. They start "
@@ -247,6 +252,10 @@ class Tls(Model):
         return self
 
 
+_TIMEOUT_TEXT = (
+    "Time from a request to the last byte of its answer, streamed ones included. Needs a Gateway. Default: 1h of "
+    "servers of large language models; else the Gateway's own."
+)
 _Paths = Annotated[
     list[UrlPath],
     Field(
@@ -256,6 +265,16 @@ _Paths = Annotated[
         description="Path prefixes, by whole segments; the server sees the path unchanged. Default: all paths.",
     ),
 ]
+MAX_TIMEOUT = "24h"
+
+
+def _check_timeout(value: str) -> str:
+    if not 1 <= duration_seconds(value) <= duration_seconds(MAX_TIMEOUT):
+        raise value_error(f"`{value}` is not from `1s` to `{MAX_TIMEOUT}`", f"write `1h`, or at most `{MAX_TIMEOUT}`")
+    return value
+
+
+_Timeout = Annotated[Annotated[Duration, AfterValidator(_check_timeout)] | None, Field(description=_TIMEOUT_TEXT)]
 _Certificate = Annotated[
     Tls | None,
     Field(
@@ -270,6 +289,7 @@ class Expose(Model):
 
     host: Host = Field(description="Host name, in one of the domains that the Cluster gives to the team.")
     paths: _Paths
+    timeout: _Timeout = None
     tls: _Certificate = None
 
 
@@ -293,7 +313,7 @@ class ExposePorts(Model):
     model_config = ConfigDict(
         json_schema_extra={
             "anyOf": [{"required": ["host"]}, {"required": ["grpc"]}],
-            "dependentRequired": {"paths": ["host"]},
+            "dependentRequired": {"paths": ["host"], "timeout": ["host"]},
         }
     )
 
@@ -302,6 +322,7 @@ class ExposePorts(Model):
     )
     grpc: Grpc | None = Field(None, description="The gRPC port, on clusters with a Gateway. Default: not exposed.")
     paths: _Paths
+    timeout: _Timeout = None
     tls: _Certificate = None
 
     @model_validator(mode="after")
@@ -310,4 +331,7 @@ class ExposePorts(Model):
             raise value_error("`expose` has no host", "add `host: …` for HTTP, or `grpc: {host: …}`")
         if self.host is None and "paths" in self.model_fields_set:
             raise value_error("`paths` are those of `host`, and gRPC has none", "remove `paths`, or add `host: …`")
+        if self.host is None and self.timeout is not None:
+            hint = "remove `timeout`, or add `host: …`; gRPC clients set deadlines"
+            raise value_error("`timeout` is that of `host`, and a GRPCRoute has none", hint)
         return self

@@ -67,9 +67,9 @@ def has_gateway(item: Item[ServingDeploymentSpec], program: Program) -> bool:
 
 
 def with_rollout(
-    item: Item[ServingDeploymentSpec], program: Program, objects: list[Manifest], ports: dict[str, int]
+    item: Item[ServingDeploymentSpec], program: Program, objects: list[Manifest], ports: dict[str, int], start: int
 ) -> list[Manifest]:
-    """Return the objects of a service with its rollout."""
+    """Return the objects of a service with its rollout. `start`: seconds in which its server must be ready."""
     chosen = chosen_strategy(item.spec)
     if chosen is None:
         return objects
@@ -79,7 +79,7 @@ def with_rollout(
         notes = body["metadata"].setdefault("annotations", {})
         if manifest.kind == "Deployment":
             body["spec"]["paused"] = True
-            notes[names.ROLLOUT] = dump(rollout_config(item, chosen, way, ports))
+            notes[names.ROLLOUT] = dump(rollout_config(item, chosen, way, ports, start))
             urls = {model.name: model.url.rstrip("/") for model in item.spec.served if model.url is not None}
             if urls:
                 notes[names.MODEL_URLS] = dump(ModelUrls(urls))
@@ -103,9 +103,9 @@ def with_rollout(
 
 
 def rollout_config(
-    item: Item[ServingDeploymentSpec], chosen: Canary | BlueGreen, way: Traffic, ports: dict[str, int]
+    item: Item[ServingDeploymentSpec], chosen: Canary | BlueGreen, way: Traffic, ports: dict[str, int], start: int
 ) -> RolloutConfig:
-    """Return the document that the daemon reads; `way`: how requests are divided."""
+    """Return the document that the daemon reads. `way`: how requests are divided; `start` as of `with_rollout`."""
     spec = item.spec
     exposed = spec.expose if way == "gateway" else None
     if isinstance(chosen, BlueGreen):
@@ -124,6 +124,7 @@ def rollout_config(
         services=(item.name, f"{item.name}-headless") if way == "service" else (),
         route=f"{item.name}-rollout" if exposed is not None and exposed.host is not None else None,
         grpc_route=f"{item.name}-rollout" if exposed is not None and exposed.grpc is not None else None,
+        start=float(start),
         analysis=_analysis(item, chosen.analysis),
     )
 

@@ -19,7 +19,7 @@ from avactl.kinds.serving.runtime import (
     ServingRuntime,
     model_directory,
 )
-from avactl.kinds.serving.runtime_facts import LLM_STARTUP
+from avactl.kinds.serving.runtime_facts import LLM_ANSWER, LLM_STARTUP
 from avactl.kinds.serving.spec import ServingDeploymentSpec
 
 BOOTSTRAP_PORT = 8998
@@ -91,6 +91,7 @@ RUNTIME = ServingRuntime(
     files="the directory with `config.json` and weights",
     ports={"http": 30000},
     startup=LLM_STARTUP,
+    answer_timeout=LLM_ANSWER,
     takes_path=True,
     needs_files=True,
     error_rate=share(rate(_RESPONSES, f'{_NO_PROBES},status_code=~"5.."'), rate(_RESPONSES, _NO_PROBES)),

@@ -21,7 +21,7 @@ from avactl.kinds.serving.runtime import (
     ServingRuntime,
     model_directory,
 )
-from avactl.kinds.serving.runtime_facts import LLM_STARTUP
+from avactl.kinds.serving.runtime_facts import LLM_ANSWER, LLM_STARTUP
 from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.program.lowering import k8s
 from avactl.spec.schema.base import EnvSource
@@ -96,6 +96,7 @@ RUNTIME = ServingRuntime(
     files="the directory with `config.json` and weights",
     ports={"http": 8000},
     startup=LLM_STARTUP,
+    answer_timeout=LLM_ANSWER,
     takes_path=True,
     needs_files=True,
     error_rate=share(rate("http_requests_total", ',status="5xx"'), rate("http_requests_total")),
