@@ -185,6 +185,8 @@ def test_an_experiment_runs_beside_git_and_expires(lab: Lab, specs: Repository) 
     there = objects(lab)
     leader = there.pop(f"Job {name}-worker")
     assert (leader["spec"]["activeDeadlineSeconds"], leader["spec"]["ttlSecondsAfterFinished"]) == (3600, 600)
+    # Members write no policies: by this label, the Team's own policy lets its pods reach each other.
+    assert leader["spec"]["template"]["metadata"]["labels"]["avactl.dev/experiment"] == name
     assert {f"Service {name}-rendezvous", f"ConfigMap {name}-rendezvous", f"PodDisruptionBudget {name}"} == set(there)
     for each in there.values():
         (owner,) = each["metadata"]["ownerReferences"]

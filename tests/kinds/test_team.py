@@ -115,7 +115,12 @@ def test_talks_to_opens_both_ends_but_not_workspaces_and_jobs() -> None:
         assert teams(peers(body(result, "NetworkPolicy", "allow-own", team), "ingress")) == [team]
     guests = body(result, "NetworkPolicy", "allow-teams", "vision")
     assert teams(peers(guests, "ingress")) == ["web"]
-    assert guests["spec"]["podSelector"]["matchExpressions"][0]["values"] == ["pipeline", "trainingjob", "workspace"]
+    assert guests["spec"]["podSelector"]["matchExpressions"][0]["values"] == [
+        "pipeline",
+        "servingdeployment",
+        "trainingjob",
+        "workspace",
+    ]
     assert "web/allow-teams" not in names(result, "NetworkPolicy")
     assert teams(peers(body(result, "NetworkPolicy", "allow-egress", "web"), "egress")) == ["vision", "web"]
     assert teams(peers(body(result, "NetworkPolicy", "allow-egress", "vision"), "egress")) == ["vision"]

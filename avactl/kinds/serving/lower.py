@@ -39,6 +39,7 @@ from avactl.program.lowering import k8s, pods
 from avactl.program.lowering.exposure import build_routes, exposed_ports, ingress_rules
 from avactl.program.lowering.k8s import drop_none
 from avactl.program.lowering.monitoring import is_monitored, metrics_reader_rules, pod_monitor
+from avactl.program.lowering.networks import admit_namespaces, admit_pods, build_ingress_policy
 from avactl.program.lowering.notifications import build_notifications
 from avactl.program.manifest import Body, Manifest
 from avactl.program.ownership import Owned
@@ -110,7 +111,7 @@ def lower(item: Item[ServingDeploymentSpec], program: Program) -> list[Manifest]
     objects.append(
         k8s.disruption_budget(item, cluster, item.name, ns, protected, component=COMPONENT, maxUnavailable=1)
     )
-    objects += _network_policies(item, program, run, select)
+    objects += _network_policies(item, program, run, select, everyone)
     objects += build_autoscaler(item, program, COMPONENT)
     if run.metrics is not None and is_monitored(program, cluster):
         port, path = next(name for name, number in run.ports.items() if number == run.metrics[0]), run.metrics[1]
@@ -310,14 +311,23 @@ def _build_affinity(own: str) -> Body:
 
 
 def _network_policies(
-    item: Item[ServingDeploymentSpec], program: Program, run: ModelServer, select: dict[str, str]
+    item: Item[ServingDeploymentSpec],
+    program: Program,
+    run: ModelServer,
+    select: dict[str, str],
+    everyone: dict[str, str],
 ) -> list[Manifest]:
     """Return the NetworkPolicies of the service's pods and of its router."""
     separate, metrics = prefill_of(item.spec), run.metrics[0] if run.metrics is not None else None
+    found: list[Manifest] = []
+    if machines_per_replica(item.spec) > 1 or separate is not None:
+        # Collective operations and transfers of the KV cache use ports that the servers choose, and trust who connects.
+        found.append(
+            build_ingress_policy(item, f"{item.name}-group", item.ns, everyone, [admit_pods(everyone)], WORKER)
+        )
     if separate is None:
-        return [_network_policy(item, program, item.name, select, run.ports, metrics, COMPONENT)]
-    # Other policies let pods of the team's namespaces reach each other on all ports, for transfers of the KV cache.
-    found = [
+        return [*found, _network_policy(item, program, item.name, select, run.ports, metrics, COMPONENT)]
+    found.append(
         _network_policy(
             item,
             program,
@@ -329,7 +339,7 @@ def _network_policies(
             teams=False,
             gateway=separate.router is None,
         )
-    ]
+    )
     if separate.router is not None:
         ports = {"http": run.ports["http"], "metrics": ROUTER_METRICS}
         name = f"{item.name}-{ROUTER}"
@@ -351,40 +361,23 @@ def _network_policy(
     teams: bool = True,
     gateway: bool = True,
 ) -> Manifest:
-    """Return a NetworkPolicy: own team and platform on every port, teams in `expose_to` on the service ports, the
-    gateway of an exposed service on the ports that it exposes."""
+    """Return a NetworkPolicy: own team and platform on every port, teams in `expose_to` and in the Team's `talks_to` on
+    the service ports, the gateway of an exposed service on the ports that it exposes."""
     spec, cluster = item.spec, item.cluster
     platform = [namespace.name for namespace in program.cluster_spec(cluster).namespaces]
+    callers = [*spec.expose_to, *program.team(str(item.team)).spec.talks_to]
     sidecars = [port.container_port for each in (spec.pod.sidecars if spec.pod else ()) for port in each.ports]
     open_ports = [*ports.values(), *(sidecars if component == COMPONENT else ())]
-    rules = [_build_ingress_rule([*_of_teams(program, [str(item.team)]), *platform], open_ports)]
-    if spec.expose_to and teams:
+    rules = [admit_namespaces([*_of_teams(program, [str(item.team)]), *platform], open_ports)]
+    if callers and teams:
         served = [port for name, port in ports.items() if name != "metrics"]
-        rules.append(_build_ingress_rule(_of_teams(program, spec.expose_to), served))
+        rules.append(admit_namespaces(_of_teams(program, callers), served))
     if gateway:
         rules += ingress_rules(item, program, *exposed_ports(item, ports))
     if metrics is not None:
         rules += metrics_reader_rules(program, cluster, metrics)
-    return k8s.build_manifest(
-        item,
-        cluster,
-        "networking.k8s.io/v1",
-        "NetworkPolicy",
-        name,
-        namespace=item.ns,
-        component=component,
-        spec={"podSelector": {"matchLabels": select}, "policyTypes": ["Ingress"], "ingress": rules},
-    )
+    return build_ingress_policy(item, name, item.ns, select, rules, component)
 
 
 def _of_teams(program: Program, teams: list[str]) -> list[str]:
     return [name for team in teams for name in team_namespaces(program.team(team))]
-
-
-def _build_ingress_rule(names: list[str], ports: list[int]) -> Body:
-    """Return an ingress rule for pods of namespaces, by namespace names, which cannot be spoofed."""
-    match = [{"key": "kubernetes.io/metadata.name", "operator": "In", "values": sorted(set(names))}]
-    return {
-        "from": [{"namespaceSelector": {"matchExpressions": match}}],
-        "ports": [{"protocol": "TCP", "port": port} for port in ports],
-    }

@@ -15,6 +15,7 @@ from avactl.kinds.serving.runtime import runtime_of
 from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.program.lowering import k8s
 from avactl.program.lowering.exposure import ingress_rules
+from avactl.program.lowering.networks import build_ingress_policy
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
 
@@ -49,25 +50,12 @@ def build_inference_pool(
             "failureMode": "FailOpen" if chosen.fail_open else "FailClose",
         },
     }
-    policy: Body = {
-        "podSelector": {"matchLabels": dict(chosen.pods)},
-        "policyTypes": ["Ingress"],
-        "ingress": list(ingress_rules(item, program, chosen.port)),
-    }
+    rules = ingress_rules(item, program, chosen.port)
     return [
         k8s.build_manifest(
             item, item.cluster, f"{GROUP}/v1", KIND, item.name, namespace=item.ns, component=component, spec=spec
         ),
-        k8s.build_manifest(
-            item,
-            item.cluster,
-            "networking.k8s.io/v1",
-            "NetworkPolicy",
-            f"{item.name}-{COMPONENT}",
-            namespace=item.ns,
-            component=COMPONENT,
-            spec=policy,
-        ),
+        build_ingress_policy(item, f"{item.name}-{COMPONENT}", item.ns, chosen.pods, rules, COMPONENT),
     ]
 
 

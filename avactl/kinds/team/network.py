@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from avactl.contracts.names import TEAM_LABEL
+from avactl.contracts.names import EXPERIMENT, TEAM_LABEL
 from avactl.program import registry
 from avactl.program.lowering import k8s
 from avactl.program.manifest import Body, Manifest
@@ -35,26 +35,46 @@ def network_policies(item: Item[TeamSpec], program: Program, cluster: str, names
     ]
     if blocks := _egress_blocks(program, cluster):
         egress.append({"to": [{"ipBlock": dict(block)} for block in blocks]})
+    # The ports of jobs (masters, rendezvous, parameter servers, all-reduce) and of groups of model servers trust who
+    # connects, so pods of both have policies of their own. Policies add up: no other may select them.
+    closed = [*registry.workload_kinds(Lifecycle.JOB), *registry.workload_kinds(Lifecycle.SERVICE)]
+    experiments = {"matchExpressions": [{"key": EXPERIMENT, "operator": "Exists"}]}
     wanted: list[tuple[str, Body]] = [
         ("default-deny", {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}),
         (
             "allow-own",
-            {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{"from": [_build_teams([item.name])]}]},
+            {
+                "podSelector": _select_others(closed),
+                "policyTypes": ["Ingress"],
+                "ingress": [{"from": [_build_teams([item.name])]}],
+            },
+        ),
+        # Members start experiments, and cannot write policies.
+        (
+            "allow-experiments",
+            {
+                "podSelector": experiments,
+                "policyTypes": ["Ingress"],
+                "ingress": [{"from": [{"podSelector": experiments}]}],
+            },
         ),
         ("allow-egress", {"podSelector": {}, "policyTypes": ["Egress"], "egress": egress}),
     ]
     if item.spec.talks_to:
         callers = [{"from": [_build_teams(sorted(set(item.spec.talks_to)))]}]
-        # A session (a workspace) is one user's editor, and the ports of jobs (masters, rendezvous, parameter servers,
-        # all-reduce) trust who connects: only services are for other teams.
-        private = {*registry.workload_kinds(Lifecycle.SESSION), *registry.workload_kinds(Lifecycle.JOB)}
-        names = sorted(map(name_label, private))
-        guests = {"matchExpressions": [{"key": "app.kubernetes.io/name", "operator": "NotIn", "values": names}]}
+        # A session (a workspace) is one user's editor.
+        guests = _select_others([*closed, *registry.workload_kinds(Lifecycle.SESSION)])
         wanted.append(("allow-teams", {"podSelector": guests, "policyTypes": ["Ingress"], "ingress": callers}))
     return [
         k8s.build_manifest(item, cluster, "networking.k8s.io/v1", "NetworkPolicy", name, namespace=namespace, spec=spec)
         for name, spec in wanted
     ]
+
+
+def _select_others(kinds: list[str]) -> Body:
+    """Return the selector of pods of no spec of these kinds."""
+    names = sorted(map(name_label, kinds))
+    return {"matchExpressions": [{"key": "app.kubernetes.io/name", "operator": "NotIn", "values": names}]}
 
 
 def _build_namespace(name: str) -> Body:

@@ -6,6 +6,7 @@ from math import ceil
 
 from avactl.contracts import names
 from avactl.contracts.pod_annotations import RUN_DIGEST, TIMEOUT
+from avactl.kinds.team.names import team_namespaces
 from avactl.kinds.training import followers, job_master, mpi
 from avactl.kinds.training.addressing import master_port, rendezvous_data, rendezvous_port
 from avactl.kinds.training.init_containers import health_check
@@ -31,6 +32,7 @@ from avactl.kinds.training.tensorboard import build_tensorboard
 from avactl.program.lowering import k8s, pods
 from avactl.program.lowering.k8s import drop_none
 from avactl.program.lowering.monitoring import of_component
+from avactl.program.lowering.networks import admit_namespaces, admit_pods, build_ingress_policy
 from avactl.program.lowering.notifications import build_notifications
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
@@ -71,6 +73,7 @@ def lower(item: Item[TrainingJobSpec], program: Program) -> list[Manifest]:
             objects.append(job_master.build_state(item))
             if spec.host_network is None:
                 objects += of_component(item, program, MASTER, job_master.HTTP_PORT)
+    objects += _build_network(item, program, made)
     objects += build_tensorboard(item, program)
     objects += build_notifications(item, program, jobs=leading)
     return [*objects, *jobs]
@@ -198,6 +201,25 @@ def _build_services(item: Item[TrainingJobSpec]) -> list[Manifest]:
     return [
         k8s.build_service(item, item.cluster, name, item.ns, everyone, ports, headless=True, publish_not_ready=True)
     ]
+
+
+def _build_network(item: Item[TrainingJobSpec], program: Program, made: list[RolePods]) -> list[Manifest]:
+    """Return the NetworkPolicy of the pods; none in the network of machines, and for a pod that nobody connects to.
+
+    Frameworks trust who connects, so the pods accept each other alone. Only sidecars declare ports that are for others.
+    """
+    spec = item.spec
+    settings = [part.settings(spec) for part in made]
+    sidecars = [sidecar for each in settings if each is not None for sidecar in each.sidecars]
+    ports = {(port.container_port, port.protocol) for sidecar in sidecars for port in sidecar.ports}
+    gang = {names.GANG_LABEL: item.name}
+    rules = [admit_pods(gang)] if spec.strategy != "single" else []
+    if ports:
+        rules.append(admit_namespaces(team_namespaces(program.team(str(item.team))), sorted(ports)))
+    if spec.host_network is not None or not rules:
+        return []
+    select = gang if spec.strategy != "single" else k8s.component_selector(item, made[0].role)
+    return [build_ingress_policy(item, rendezvous_name(item), item.ns, select, rules)]
 
 
 def _build_budget(item: Item[TrainingJobSpec], made: list[RolePods]) -> Manifest:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from avactl.contracts.names import WORKSPACE_PRIORITY
-from avactl.kinds.team.names import RUN_ACCOUNT
+from avactl.kinds.team.names import RUN_ACCOUNT, team_namespaces
 from avactl.kinds.training.pod import log_path, store_env
 from avactl.kinds.training.spec import TrainingJobSpec
 from avactl.program.lowering import k8s, pods
+from avactl.program.lowering.networks import admit_namespaces, build_ingress_policy
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
 
@@ -22,7 +23,7 @@ def build_tensorboard(item: Item[TrainingJobSpec], program: Program) -> list[Man
     declared = item.spec.tensorboard
     if declared is None:
         return []
-    cluster, ns, name = item.cluster, item.ns, f"{item.name}-{COMPONENT}"
+    cluster, ns, name, team = item.cluster, item.ns, f"{item.name}-{COMPONENT}", program.team(str(item.team))
     select = k8s.component_selector(item, COMPONENT)
     volumes = pods.PodVolumes(item, program)
     objects: list[Manifest] = []
@@ -66,5 +67,6 @@ def build_tensorboard(item: Item[TrainingJobSpec], program: Program) -> list[Man
     return [
         *objects,
         k8s.build_service(item, cluster, name, ns, select, {"http": PORT}, component=COMPONENT),
+        build_ingress_policy(item, name, ns, select, [admit_namespaces(team_namespaces(team), [PORT])], COMPONENT),
         deployment,
     ]

@@ -11,6 +11,7 @@ from avactl.kinds.workspace.spec import WorkspaceSpec
 from avactl.program.lowering import k8s, pods
 from avactl.program.lowering.exposure import build_routes, ingress_rules
 from avactl.program.lowering.k8s import drop_none
+from avactl.program.lowering.networks import admit_namespaces, build_ingress_policy
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
 from avactl.spec.schema.compute import Compute
@@ -177,22 +178,5 @@ def _network_policy(item: Item[WorkspaceSpec], program: Program, select: dict[st
     connect by `kubectl port-forward` or the gateway."""
     names = {*team_namespaces(program.team(str(item.team)))}
     names.update(namespace.name for namespace in program.cluster_spec(item.cluster).namespaces)
-    match = [{"key": "kubernetes.io/metadata.name", "operator": "In", "values": sorted(names)}]
-    rule = {
-        "from": [{"namespaceSelector": {"matchExpressions": match}}],
-        "ports": [{"protocol": "TCP", "port": item.spec.port}],
-    }
-    return k8s.build_manifest(
-        item,
-        item.cluster,
-        "networking.k8s.io/v1",
-        "NetworkPolicy",
-        item.name,
-        namespace=item.ns,
-        component=COMPONENT,
-        spec={
-            "podSelector": {"matchLabels": select},
-            "policyTypes": ["Ingress"],
-            "ingress": [rule, *ingress_rules(item, program, item.spec.port)],
-        },
-    )
+    rules = [admit_namespaces(names, [item.spec.port]), *ingress_rules(item, program, item.spec.port)]
+    return build_ingress_policy(item, item.name, item.ns, select, rules, COMPONENT)

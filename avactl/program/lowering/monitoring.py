@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from math import ceil
 
 from avactl.program.lowering import k8s
+from avactl.program.lowering.networks import admit_namespaces, build_ingress_policy
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
 from avactl.spec.schema.base import GROUP
@@ -65,9 +66,7 @@ def metrics_reader_rules(program: Program, cluster: str, port: int) -> Iterator[
     namespaces = program.cluster_spec(cluster).daemons.metrics_from
     # A selector with no values is invalid, and a rule without `from` would admit everyone.
     if is_monitored(program, cluster) and namespaces:
-        match = [{"key": "kubernetes.io/metadata.name", "operator": "In", "values": sorted(set(namespaces))}]
-        source = {"namespaceSelector": {"matchExpressions": match}}
-        yield {"from": [source], "ports": [{"protocol": "TCP", "port": port}]}
+        yield admit_namespaces(namespaces, [port])
 
 
 def of_component(item: Item, program: Program, component: str, port: int) -> list[Manifest]:
@@ -77,18 +76,6 @@ def of_component(item: Item, program: Program, component: str, port: int) -> lis
         return []
     name, select = f"{item.name}-{component}", k8s.component_selector(item, component)
     found = [pod_monitor(item, program, item.cluster, name, item.ns, select, "/metrics", "http", component)]
-    for rule in metrics_reader_rules(program, item.cluster, port):
-        spec = {"podSelector": {"matchLabels": dict(select)}, "policyTypes": ["Ingress"], "ingress": [rule]}
-        found.append(
-            k8s.build_manifest(
-                item,
-                item.cluster,
-                "networking.k8s.io/v1",
-                "NetworkPolicy",
-                f"{name}-metrics",
-                namespace=item.ns,
-                component=component,
-                spec=spec,
-            )
-        )
+    if rules := list(metrics_reader_rules(program, item.cluster, port)):
+        found.append(build_ingress_policy(item, f"{name}-metrics", item.ns, select, rules, component))
     return found
