@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tools.alluxio import build, build_jars
+from tools.alluxio.components import COMMON, SHELLS, classpath
 from tools.controlplane import BuildError, UnavailableError
 
 ROOT = Path(__file__).parents[2]
@@ -108,3 +109,12 @@ def test_only_pinned_jars(tools: Path, tmp_path: Path, monkeypatch: pytest.Monke
     program(tools, "mvn", "echo no network; exit 1")
     with pytest.raises(BuildError, match=r"(?s)Maven ended with status 1.*no network"):
         build_jars()
+
+
+@pytest.mark.usefixtures("alluxio_jars")
+def test_java_takes_the_archive_of_classes() -> None:
+    """Java ignores an archive that does not fit, unless it must not."""
+    shared = ["-Xshare:on", f"-XX:SharedArchiveFile={build.build_class_archive()}"]
+    command = [build.java(), *COMMON, *shared, "-Xlog:class+load", "-cp", classpath(build_jars()), SHELLS["fs"]]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert re.search(rf"{re.escape(SHELLS['fs'])} source: shared objects file", done.stdout), done.stdout + done.stderr

@@ -6,8 +6,10 @@ import re
 import shutil
 import subprocess
 import tempfile
+from functools import partial
 from pathlib import Path
 
+from tools.alluxio.components import COMMON, SHELLS, classpath, properties
 from tools.controlplane import BuildError, UnavailableError, progress
 from tools.controlplane.build import cache_dir, make_once, run_builder
 
@@ -44,6 +46,20 @@ def build_jars() -> Path:
     return jars
 
 
+def build_class_archive() -> Path:
+    """Return the archive of a client's classes for `-XX:SharedArchiveFile`, making it if it is not in the cache.
+
+    Java maps it: to read and to verify the classes is nearly half of the CPU time of a shell, which tests start often.
+    It is good for one Java and one path of the jars. Raises as `build_jars`.
+    """
+    jars, program = build_jars(), java()
+    probe = subprocess.run([program, "-version"], capture_output=True, check=True)
+    digest = hashlib.sha256(b"%s %s" % (str(jars).encode(), probe.stderr)).hexdigest()
+    archive = jars.with_name(f"classes-{digest[:16]}.jsa")
+    make_once(archive, "waiting for another archive of Alluxio's classes", partial(_archive_classes, program, jars))
+    return archive
+
+
 def property_keys() -> str:
     """Return every property name that this Alluxio knows, one a line; patterns of names as ^…$. It needs a JDK."""
     command = [java(), "-cp", f"{build_jars()}/*", str(HERE / "PropertyKeys.java")]
@@ -75,6 +91,21 @@ def _fetch(jars: Path) -> None:
         found = digests(jars)
         if wrong := sorted(name for name in pinned | found if pinned.get(name) != found.get(name)):
             raise BuildError(f"not as pinned in {PINS.name}: {', '.join(wrong[:5])} ({len(wrong)} in all)")
+
+
+def _archive_classes(program: str, jars: Path, archive: Path) -> None:
+    base = [program, "-cp", classpath(jars), *COMMON]
+    names = archive.with_name("names")
+    # No master answers, and that is late enough: by then a shell has loaded nearly all of its classes.
+    values = {
+        "alluxio.master.hostname": "127.0.0.1",
+        "alluxio.master.rpc.port": "1",
+        "alluxio.user.rpc.retry.max.duration": "1ms",
+    }
+    client = [*base, f"-XX:DumpLoadedClassList={names}", *properties(values), SHELLS["fs"], "ls", "/"]
+    subprocess.run(client, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    dump = [*base, "-Xshare:dump", f"-XX:SharedClassListFile={names}", f"-XX:SharedArchiveFile={archive}"]
+    run_builder("Java", dump, archive.with_name("log"), os.environ, archive.parent)
 
 
 def _maven(jars: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import httpx
 
-from tools.alluxio.build import build_jars, java
+from tools.alluxio.build import build_class_archive, build_jars, java
 from tools.alluxio.components import COMMON, COMPONENTS, classpath, fuse_script, properties, shell_script
 from tools.controlplane import StartError, process
 from tools.controlplane.folder import OwnedFolder
@@ -95,6 +95,7 @@ class Alluxio(process.Processes):
 
     def __enter__(self) -> Self:
         self._java, self._jars = java(), build_jars()
+        self._common = [*COMMON, f"-XX:SharedArchiveFile={build_class_archive()}"]
         try:
             for attempt in range(PORT_ATTEMPTS):
                 self._folders = [OwnedFolder()]
@@ -207,7 +208,7 @@ class Alluxio(process.Processes):
             for path in (own[key] for key in own if _LOCAL.fullmatch(key)):
                 # A volume is there before its container.
                 Path(path).mkdir(parents=True, exist_ok=True)
-            options = [*COMMON, *component.options, *self._options.get(kind, ()), *properties(own)]
+            options = [*self._common, *component.options, *self._options.get(kind, ()), *properties(own)]
             self.spawn(name, [self._java, "-cp", classpath(self._jars), *options, component.main])
         deadline = time.monotonic() + patience(START_TIMEOUT)
         for name in names:
@@ -246,7 +247,7 @@ class Alluxio(process.Processes):
 
     def java(self, source: Path, *arguments: str) -> list[str | Path]:
         """Return a command that runs a program in Java, a source file, as a client of this cluster. It needs a JDK."""
-        options = [*COMMON, "-Xmx256m", *properties(self._home("log4j-shell"))]
+        options = [*self._common, "-Xmx256m", *properties(self._home("log4j-shell"))]
         return [self._java, "-cp", classpath(self._jars), *options, source, *arguments]
 
     def run(self, command: Sequence[str | Path], environment: Mapping[str, str] | None = None) -> str:
@@ -283,8 +284,8 @@ class Alluxio(process.Processes):
         self.site.write_text("".join(f"{key}={value}\n" for key, value in self._site().items()))
         (self.folder / "conf" / "log4j.properties").write_text(self._logging)
         (self.folder / "conf" / "log4j-shell.properties").write_text(SHELL_LOGGING)
-        shell = [*COMMON, "-Xmx256m", *self._options.get("shell", ()), *properties(self._home("log4j-shell"))]
-        fuse = [*COMMON, *self._options.get("fuse", ()), *properties(self._home())]
+        shell = [*self._common, "-Xmx256m", *self._options.get("shell", ()), *properties(self._home("log4j-shell"))]
+        fuse = [*self._common, *self._options.get("fuse", ()), *properties(self._home())]
         for path, text in (
             (self.shell, shell_script(self._java, self._jars, self.folder, shell)),
             (self.folder / "entrypoint.sh", fuse_script(self._java, self._jars, fuse)),
