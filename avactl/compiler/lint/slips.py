@@ -72,8 +72,8 @@ def _typographic_words(item: Item) -> Iterator[Diagnostic]:
         alone = word[0] == text
         yield Diagnostic(
             "invalid-value",
-            f"`{shorten_middle(redact_text(word[0]), 60)}` has the typographic character U+{ord(_odd_character(word[0])):04X}, "
-            f"which programs take for text",
+            f"`{shorten_middle(redact_text(word[0]), 60)}` has the typographic character "
+            f"U+{ord(_odd_character(word[0])):04X}, which programs take for text",
             item.span(*path),
             # A longer text may be meant for people.
             severity="error" if alone else "warning",
