@@ -138,6 +138,25 @@ def test_a_node_in_no_rack_is_not_called_a_rack() -> None:
     assert "in one rack; b (without label example.com/rack) has 1, rack r1 has 1" in gang_message(reason)
 
 
+def test_roles_that_fit_in_no_domain_together() -> None:
+    state = AllocationState(("cpu",), ("example.com/rack",))
+    state.put_node(Node("a", (4,), 8, domains=("r1",)))
+    state.put_node(Node("b", (40,)))
+    roles = GangRole("worker", Request((1,), 8), 1), GangRole("server", Request((32,)), 1)
+    reason = why_gang(state, Gang(roles, within="example.com/rack"))
+    assert reason is not None
+    assert gang_message(reason) == (
+        "needs capacity for 1 pods in one rack; b (without label example.com/rack) has 1, where the gang's other pods "
+        "do not fit; no rack takes all of them even if it is empty"
+    )
+    # Room that others use now.
+    state.put_node(Node("a", (64,), 8, domains=("r1",)))
+    state.book("other", Booking(0, (40,), 0))
+    reason = why_gang(state, Gang(roles, within="example.com/rack"))
+    assert reason is not None
+    assert gang_message(reason).endswith("has 1, where the gang's other pods do not fit")
+
+
 def test_roles_that_are_too_much_together() -> None:
     """Each role alone has room; whether they ever do together, the empty fleet says."""
     state = AllocationState(("cpu",))

@@ -92,6 +92,8 @@ class GangReason(NamedTuple):
     """Members that fit on one empty node."""
     pod: PodReason
     """Diagnosis of one member."""
+    apart: bool = False
+    """True if domains take the role, but none of them takes the others."""
 
 
 def why_pod(state: AllocationState, request: Request, feasible: Mask | None = None) -> PodReason:
@@ -151,19 +153,35 @@ def _find_lacks(
 def why_gang(state: AllocationState, gang: Gang, feasible: Mask | None = None) -> GangReason | None:
     """Return the reasons for the first role that does not fit, largest GPU requests first; None if each fits alone.
 
-    With None the gang fits, or its roles do not fit together.
+    A role does not fit either if no domain that takes it takes the ones before. With None the gang fits, or its roles
+    do not fit together.
     """
     slots = np.arange(state.size)
-    for role in sorted(gang.roles, key=lambda role: -role.request.total_milli * role.least):
-        capacities = _domain_capacities(state, gang.within, count_fitting(state, role.request, slots, feasible))
-        if not capacities or capacities[0].room < role.least:
-            room = count_fitting(state, role.request, slots, feasible, empty=True)
-            empty = _domain_capacities(state, gang.within, room)
-            ever = bool(empty) and empty[0].room >= role.least
-            most = capacities[0].room if capacities else 0
-            named = () if gang.within is None else tuple(capacities[:MAX_NAMED_DOMAINS])
-            pod = why_pod(state, role.request, feasible)
-            return GangReason(role, gang.within, most, named, ever, int(room.max(initial=0)), pod)
+    roles = sorted(gang.roles, key=lambda role: -role.request.total_milli * role.least)
+
+    def capacities_of(role: GangRole, empty: bool = False) -> list[DomainRoom]:
+        return _domain_capacities(state, gang.within, count_fitting(state, role.request, slots, feasible, empty=empty))
+
+    def able_domains(role: GangRole, capacities: list[DomainRoom]) -> set[tuple[Hashable, bool]]:
+        return {(domain.name, domain.alone) for domain in capacities if domain.room >= role.least}
+
+    together: set[tuple[Hashable, bool]] | None = None
+    for number, role in enumerate(roles, 1):
+        capacities = capacities_of(role)
+        able = able_domains(role, capacities)
+        together = able if together is None else together & able
+        if not together:
+            empties = [able_domains(each, capacities_of(each, empty=True)) for each in roles[:number]]
+            return GangReason(
+                role,
+                gang.within,
+                capacities[0].room if capacities else 0,
+                () if gang.within is None else tuple(capacities[:MAX_NAMED_DOMAINS]),
+                bool(set.intersection(*empties)),
+                int(count_fitting(state, role.request, slots, feasible, empty=True).max(initial=0)),
+                why_pod(state, role.request, feasible),
+                apart=bool(able),
+            )
     return None
 
 
@@ -255,8 +273,11 @@ def gang_message(reason: GangReason, obstacles: Sequence[str] = _NODE_SET) -> st
             f"{_describe_domain(domain, reason.within)} has {domain.room}" for domain in reason.domains if domain.room
         )
         text = f"needs {what} in one {level}; {', '.join(rooms) or f'no {level} has any'}"
+    if reason.apart:
+        text += ", where the gang's other pods do not fit"
     if not reason.ever:
-        text += f"; {SMALL}"
+        level = short(reason.within or "")
+        text += f"; no {level} takes all of them even if it is empty" if reason.apart else f"; {SMALL}"
     return text if reason.pod.fitting else f"{text} ({pod_message(reason.pod, obstacles)})"
 
 
