@@ -40,7 +40,18 @@ def run(*arguments: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-def test_up_changes_what_the_specs_change(repository: Repository) -> None:
+@pytest.fixture
+def engine_log(backend: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file with the arguments of each run of the engine."""
+    log, program = tmp_path / "engine.log", tmp_path / "logged" / "pulumi"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\necho "$*" >> {log}\nexec {shutil.which("pulumi")} "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    return log
+
+
+def test_up_changes_what_the_specs_change(repository: Repository, engine_log: Path) -> None:
     """One stack from its first preview to renamed specs."""
     session = repository.session()
     declared = len(session.manifests)
@@ -52,6 +63,9 @@ def test_up_changes_what_the_specs_change(repository: Repository) -> None:
     again = repository.session().up()
     assert (again.counts, again.same) == ({}, declared)
     assert repository.versions() == before
+    # Each run of the engine loads the whole state.
+    runs = engine_log.read_text()
+    assert (" up " in runs, "stack output" in runs) == (True, False), runs
     # One spec changed: only its objects.
     repository.write(("metadata: {name: anna,", "metadata: {labels: {cost: low}, name: anna,"))
     changed = repository.session().up()

@@ -227,19 +227,25 @@ class Session:
     def _open(self) -> automation.Stack:
         from pulumi import automation
 
+        from avactl.apply.pulumi.lean_sdk import WorkspaceWithoutOutputs
+
         # When the engine gives up, our program's gRPC server logs a traceback about the closed connection.
         logging.getLogger("grpc._server").disabled = True
         environment = {"PULUMI_SKIP_UPDATE_CHECK": "true", **PATCH_FORCE}
         if self.options.kubeconfig is not None:
             environment["KUBECONFIG"] = str(self.options.kubeconfig.resolve())
         project = self._project
-        settings = automation.LocalWorkspaceOptions(
-            env_vars=environment, work_dir=str(project) if project else None, pulumi_command=_engine_command()
+        workspace = WorkspaceWithoutOutputs(
+            work_dir=str(project) if project else None,
+            program=self._program,
+            env_vars=environment,
+            project_settings=None if project else automation.ProjectSettings(PROJECT, "python", main=str(Path.cwd())),
+            pulumi_command=_engine_command(),
         )
         if self.manifests:
-            return automation.create_or_select_stack(str(self.name), PROJECT, self._program, opts=settings)
+            return automation.Stack.create_or_select(str(self.name), workspace)
         try:
-            return automation.select_stack(str(self.name), PROJECT, self._program, opts=settings)
+            return automation.Stack.select(str(self.name), workspace)
         except automation.StackNotFoundError as error:
             known = [str(name) for name in stack_names(self.compilation)]
             raise WrongUseError(
@@ -267,8 +273,10 @@ class Session:
         self._former = pulumi_aliases.former_urns(self._past, self.manifests, str(self.name))
 
     def _program(self) -> None:
+        from avactl.apply.pulumi.lean_sdk import drop_debug_messages
         from avactl.apply.pulumi.resources import register_stack
 
+        drop_debug_messages()
         register_stack(
             self.compilation, *self.name, context=self.context, adopt=self.options.adopt, former=self._former
         )
