@@ -42,11 +42,12 @@ LENGTH = 8
 DESCRIPTORS = 4
 """Standard input, output and error of the new process, and the socket for its process ID and status."""
 
-Request = tuple[list[str], str, dict[str, str]]
-"""Arguments, current directory, environment."""
+Request = tuple[list[str], str, dict[str, str], str]
+"""Arguments, current directory, environment, and the installed script; without one, as with `python -m`."""
 
 
-def _receive(requests: socket.socket) -> tuple[Request, list[int]] | None:
+def receive(requests: socket.socket) -> tuple[Request, list[int]] | None:
+    """Return the next request and its descriptors, or None if the client has gone."""
     head, descriptors, _, _ = socket.recv_fds(requests, LENGTH, DESCRIPTORS, socket.MSG_WAITALL)
     if not head:
         return None
@@ -73,7 +74,7 @@ def _serve(requests: socket.socket) -> Request | None:
                     _send(reply, os.waitstatus_to_exitcode(status))
                     os.close(reply)
         if requests in ready:
-            received = _receive(requests)
+            received = receive(requests)
             if received is None:
                 return None
             request, (*streams, reply) = received
@@ -108,14 +109,22 @@ def main() -> None:
     request = _serve(socket.socket(fileno=int(sys.argv[1])))
     if request is None:
         return
-    arguments, directory, environment = request
+    arguments, directory, environment, script = request
     os.chdir(directory)
     os.environ.clear()
     os.environ.update(environment)
     time.tzset()
+    # Those of this process belong to other files, which may be seekable.
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", 1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
     sys.argv[1:] = arguments
-    sys.path[0] = directory  # as with `python -m`
-    runpy.run_module("avactl.cli.main", run_name="__main__", alter_sys=True)
+    if script:
+        sys.argv[0], sys.path[0] = script, str(Path(script).parent)
+        importlib.import_module("avactl.cli.main").main()
+    else:
+        sys.path[0] = directory
+        runpy.run_module("avactl.cli.main", run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

@@ -14,14 +14,16 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryFile
+from tempfile import TemporaryFile, gettempdir
 from typing import IO, Any
 
-from tests.fork_server import LENGTH
+from tests.fork_server import LENGTH, receive
 
 COMMAND = (sys.executable, "-m", "avactl.cli.main")
 _AT_START = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_", "TERMINAL_", "TYPER_")
@@ -42,11 +44,11 @@ class _Server:
             )
 
     def start(
-        self, words: Sequence[str], cwd: Path | None, env: Mapping[str, str], streams: Sequence[int]
+        self, words: Sequence[str], cwd: Path | None, env: Mapping[str, str], streams: Sequence[int], script: str = ""
     ) -> socket.socket:
         """Fork a process; return the socket from which its process ID and exit code come, each on a line."""
         ours, theirs = socket.socketpair()
-        request = json.dumps((list(words), str((cwd or Path()).absolute()), dict(env))).encode()
+        request = json.dumps((list(words), str((cwd or Path()).absolute()), dict(env), script)).encode()
         with theirs, self._lock:
             head = len(request).to_bytes(LENGTH, "big")
             socket.send_fds(self._requests, [head], [*streams, theirs.fileno()])
@@ -97,14 +99,75 @@ class Process:
         self.send_signal(signal.SIGKILL)
 
 
+INSTALLED = str(Path(sys.executable).with_name("avactl"))
+"""The installed script. Unlike COMMAND, it imports nothing from the current directory."""
+_CLIENT = """#!{python} -SE
+import json, os, socket, sys
+server = socket.socket(socket.AF_UNIX)
+server.connect({address!r})
+request = json.dumps((sys.argv[1:], os.getcwd(), dict(os.environ), "")).encode()
+socket.send_fds(server, [len(request).to_bytes({length}, "big")], [0, 1, 2])
+server.sendall(request)
+sys.exit(int(server.makefile().readline()))
+"""
+
+
+@contextmanager
+def executable(path: Path) -> Iterator[None]:
+    """Write a program `avactl` for scripts of tests, which runs forked processes while the block runs."""
+    with socket.socket(socket.AF_UNIX) as listener, ThreadPoolExecutor() as threads:
+        # The path of a socket has at most 107 bytes.
+        address = Path(gettempdir(), f"avactl-test-{uuid.uuid4().hex}")
+        listener.bind(str(address))
+        listener.listen()
+        path.write_text(_CLIENT.format(python=sys.executable, address=str(address), length=LENGTH), encoding="utf-8")
+        path.chmod(0o755)
+        accepting = threads.submit(_accept, listener, threads)
+        try:
+            yield
+        finally:
+            address.unlink()
+            listener.shutdown(socket.SHUT_RDWR)  # accept() returns
+            accepting.result()
+
+
+def _accept(listener: socket.socket, threads: ThreadPoolExecutor) -> None:
+    with suppress(OSError):  # it was shut down
+        while True:
+            threads.submit(_answer, listener.accept()[0])
+
+
+def _answer(client: socket.socket) -> None:
+    """Run the command of a client with its streams, and send the exit code; close the connection on any error."""
+    with client:
+        received = receive(client)
+        assert received is not None
+        (words, directory, env, script), streams = received
+        try:
+            assert not _needs_start(env)
+            process = Process(_server().start(words, Path(directory), env, streams, script))
+        finally:
+            for stream in streams:
+                os.close(stream)
+        client.sendall(b"%d\n" % process.wait())
+
+
 def run(
-    words: Sequence[str], *, cwd: Path | None = None, env: Mapping[str, str] | None = None, timeout: float | None = None
+    words: Sequence[str],
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout: float | None = None,
+    installed: bool = False,
 ) -> subprocess.CompletedProcess[str]:
-    """Run `avactl WORDS` to its end, without input; like `subprocess.run` with captured text."""
+    """Run `avactl WORDS` to its end, without input; like `subprocess.run` with captured text.
+
+    `installed`: as its installed script, and not with `python -m`.
+    """
     env = os.environ if env is None else env
     if _needs_start(env):
         return subprocess.run(
-            [*COMMAND, *words],
+            [*([INSTALLED] if installed else COMMAND), *words],
             cwd=cwd,
             env=env,
             stdin=subprocess.DEVNULL,
@@ -115,7 +178,7 @@ def run(
         )
     with ExitStack() as stack:
         output, errors = (stack.enter_context(TemporaryFile("w+", encoding="utf-8", newline="")) for _ in range(2))
-        process = _fork(words, cwd, env, output, errors)
+        process = _fork(words, cwd, env, output, errors, INSTALLED if installed else "")
         try:
             code = process.wait(timeout)
         except BaseException:
@@ -135,9 +198,16 @@ def start(
     return _fork(words, cwd, env, log, log)
 
 
-def _fork(words: Sequence[str], cwd: Path | None, env: Mapping[str, str], output: IO[Any], errors: IO[Any]) -> Process:
+def _fork(
+    words: Sequence[str],
+    cwd: Path | None,
+    env: Mapping[str, str],
+    output: IO[Any],
+    errors: IO[Any],
+    script: str = "",
+) -> Process:
     with Path(os.devnull).open("rb") as nothing:
-        return Process(_server().start(words, cwd, env, [nothing.fileno(), output.fileno(), errors.fileno()]))
+        return Process(_server().start(words, cwd, env, [nothing.fileno(), output.fileno(), errors.fileno()], script))
 
 
 def _needs_start(env: Mapping[str, str]) -> bool:

@@ -45,7 +45,7 @@ def test_a_hostile_repository(case: Hostile, template: Path, tmp_path: Path) -> 
         case.after(site)
     before = site.state()
     for command in case.commands:
-        done = site.run(command)
+        done = site.run(command, start=command == case.commands[0])
         output = done.stdout + done.stderr
         assert faults(site, output, command) == [], (command, output.decode())
         assert site.ran == [], command

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 from avactl.workbench.importer.reading import read, read_scripts
 from avactl.workbench.importer.session import import_objects, write
 from avactl.workbench.importer.sources.context import ImportOptions
-from tests import console
+from tests import console, forked
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE, EXAMPLE = ROOT / "docs/import.md", ROOT / "examples/import"
@@ -21,12 +20,11 @@ PAGE, EXAMPLE = ROOT / "docs/import.md", ROOT / "examples/import"
 def test_the_page_shows_what_is_printed(tmp_path: Path, golden: Callable[[Path, str], None]) -> None:
     program = tmp_path / "bin" / "avactl"
     program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m avactl.cli.main "$@"\n')
-    program.chmod(0o755)
     shutil.copytree(EXAMPLE / "manifests", tmp_path / "work/manifests")
     path = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
-    settings = {"HOME": str(tmp_path), "PATH": path, "PYTHONPATH": str(ROOT)}
-    golden(PAGE, console.run(PAGE.read_text(), tmp_path / "work", settings))
+    settings = {"HOME": str(tmp_path), "PATH": path}
+    with forked.executable(program):
+        golden(PAGE, console.run(PAGE.read_text(), tmp_path / "work", settings))
 
 
 def test_the_example_is_what_an_import_writes(tmp_path: Path) -> None:

@@ -6,13 +6,13 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from markdown_it import MarkdownIt
 
+from tests import forked
 from tests.hostile_repository import HostileRepository
 from tools.waiting import patience
 
@@ -110,8 +110,11 @@ class Site(HostileRepository):
                 found[str(place / name)] = (about.st_mode, *((about.st_size, *times) if name in files else ()))
         return found
 
-    def run(self, command: str) -> subprocess.CompletedProcess[bytes]:
-        """Run a command as its installed script, in the repository, with tokens in the environment."""
+    def run(self, command: str, *, start: bool = True) -> subprocess.CompletedProcess[bytes]:
+        """Run a command as its installed script, in the repository, with tokens in the environment.
+
+        `start`: by a new interpreter, whose start the repository could change, too.
+        """
         top = self.root.parent
         kept = {name: os.environ[name] for name in ("PATH", "LANG", "SYSTEMROOT") if name in os.environ}
         env = (
@@ -127,9 +130,11 @@ class Site(HostileRepository):
                 "GIT_COMMITTER_EMAIL": "a@example.com",
             }
         )
-        script = Path(sys.executable).with_name("avactl")  # `python -m` would import from the checkout
+        if not start:
+            done = forked.run(COMMANDS[command], cwd=self.root, env=env, timeout=patience(), installed=True)
+            return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.encode(), done.stderr.encode())
         return subprocess.run(
-            [script, *COMMANDS[command]],
+            [forked.INSTALLED, *COMMANDS[command]],  # `python -m` would import from the checkout
             cwd=self.root,
             env=env,
             stdin=subprocess.DEVNULL,
