@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from avactl.hardware.placement.allocation import Booking
@@ -77,6 +77,7 @@ def test_candidates_are_those_of_a_new_search(seed: int, shared: bool) -> None:
 
 @given(st.integers(0, 10**9))
 @settings(max_examples=60, deadline=None)
+@example(19800303)  # a pod is deleted on a node with a reserved place
 def test_reservations_are_those_of_a_full_renewal(seed: int) -> None:
     rng = random.Random(seed)
     world = Memory(machines=4)
@@ -118,12 +119,13 @@ def test_units_that_share_a_node_with_a_renewed_one_are_renewed_too() -> None:
     places = {"wide": wide, "beside": [wide[1]], "apart": [NominatedPlace(pod, "n2", booking)]}
     reservations = Reservations(world.cache)
     current = {unit: (mine, True) for unit, mine in places.items()}
-    assert reservations._find_affected(current) == set(places)
+    assert reservations._find_affected(current, set()) == set(places)
     reservations._renewed, reservations._position = dict(current), state.position
     reservations._keys_by_unit = {unit: [] for unit in places}
-    assert reservations._find_affected(current) == set()
+    assert reservations._find_affected(current, set()) == set()
+    assert reservations._find_affected(current, {pod}) == {"wide", "beside"}
     state.release(pod.uid)
-    assert reservations._find_affected(current) == {"wide", "beside"}
+    assert reservations._find_affected(current, set()) == {"wide", "beside"}
 
 
 def test_a_deleted_pod_that_holds_resources_is_known_without_a_search() -> None:

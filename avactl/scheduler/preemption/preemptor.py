@@ -145,7 +145,7 @@ class Preemptor:
         self._count_nominations()
         places = {key: nomination.places for key, nomination in self._nominations.items()}
         ready = {key for key, nomination in self._nominations.items() if not nomination.keys}
-        self._reservations.renew(places, self._will_end, ready, all_of_them=all_of_them)
+        self._reservations.renew(places, self._ending_pods(), ready, all_of_them=all_of_them)
 
     def _count_nominations(self, without: str = "") -> None:
         """Count the reserved places in the teams' usage."""
