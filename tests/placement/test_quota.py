@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -203,6 +205,41 @@ def test_own_work_that_ranks_below_stops_first_if_only_then_the_team_is_entitled
 def test_own_surplus_makes_room_for_equals() -> None:
     book = ledger(quota("a", 8), running=(work("elastic", "a", 1, 8, least=2),))
     assert make_room(book, work("mine", "a", 4)) == [Reclaim("elastic", 4, False, "surplus")]
+
+
+def test_victims_stay_in_order_as_work_starts_ends_and_shrinks() -> None:
+    book = ledger(quota("a", 8), running=(work("old", "a", 1, started=1), work("young", "a", 1, started=9)))
+    assert [each.key for each in book.victims("a")] == ["young", "old"]
+    book.start(work("elastic", "a", 1, 4, least=1, started=5))
+    book.start(work("other", "b", 1))
+    assert [each.key for each in book.victims("a")] == ["young", "elastic", "old"]
+    book.resize("elastic", 2)
+    assert [each.members for each in book.victims("a")] == [1, 2, 1]
+    book.end("young")
+    book.start_all([work("low", "a", 1, priority=-1)])
+    assert [each.key for each in book.victims("a")] == ["low", "elastic", "old"]
+
+
+@given(st.lists(st.integers(0, 3), max_size=40), st.integers(1, 4))
+def test_a_bound_on_what_is_enough_changes_no_plan(nodes: list[int], needed: int) -> None:
+    """Members of one node must free enough: the bound begins the search where that may be."""
+    running = tuple(work(f"w{number}", "a", 1, started=number) for number in range(len(nodes)))
+    book = ledger(quota("a", 100), running=running, total=100)
+
+    def freed(takes: Sequence[Reclaim]) -> Counter[int]:
+        return Counter(nodes[int(str(take.key)[1:])] for take in takes)
+
+    def enough(takes: Sequence[Reclaim]) -> bool:
+        return max(freed(takes).values(), default=0) >= needed
+
+    so_far: list[Reclaim] = []
+
+    def hopeful(take: Reclaim) -> bool:
+        so_far.append(take)
+        return max(freed(so_far).values()) >= needed - 1
+
+    asked = work("mine", "a", 1, priority=9)
+    assert make_room(book, asked, enough=enough, hopeful=hopeful) == make_room(book, asked, enough=enough)
 
 
 def test_what_must_not_stop_does_not() -> None:

@@ -198,7 +198,8 @@ class Memory:
 
     def go(self) -> list[str]:
         """The victims that are there still are gone now; their names."""
-        gone = [each.pod for eviction in self.evictions for each in eviction.victims if each.pod.key in self.items]
+        evicted = dict.fromkeys(each.pod for eviction in self.evictions for each in eviction.victims)
+        gone = [pod for pod in evicted if self.items.get(pod.key, {}).get("metadata", {}).get("uid") == pod.uid]
         for pod in gone:
             self.drop(pod.namespace, pod.name)
         return sorted(pod.name for pod in gone)

@@ -138,6 +138,23 @@ def test_pods_that_are_known_before_their_claims_count_for_the_quota() -> None:
     assert used(world.cache) == 0
 
 
+def test_devices_of_claims_on_a_machine_that_comes_back_are_not_free() -> None:
+    world = Claiming(2)
+    world.claim("c", request("gpus", 2))
+    world.asking("p", "c")
+    world.settle()
+    state, name = world.cache.tables.state, world.where()["p"]
+    bookings, whole = dict(state.bookings), state.whole[state.slots[name]]
+    labels = world.cache.tables.nodes[name].labels
+    world.cache.drop_node(name)
+    assert "c" not in state.bookings
+    world.machine(name, 0, labels)
+    assert not world.cache.tables.stale
+    assert world.cache.tables.state is state
+    assert state.bookings == bookings
+    assert state.whole[state.slots[name]] == whole
+
+
 def test_devices_of_a_driver_that_starts_anew_count_for_the_quota() -> None:
     world = Claiming(2)
     world.quota("a", 2, 0)

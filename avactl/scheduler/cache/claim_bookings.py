@@ -76,6 +76,13 @@ class ClaimBookings:
         for claim in self._dra.claims.values():
             self._book_gpus(claim.uid, self._dra.devices.held(claim.uid))
 
+    def book_devices_of(self, node: str) -> None:
+        """Book the devices of claims on a node that was added, perhaps again."""
+        for claim in self._dra.claims.values():
+            results = self._dra.devices.held(claim.uid)
+            if any((place := self._dra.place(result.key)) is not None and place[0] == node for result in results):
+                self._book_gpus(claim.uid, results)
+
     def _hold_devices(self, uid: str, results: tuple[AllocationResult, ...]) -> None:
         if self._dra.devices.held(uid) != results:
             self._dra.devices.hold(uid, results)

@@ -97,8 +97,8 @@ class ClusterCache:
             tables.stale = True
             return
         slot = self._offers.place(info)
-        # Claims are not indexed by node: those of a node that comes back are booked by a rebuild.
-        tables.stale |= before is None and bool(info.devices)
+        if before is None and info.devices:
+            self.claims.book_devices_of(info.name)
         if tables.stale:
             return
         here = tables.pods_by_node.get(info.name, {}).values()

@@ -38,7 +38,7 @@ class ChangeListener:
         """Handle a pod that counts again."""
 
     def pod_updated(self, pod: PodInfo) -> None:
-        """Handle a pod that the API server, or the scheduler, has added, changed or removed, on a node or not."""
+        """Handle a pod that the API server has added, changed or removed, on a node or not."""
 
     def pod_relabelled(self, pod: PodInfo, labels: Mapping[str, str], deleting: bool) -> None:
         """Handle changed labels or deletion of a pod on a node; the arguments are the previous values."""

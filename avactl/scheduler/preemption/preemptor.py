@@ -145,7 +145,7 @@ class Preemptor:
         self._count_nominations()
         places = {key: nomination.places for key, nomination in self._nominations.items()}
         ready = {key for key, nomination in self._nominations.items() if not nomination.keys}
-        self._reservations.renew(places, self._will_end, ready, all_of_them=all_of_them)
+        self._reservations.renew(places, self._ending_pods(), ready, all_of_them=all_of_them)
 
     def _count_nominations(self, without: str = "") -> None:
         """Count the reserved places in the teams' usage."""
@@ -203,13 +203,9 @@ class Preemptor:
     def _remove_nomination(self, key: str) -> Nomination | None:
         """Remove a nomination. Its victims that have not been deleted yet are spared."""
         nomination = self._nominations.pop(key, None)
-        self._set_evicting(nomination.victims if nomination is not None else (), False)
+        for pod in nomination.victims if nomination is not None else ():
+            pod.evicting = False
         return nomination
-
-    def _set_evicting(self, pods: Iterable[PodInfo], evicting: bool) -> None:
-        for pod in pods:
-            pod.evicting = evicting
-            self._cache.tables.update_pod(pod)
 
     def _clear_nominations(self, pods: Iterable[PodInfo]) -> None:
         waiting = [pod for pod in pods if pod.waiting]
@@ -337,7 +333,8 @@ class Preemptor:
             NominatedPlace(pod, str(state.names[booking.node]), booking)
             for pod, booking in zip(need.pods, bookings, strict=True)
         ]
-        self._set_evicting(victims, True)
+        for pod in victims:
+            pod.evicting = True
         self._nominations[unit.key] = Nomination(
             places, victims, self._booking_keys(victims), describe_reclaims(unit, takes, works)
         )
@@ -457,7 +454,8 @@ class Preemptor:
         self, unit: QueuedPodGroup, nodes: Mapping[PodInfo, str], victims: Sequence[PodInfo], words: str
     ) -> bool:
         places: list[NominatedPlace] = []
-        self._set_evicting(victims, True)
+        for pod in victims:
+            pod.evicting = True
         keys = self._booking_keys(victims)
         ending = {pod for pod in self._ending_pods() if not pod.preempted_for}
         with Statement(self._cache) as statement, suppress(BookingError):
@@ -470,7 +468,8 @@ class Preemptor:
                 places.append(NominatedPlace(pod, node, booking))
         if len(places) < len(nodes) or len(nodes) < unit.missing:
             # No pod was evicted yet, or the freed capacity has been taken: the unit is planned again.
-            self._set_evicting(victims, False)
+            for pod in victims:
+                pod.evicting = False
             self._clear_nominations(nodes)
             return False
         self._nominations[unit.key] = Nomination(places, victims, keys, words)

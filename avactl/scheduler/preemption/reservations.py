@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -32,10 +32,10 @@ def booking_keys(cache: ClusterCache, pods: Iterable[PodInfo]) -> list[Hashable]
 class _ExpectedResources:
     """Resources that ending pods will release on one node."""
 
-    def __init__(self, cache: ClusterCache, node: str, will_end: Callable[[PodInfo], bool]) -> None:
-        ending = [pod for pod in cache.tables.pods_by_node.get(node, {}).values() if will_end(pod)]
+    def __init__(self, cache: ClusterCache, node: str, ending: Collection[PodInfo]) -> None:
+        pods = [pod for pod in cache.tables.pods_by_node.get(node, {}).values() if pod in ending]
         bookings = [
-            held for key in booking_keys(cache, ending) if (held := cache.tables.state.bookings.get(key)) is not None
+            held for key in booking_keys(cache, pods) if (held := cache.tables.state.bookings.get(key)) is not None
         ]
         self.amounts = [0] * len(cache.tables.state.resources)
         self.gpus: dict[int, int] = {}
@@ -70,22 +70,25 @@ class Reservations:
         """Places of each unit, and whether it was ready, when its reservations were renewed last."""
         self._position = -1
         """Position in the state's journal of the last renewal."""
+        self._ending: set[PodInfo] = set()
+        """Pods that were expected to end at the last renewal."""
 
     def renew(
         self,
         places: Mapping[str, Sequence[NominatedPlace]],
-        will_end: Callable[[PodInfo], bool],
+        ending: set[PodInfo],
         ready: Collection[str],
         *,
         all_of_them: bool,
     ) -> None:
         """Reserve the places of these units, by key, and of no others.
 
-        Victims of `ready` units have ended: their places are booked whole, before those of other units. Reservations
-        on nodes that have not changed stay unless `all_of_them` are to be renewed.
+        `ending` pods will release what they hold. Victims of `ready` units have ended: their places are booked whole,
+        before those of other units. Reservations on nodes that have not changed stay unless `all_of_them` are to be
+        renewed.
         """
         current = {unit: (places[unit], unit in ready) for unit in sorted(places, key=lambda unit: unit not in ready)}
-        affected = set(current) if all_of_them else self._find_affected(current)
+        affected = set(current) if all_of_them else self._find_affected(current, ending)
         for unit in [unit for unit in self._keys_by_unit if unit in affected or unit not in current]:
             self.release(unit)
         coming: dict[str, _ExpectedResources] = {}
@@ -93,11 +96,13 @@ class Reservations:
             for place in mine if unit in affected else ():
                 if place.node in self._cache.tables.state.slots:
                     if place.node not in coming:
-                        coming[place.node] = _ExpectedResources(self._cache, place.node, will_end)
+                        coming[place.node] = _ExpectedResources(self._cache, place.node, ending)
                     self._reserve_place(unit, place, None if is_ready else coming[place.node])
-        self._renewed, self._position = current, self._cache.tables.state.position
+        self._renewed, self._ending, self._position = current, ending, self._cache.tables.state.position
 
-    def _find_affected(self, current: Mapping[str, tuple[Sequence[NominatedPlace], bool]]) -> set[str]:
+    def _find_affected(
+        self, current: Mapping[str, tuple[Sequence[NominatedPlace], bool]], ending: set[PodInfo]
+    ) -> set[str]:
         """Return the units that are new or have changed, that have a place on a changed node, or share one with such.
 
         Pods on a node compete for what its victims release.
@@ -112,6 +117,7 @@ class Reservations:
             if self._renewed.get(unit) != current.get(unit) or unit not in self._keys_by_unit
         ]
         nodes = {name for slot in touched if (name := state.names[slot]) is not None}
+        nodes |= {pod.assumed or pod.node for pod in ending ^ self._ending}
         units_by_node: dict[str, list[str]] = {}
         for unit, (places, _) in current.items():
             for place in places:
