@@ -52,7 +52,7 @@ def _collect_autoscalers(program: Program) -> dict[tuple[str, ObjectKey], tuple[
 def scaled_workloads(item: Item, program: Program) -> list[tuple[str, str, tuple[str, str, str, str]]]:
     """Return the autoscalers among a spec's manifests: kind, name, and key of the workload."""
     return [
-        (each.body["kind"], each.body["metadata"]["name"], tuple(target))
+        (each.body["kind"], each.body["metadata"]["name"], (target.group, target.kind, target.namespace, target.name))
         for each in registry.get_kind(item.kind).written(item, program)
         if (target := scale_target(each.body, each.namespace)) is not None
     ]

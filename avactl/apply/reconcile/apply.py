@@ -21,7 +21,7 @@ from avactl.base.object_identity import Gvk, ObjectKey, defined_kinds
 from avactl.change.diff.fields import ListStep, ValueChange
 from avactl.change.diff.model import ABSENT as NOTHING
 from avactl.change.diff.model import Disruption
-from avactl.change.diff.rules import classify_change
+from avactl.change.diff.rules import classify_change, is_refused
 from avactl.compiler.normalise import RANK
 from avactl.contracts.names import RECONCILER
 from avactl.kube.client import ApiError, UnreachableError
@@ -242,7 +242,7 @@ class Applier:
         classes = {classify_change(kind, _as_change(d), step.live)[0] for d in step.comparison.apply}
         if not classes & {Disruption.REPLACE, Disruption.DATA_LOSS}:
             raise error
-        if Disruption.DATA_LOSS in classes or holds_data(step.live):
+        if is_refused(max(classes), holds_data(step.live)):
             raise ApiError(
                 422,
                 "Invalid",

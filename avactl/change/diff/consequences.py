@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from avactl.base.terminal import join_words
 from avactl.change.diff import phrases
 from avactl.change.diff.model import Consequence, Disruption, ObjectChange
+from avactl.change.diff.rules import DEFERRED
 from avactl.program import registry
 from avactl.program.program import Item
 from avactl.program.registry import ObjectEffect
@@ -89,12 +90,18 @@ def _summarize_objects(objects: Sequence[ObjectChange]) -> str:
     if worst < Disruption.REPLACE:
         if worst == Disruption.NONE and any(change.op in ("created", "kept") for change in objects):
             return "running pods are not affected"
+        deferred = {change.reason for change in objects if change.disruption == Disruption.IN_PLACE} & DEFERRED
+        if worst == Disruption.IN_PLACE and deferred:
+            return f"{_IN_GENERAL[worst]}, {', '.join(sorted(deferred))}"
         return _IN_GENERAL[worst]
     if any(change.op == "renamed" for change in objects):
         return "its objects are recreated under the new name"
-    kinds = [c.id.kind for c in objects if c.op == "changed" and c.disruption >= Disruption.REPLACE]
+    refused = [change.id.kind for change in objects if change.refused]
+    kinds = [c.id.kind for c in objects if c.op == "changed" and c.disruption >= Disruption.REPLACE and not c.refused]
     gone = [c.id.kind for c in objects if c.op == "deleted" and c.disruption >= Disruption.REPLACE]
     parts = []
+    if refused:
+        parts.append(f"{_list(refused)} immutable and protected: the apply stops here")
     if kinds:
         parts.append(f"{_list(kinds)} recreated")
     if gone:

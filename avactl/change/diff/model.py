@@ -91,6 +91,8 @@ class ObjectChange:
     """Previous name of a renamed object."""
     manifest: Manifest | None = field(default=None, compare=False, repr=False)
     """The object: of the head, or of the base if it was deleted or kept."""
+    refused: bool = False
+    """True if the engine refuses the change, so that the object stays as it is."""
 
     @property
     def as_written(self) -> bool:

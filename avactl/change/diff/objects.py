@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from avactl.base.equality import canonical_json
 from avactl.change.diff.fields import ValueChange, changed_lines, format_path, object_differences
 from avactl.change.diff.model import ABSENT, Disruption, FieldChange, ObjectChange, worst_disruption
-from avactl.change.diff.rules import classify_change, classify_deletion
+from avactl.change.diff.rules import classify_change, classify_deletion, is_refused
 from avactl.change.diff.secrets import cover_text, mask_credentials
 from avactl.contracts import names
 from avactl.contracts.pod_annotations import AnnotationReader, read_by
@@ -90,9 +90,13 @@ def _make_object_change(old: Manifest, new: Manifest) -> ObjectChange:
         fields.append(replace(_make_field_change(change, disruption, reason), patch=patch, digest=digest))
     top = worst_disruption(field.disruption for field in fields)
     reason = next((field.reason for field in fields if field.disruption == top and field.reason), "")
-    if top == Disruption.DATA_LOSS and new.holds_data:
-        reason += "; it is protected, so the apply stops here"
-    return ObjectChange(new.id, "changed", top, reason, tuple(fields), manifest=new)
+    refused = is_refused(top, old.holds_data or new.holds_data)
+    if refused and top == Disruption.DATA_LOSS:
+        protected = old.holds_data or new.holds_data
+        reason += "; it is protected, so the apply stops here" if protected else "; `avactl reconcile` refuses it"
+    elif refused:
+        reason = "immutable, and the object is protected: the apply stops here"
+    return ObjectChange(new.id, "changed", top, reason, tuple(fields), manifest=new, refused=refused)
 
 
 _DIGEST_KEYS = frozenset((names.TEMPLATE_DIGEST, *(each.name for each in read_by(AnnotationReader.DIFF))))

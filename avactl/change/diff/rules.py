@@ -217,6 +217,16 @@ def classify_change(kind: str, change: ValueChange, body: Body) -> tuple[Disrupt
     raise AssertionError("the last rule matches everything")
 
 
+DEFERRED = frozenset(("from the next mount on", "from the next run on", "for new volumes", "for new claims"))
+"""Reasons of changes in place that do not reach what runs: pods, mounts and claims keep the old values."""
+
+
+def is_refused(disruption: Disruption, holds_data: bool) -> bool:
+    """Return whether `avactl reconcile` refuses a change: it would lose data, or replace an object that is protected
+    because it holds data. The other engines refuse to replace a protected object, too."""
+    return disruption == DATA_LOSS or (disruption == REPLACE and holds_data)
+
+
 def holds_own_data(body: Mapping[str, Any]) -> bool:
     """Return whether deleting a claim deletes data; not if it is bound by name to a volume of an external store."""
     spec: dict[str, Any] = body.get("spec", {})

@@ -8,6 +8,7 @@ from avactl.base.terminal import inert_text, visible_text
 from avactl.change.diff import phrases
 from avactl.change.diff.groups import Group, ObjectGroup, group_intents
 from avactl.change.diff.model import Consequence, Diff, Disruption
+from avactl.change.diff.rules import DEFERRED
 from avactl.diagnostics import Diagnostic
 
 _SEVERITY_COLOURS = {
@@ -179,4 +180,5 @@ def reason_of(group: ObjectGroup) -> str:
     change = group.change
     if change.disruption == Disruption.DATA_LOSS:
         return "data loss"
-    return change.reason if change.disruption >= Disruption.POD_RESTART or change.op in ("kept", "deleted") else ""
+    told = change.disruption >= Disruption.POD_RESTART or change.op in ("kept", "deleted") or change.reason in DEFERRED
+    return change.reason if told else ""

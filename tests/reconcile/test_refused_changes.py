@@ -1,0 +1,43 @@
+"""The diff and the engine agree on what an immutable field's change does: one table decides."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from avactl.apply.reconcile.actions import Action
+from avactl.apply.reconcile.reporting.report import as_text
+from avactl.change.diff import compare
+from avactl.change.diff.text import render_text
+from avactl.compiler import compile_tree
+from avactl.spec.repository.tree import DirTree
+from tests.reconcile.world import World
+
+pytestmark = [pytest.mark.controlplane, pytest.mark.xdist_group("reconcile")]
+
+
+@pytest.mark.parametrize("policy", ["retain", "delete"])
+def test_a_volume_with_another_source(world: World, policy: str) -> None:
+    name = f"{world.name}-{policy}"
+    spec = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteMany"], "storageClassName": ""}
+    spec |= {"persistentVolumeReclaimPolicy": "Retain", "csi": {"driver": "csi.example.com", "volumeHandle": "one"}}
+    volume = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": spec}
+    document = {"apiVersion": "avactl.dev/v1", "kind": "KubernetesObjects", "metadata": {"name": "own"}}
+    text = yaml.safe_dump({**document, "spec": {"objects": [volume], "deletionPolicy": policy}})
+    world.commit({"platform.yaml": world.specs(), "volume.yaml": text})
+    assert world.once(wait=False).complete
+    before = compile_tree(DirTree(world.repository))
+    world.commit({"volume.yaml": text.replace("one", "two")})
+    told = render_text(compare(before, compile_tree(DirTree(world.repository))))
+    result = world.once(wait=False)
+    (step,) = (each for each in result.steps if each.key.name == name)
+    handle = world.kube.get("v1", "PersistentVolume", name)["spec"]["csi"]["volumeHandle"]
+    if policy == "retain":
+        assert "immutable, and the object is protected: the apply stops here" in told
+        assert "recreated" not in told
+        assert "replacing the object would lose data" in step.error, as_text(result, False)
+        assert handle == "one"
+    else:
+        assert "recreated: immutable; the data is kept" in told
+        assert step.action is Action.recreate, as_text(result, False)
+        assert handle == "two"
