@@ -136,9 +136,9 @@ def _build_triggers(item: Item[ServingDeploymentSpec], program: Program, replica
         yield _build_trigger(_LATENCY_KEYS.get(name, name), kind, prometheus, query, metric.threshold(target))
     for own in scaling_queries(item.spec):
         # A Value is multiplied by the ready pods, as it is for rolling services.
-        target, kind = (own.value, "Value") if own.average_value is None else (own.average_value, "AverageValue")
-        assert target is not None
-        yield _build_trigger(f"query-{own.name}", kind, prometheus, _fill_in_query(item, own), target)
+        threshold, kind = (own.value, "Value") if own.average_value is None else (own.average_value, "AverageValue")
+        assert threshold is not None
+        yield _build_trigger(f"query-{own.name}", kind, prometheus, _fill_in_query(item, own), threshold)
     by_cpu = zero and not _is_scaled_by_metrics(item.spec) and replicas.max > 1
     if by_cpu or "cpu_utilization" in replicas.model_fields_set:
         yield {"type": "cpu", "metricType": "Utilization", "metadata": {"value": str(replicas.cpu_utilization)}}

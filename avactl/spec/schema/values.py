@@ -380,6 +380,9 @@ PinnedImage = Annotated[
 
 OBJECT_PREFIX = BUCKET + r"(/(?!\.{1,2}(/|$))[^\s/?#%$`\"'<>|\\\x00-\x20\x7f]+)*"
 """Pattern of an object-store URL in its only form, so that URLs of one place are equal and paths stay below it."""
+_HUGGING_FACE = re.compile(
+    r"(hf://|https://(huggingface\.co|hf\.co)/)(models/|(?P<dataset>datasets/))?(?P<id>([\w.-]{1,96}/)?[\w.-]{1,96})([:@/].*)?"
+).fullmatch
 _OBJECT_URL = re.compile(f"{OBJECT_PREFIX}/?").fullmatch
 
 
@@ -391,6 +394,12 @@ def _object_url(value: str) -> str:
             hint = "put credentials in a Secret, not in a URL"
         elif scheme in ("s3a", "s3n"):
             hint = f"write `s3://{rest}`"
+        elif (hub := _HUGGING_FACE(value)) is not None:
+            kind = " --repo-type dataset" if hub["dataset"] else ""
+            hint = (
+                f"copy it to a bucket once, pinned to a commit: `hf download {hub['id']}{kind} --revision COMMIT "
+                "--local-dir D` and `rclone copy D s3:BUCKET/PREFIX`; then write `s3://BUCKET/PREFIX`"
+            )
         elif scheme in SCHEMES:
             hint = "write the bucket in lowercase, and directories without `..`, `//`, `%` and shell characters"
         elif (slip := re.fullmatch(r"([a-z0-9]+):/*(.*)", value)) and _OBJECT_URL(url := f"{slip[1]}://{slip[2]}"):
