@@ -12,9 +12,9 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
 import pytest
-from xdist.workermanage import WorkerController
 
 from tests.conftest import BUILDERS
 from tools.controlplane import process
@@ -23,13 +23,19 @@ LOWEST_PRIORITY = "19"
 _BUILDERS = pytest.StashKey[dict[str, subprocess.Popen[bytes]]]()
 
 
+class Worker(Protocol):
+    """A worker of pytest-xdist, which has no types."""
+
+    config: pytest.Config
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Begin without builders."""
     config.stash[_BUILDERS] = {}
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_node_collection_finished(node: WorkerController, ids: Sequence[str]) -> None:
+def pytest_xdist_node_collection_finished(node: Worker, ids: Sequence[str]) -> None:
     """Start the builders of the groups that are run; with one process, tests build in their turn."""
     builders = node.config.stash[_BUILDERS]
     groups = {test.rpartition("@")[2] for test in ids}
