@@ -132,6 +132,7 @@ CODES: dict[str, str] = {
     "port-conflict": "Two listeners of a server use the same port.",
     "resource-class-mismatch": "The resource class of a service contradicts its resources.",
     "runtime-cannot": "The runtime of a service cannot do what its spec says.",
+    "unknown-option": "A server gets a command-line option that it does not have.",
     "model-exceeds-memory": "The files of a model are larger than the memory of a replica's GPUs.",
     "parallelism-mismatch": "A language model is split over more or fewer GPUs than a replica has.",
     "unsupported-batching": "The runtime of a service does not support the batching settings.",

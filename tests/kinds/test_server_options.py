@@ -1,0 +1,89 @@
+"""Options of model servers by release, and those that avactl writes itself."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from avactl.compiler import compile_tree
+from avactl.kinds.serving.server_arguments import options_by_release
+from avactl.spec.repository.tree import MemoryTree
+from tests.test_invalid import BASE
+from tools.server_options import ALWAYS
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "serving"
+SERVERS = {"vllm": "vllm/vllm-openai", "sglang": "lmsysorg/sglang"}
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_every_release_has_options(server: str) -> None:
+    releases = options_by_release(server)
+    numbers = [tuple(map(int, release.split("."))) for release in releases]
+    assert numbers == sorted(numbers)
+    assert all(names >= ALWAYS for names in releases.values())
+
+
+def test_others_have_no_table() -> None:
+    assert options_by_release("tensorflowServing") == {}
+
+
+def test_the_newest_releases_have_what_avactl_writes() -> None:
+    seen = set()
+    for path in GOLDEN.glob("*.yaml"):
+        for body in yaml.safe_load_all(path.read_text()):
+            template = body.get("spec", {}).get("template", {}).get("spec", {}) if body else {}
+            for container in template.get("containers", ()):
+                server = next((name for name, image in SERVERS.items() if image in container["image"]), None)
+                for word in container.get("args", ()) if server else ():
+                    if option := re.match(r"--(?:no-)?([a-z][\w-]*)", word):
+                        seen.add((server, option[1]))
+    newest = {server: list(options_by_release(server).values())[-1] for server in SERVERS}
+    assert {(server, name) for server, name in seen if name not in newest[str(server)]} == set()
+    assert len(seen) > 20
+
+
+@pytest.mark.parametrize(
+    ("server", "image", "option", "told"),
+    [
+        ("vllm", "vllm/vllm-openai:v0.9.1", "--modle", "error vLLM 0.9 has no option `--modle`: did you mean `model`?"),
+        (
+            "vllm",
+            "mirror.example.com/vllm/vllm-openai:v0.4.2",
+            "--reasoning-parser",
+            "error vLLM 0.4 has no option `--reasoning-parser`: releases from 0.7 on have it",
+        ),
+        (
+            "vllm",
+            "registry.example.com/llm:1",
+            "--modle",
+            "warning vLLM up to 0.33 has no option `--modle`: did you mean `model`?",
+        ),
+        ("vllm", "registry.example.com/llm:1", "--reasoning-parser", ""),
+        ("vllm", "vllm/vllm-openai:v0.9.1", "--enforce_eager", ""),
+        ("vllm", "vllm/vllm-openai:v0.9.1", "--no-enable-prefix-caching", ""),
+        ("vllm", "vllm/vllm-openai:v0.9.1", "--hf-overrides.rope_theta=1", ""),
+        ("vllm", "vllm/vllm-openai:v0.9.1", "--max-num-batched", ""),
+        ("sglang", "lmsysorg/sglang:v0.4.6.post1-cu124", "--disable-radix", ""),
+        (
+            "sglang",
+            "lmsysorg/sglang:v0.4.6.post1-cu124",
+            "--mem-fracton=0.8",
+            "error SGLang 0.4.6 has no option `--mem-fracton`: did you mean `mem-fraction-static`?",
+        ),
+    ],
+)
+def test_options_that_the_release_does_not_have(server: str, image: str, option: str, told: str) -> None:
+    text = f"""apiVersion: avactl.dev/v1
+kind: ServingDeployment
+metadata: {{name: chat, team: vision}}
+spec:
+  runtime: {{name: {server}, image: "{image}", args: ["{option}"]}}
+  model: {{name: chat, version: "1", url: "s3://imagenet/chat"}}
+  resources: {{gpus: 1}}
+"""
+    problems = compile_tree(MemoryTree({**BASE, "chat.yaml": text.encode()})).diagnostics
+    found = [f"{d.severity} {d.message}: {d.hint}" for d in problems if d.code == "unknown-option"]
+    assert found == ([told] if told else [])
