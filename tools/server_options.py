@@ -71,7 +71,7 @@ def _releases(server: _Server) -> dict[str, str]:
 
 
 def _options_of(server: _Server, url: str) -> set[str]:
-    found = set()
+    found: set[str] = set()
     with tarfile.open(fileobj=io.BytesIO(_read(url))) as archive:
         for member in archive:
             source = member.name.partition("/")[2]
