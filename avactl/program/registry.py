@@ -54,6 +54,10 @@ def _none_written(item: Item, program: Program) -> Iterable[WrittenObject]:
     return ()
 
 
+def _no_inner_specs(item: Item) -> Iterable[Item]:
+    return ()
+
+
 def _no_item_checks(item: Item, program: Program) -> Iterable[Diagnostic]:
     return ()
 
@@ -98,6 +102,8 @@ class Kind(Generic[S]):
     """A value that a rename cannot change: similar specs with different values are not renames."""
     written: Callable[[Item[S], Program], Iterable[WrittenObject]] = _none_written
     """Yields the manifests that a spec has as they are; those that are no Kubernetes objects are left out."""
+    inner: Callable[[Item[S]], Iterable[Item]] = _no_inner_specs
+    """Yields specs of other kinds inside a spec, which the repository's policies for those kinds check, too."""
 
     def __post_init__(self) -> None:
         # Quotas, the graph and the readers of datasets ask for the one cluster and the namespace of such a spec.

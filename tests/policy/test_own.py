@@ -56,6 +56,30 @@ def test_a_schema_sees_defaults_and_not_what_is_not_set() -> None:
     assert (found.severity, found.message) == ("warning", "spec: 'timeout' is a required property")
 
 
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        (
+            "p.yaml",
+            "policy: short\nkinds: [TrainingJob]\nschema: {properties: {spec: {properties: {timeout: {const: 1h}}}}}",
+        ),
+        (
+            "p.py",
+            f"{IMPORT}@policy('short', kinds=['TrainingJob'])\ndef short(spec):\n"
+            "    if spec['spec'].get('timeout') != '1h':\n        yield problem('too long', 'spec', 'timeout')\n",
+        ),
+    ],
+)
+def test_the_job_inside_a_pipeline_is_a_job(file: str, text: str) -> None:
+    root = Path(__file__).resolve().parents[2] / "examples" / "pipelines"
+    files = {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*.yaml")}
+    files["avactl.yaml"] = files.get("avactl.yaml", b"") + b"\npython: {allow: true, timeout: 20s}\n"
+    found = compile_tree(MemoryTree({**files, f"policies/{file}": text.encode()})).diagnostics
+    places = {(d.span.file, files[d.span.file].decode().split("\n")[d.span.line - 1].strip()) for d in found}
+    assert ("teams/nightly.yaml", "timeout: 4h") in places
+    assert {d.id for d in found} == {"policy/short"}
+
+
 def test_a_schema_over_objects() -> None:
     text = "over: manifests\nkinds: [Job]\nschema: {properties: {spec: {properties: {completions: {enum: [1, 3]}}}}}"
     found = the(schema(text))

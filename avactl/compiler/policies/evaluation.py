@@ -128,7 +128,9 @@ def _judge_own(rules: Rules, tree: Tree, items: Sequence[Item], manifests: Seque
     found: list[Judged] = [(None, problem) for problem in problems]
     if not sources:
         return found
-    with custom.Subjects(items, manifests) as subjects:
+    inside = [(outer, inner) for outer in items for inner in registry.get_kind(outer.kind).inner(outer)]
+    outer_of = {inner: outer for outer, inner in inside}
+    with custom.Subjects([*items, *outer_of], manifests) as subjects:
         reports = custom.run(sources, laid_out(tree), subjects, rules.timeout)
     for report in reports:
         found += [(None, problem) for problem in report.problems]
@@ -137,7 +139,7 @@ def _judge_own(rules: Rules, tree: Tree, items: Sequence[Item], manifests: Seque
             if isinstance(subject, Manifest):
                 found.append((subject.item, _of_manifest(policy, severity, subject, problem)))
             else:
-                found.append((subject, _of_spec(policy, severity, subject, problem)))
+                found.append((outer_of.get(subject, subject), _of_spec(policy, severity, subject, problem)))
     return [*found, *((None, problem) for problem in _same_names(reports))]
 
 

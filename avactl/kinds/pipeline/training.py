@@ -127,6 +127,12 @@ def job_of(item: Item[PipelineSpec], *, run: bool) -> Item[TrainingJobSpec] | No
     return _Job(item, resource)
 
 
+def inner_specs(item: Item[PipelineSpec]) -> list[Item[TrainingJobSpec]]:
+    """Return the training job, as it is written."""
+    job = job_of(item, run=False)
+    return [] if job is None else [job]
+
+
 def training_roles(item: Item[PipelineSpec]) -> Iterator[WorkloadRole]:
     """Yield the pods of one run's training, with paths in the pipeline's document."""
     job = job_of(item, run=False)
