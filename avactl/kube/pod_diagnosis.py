@@ -1,4 +1,4 @@
-"""What an unready pod is doing, from its status: it waits for a place, prepares its start, starts, or fails.
+"""Diagnosis of an unready pod from its status: it waits for a place, prepares its start, starts, or fails.
 
 Source: `pkg/kubelet/kubelet_pods.go` of Kubernetes for the order of conditions and states of containers.
 """

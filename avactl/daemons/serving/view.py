@@ -230,6 +230,6 @@ class Answers(NamedTuple):
     room: str | None = None
     """Missing room for another version; empty: none is missing."""
     pods: PodDiagnosis | None = None
-    """What the pods of the new version, or of its validation Job, wait for."""
+    """Reasons why the pods of the new version, or of its validation Job, are not ready."""
     measured: tuple[str, str] | None = None
     """`passed`, `failed`, `unavailable` or `empty`, and the values or the reason."""
