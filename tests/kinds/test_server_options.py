@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -48,18 +49,23 @@ def test_the_newest_releases_have_what_avactl_writes() -> None:
 @pytest.mark.parametrize(
     ("server", "image", "option", "told"),
     [
-        ("vllm", "vllm/vllm-openai:v0.9.1", "--modle", "error vLLM 0.9 has no option `--modle`: did you mean `model`?"),
+        (
+            "vllm",
+            "vllm/vllm-openai:v0.9.1",
+            "--modle",
+            "error vLLM 0.9 has no option `--modle`: did you mean `--model`?",
+        ),
         (
             "vllm",
             "mirror.example.com/vllm/vllm-openai:v0.4.2",
             "--reasoning-parser",
-            "error vLLM 0.4 has no option `--reasoning-parser`: releases from 0.7 on have it",
+            "warning vLLM 0.4 has no option `--reasoning-parser`: releases from 0.7 on have it",
         ),
         (
             "vllm",
             "registry.example.com/llm:1",
             "--modle",
-            "warning vLLM up to 0.33 has no option `--modle`: did you mean `model`?",
+            "warning vLLM up to 0.33 has no option `--modle`: did you mean `--model`?",
         ),
         ("vllm", "registry.example.com/llm:1", "--reasoning-parser", ""),
         ("vllm", "vllm/vllm-openai:v0.9.1", "--enforce_eager", ""),
@@ -71,7 +77,7 @@ def test_the_newest_releases_have_what_avactl_writes() -> None:
             "sglang",
             "lmsysorg/sglang:v0.4.6.post1-cu124",
             "--mem-fracton=0.8",
-            "error SGLang 0.4.6 has no option `--mem-fracton`: did you mean `mem-fraction-static`?",
+            "error SGLang 0.4.6 has no option `--mem-fracton`: did you mean `--mem-fraction-static`?",
         ),
     ],
 )
@@ -87,3 +93,50 @@ spec:
     problems = compile_tree(MemoryTree({**BASE, "chat.yaml": text.encode()})).diagnostics
     found = [f"{d.severity} {d.message}: {d.hint}" for d in problems if d.code == "unknown-option"]
     assert found == ([told] if told else [])
+
+
+GPUS = """apiVersion: avactl.dev/v1
+kind: ServingDeployment
+metadata: {{name: chat, team: vision}}
+spec:
+  runtime: {{name: {server}, image: "registry.example.com/llm:1", args: {args}}}
+  model: {{name: chat, version: "1", url: "s3://imagenet/chat"}}
+  llm: {{gpuMemory: 90%}}
+  resources: {{gpus: 4}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("server", "args", "told"),
+    [
+        ("vllm", ["--tensor-parallel-size", "2"], "conflicting-keys"),
+        ("vllm", ["--tensor_parallel_size=2"], "conflicting-keys"),
+        ("vllm", ["--tensor-parallel", "2"], "conflicting-keys"),
+        ("vllm", ["-tp=2"], "conflicting-keys"),
+        ("vllm", ["--tensor-parallel-size", "04"], ""),
+        ("vllm", ["--gpu-memory-utilization", "0.90"], ""),
+        ("vllm", ["--gpu-memory-utilization", "0.8"], "conflicting-keys"),
+        ("vllm", ["--max-model-len", "4096"], ""),
+        ("vllm", ["--data-parallel-size", "4"], "parallelism-mismatch"),
+        ("vllm", ["--data_parallel_size", "64"], "parallelism-mismatch"),
+        ("vllm", ["--data-parallel-size", "4", "--tensor-parallel-size", "1"], ""),
+        ("vllm", ["--data-parallel-size=2", "-tp", "2"], ""),
+        ("vllm", ["--data-parallel-size", "\u00b2"], ""),
+        ("vllm", ["--data-parallel-size", "9" * 5000], ""),
+        ("vllm", ["--no_enable_prefix_caching"], ""),
+        ("vllm", ["--", "--nothing"], ""),
+        ("sglang", ["--dp", "4"], "parallelism-mismatch"),
+        ("sglang", ["--dp", "4", "--enable-dp-attention"], ""),
+    ],
+)
+def test_arguments_and_the_gpus_of_a_replica(server: str, args: list[str], told: str) -> None:
+    text = GPUS.format(server=server, args=json.dumps(args))
+    problems = compile_tree(MemoryTree({**BASE, "chat.yaml": text.encode()})).diagnostics
+    assert [d.code for d in problems] == ([told] if told else [])
+
+
+def test_arguments_of_another_program() -> None:
+    text = GPUS.format(server="vllm", args='["--my-flag", "-tp", "8"]').replace(
+        ", args", ", command: [/start.sh], args"
+    )
+    assert compile_tree(MemoryTree({**BASE, "chat.yaml": text.encode()})).diagnostics == ()

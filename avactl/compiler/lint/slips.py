@@ -63,22 +63,29 @@ def _typographic_words(item: Item) -> Iterator[Diagnostic]:
     if isinstance(locator, YamlLocator) and not _has_typography_in(locator):
         return
     for path, text in _scalar_values({"spec": item.doc.get("spec")}, (str,)):
-        if not {"command", "args"}.intersection(path[-2:]):
+        if len(path) < 2 or path[-2] not in ("command", "args") or not isinstance(path[-1], int):
             continue
-        word = next((each for each in _TYPOGRAPHIC.finditer(text) if not _in_comment(text, each.start())), None)
-        if word is None:
+        word = _typographic_word(text)
+        plain = _plain_text(word)
+        if not plain:
             continue
-        plain = _plain_text(word[0])
-        alone = word[0] == text
+        before = item.doc.get(*path[:-1], path[-1] - 1) if path[-1] else ""
+        # A quotation, a longer text, and the value of an option may be meant for people.
+        option = word == text and plain.startswith("-") and not str(before).startswith("-")
         yield Diagnostic(
             "invalid-value",
-            f"`{shorten_middle(redact_text(word[0]), 60)}` has the typographic character "
-            f"U+{ord(_odd_character(word[0])):04X}, which programs take for text",
+            f"`{shorten_middle(redact_text(word), 60)}` has the typographic character "
+            f"U+{ord(_odd_character(word)):04X}, which programs take for text",
             item.span(*path),
-            # A longer text may be meant for people.
-            severity="error" if alone else "warning",
+            severity="error" if option else "warning",
             hint=f"write `{shorten_middle(redact_text(plain), 60)}`",
         )
+
+
+def _typographic_word(text: str) -> str:
+    """Return the first such word outside of a script's comments; "" if there is none."""
+    lines = (line for line in text.splitlines() if not line.lstrip().startswith("#"))
+    return next((match[0] for match in map(_TYPOGRAPHIC.search, lines) if match is not None), "")
 
 
 def _odd_character(word: str) -> str:
@@ -87,14 +94,12 @@ def _odd_character(word: str) -> str:
 
 def _plain_text(word: str) -> str:
     """Return a word as a shell takes it: with dashes for options, and without quotes, which YAML has."""
-    if word[0] in "\u2018\u2019\u201a\u201b\u201c\u201d\u201e\u201f":
+    if "\u2018" <= word[:1] <= "\u201f":
         return re.sub(f"[{_QUOTES}]", "", word)
     name = word.lstrip("-\u2010\u2011\u2012\u2013\u2014\u2015\u2212")
+    if not name:
+        return ""
     return f"-{name}" if len(name) == 1 or name[0].isdigit() else f"--{name}"
-
-
-def _in_comment(text: str, position: int) -> bool:
-    return text[text.rfind("\n", 0, position) + 1 :].lstrip().startswith("#")
 
 
 @lru_cache(maxsize=8)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from difflib import get_close_matches
 
 from avactl.contracts.names import GPU_RESOURCES
 from avactl.diagnostics import Diagnostic, Note
@@ -119,12 +118,13 @@ def _check_taints(item: Item[NodePoolSpec]) -> Iterator[Diagnostic]:
                 item.span(*path),
                 hint="choose a prefix of your own",
             )
-        if taint.key not in GPU_RESOURCES and (near := get_close_matches(taint.key, GPU_RESOURCES, 1, 0.9)):
+        near = next((each for each in GPU_RESOURCES if taint.key.lower().rstrip("s") == each != taint.key), None)
+        if near is not None:
             yield Diagnostic(
                 "invalid-value",
                 f"`{taint.key}` is not the taint of GPU nodes, which pods with GPUs tolerate",
                 item.span(*path),
-                hint=f"did you mean `{near[0]}`?",
+                hint=f"did you mean `{near}`?",
             )
         before = seen.setdefault((taint.key, taint.effect), index)
         if before != index:

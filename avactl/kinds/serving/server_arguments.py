@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -12,48 +12,94 @@ from typing import NamedTuple
 from pydantic.alias_generators import to_camel
 
 from avactl.base.quantity import format_quantity, parse_quantity
+from avactl.base.terminal import count_text, shorten_middle
 from avactl.diagnostics import Diagnostic
 from avactl.diagnostics.suggest import did_you_mean
-from avactl.kinds.serving.llm import machines_per_replica, model_options
+from avactl.kinds.serving.llm import machines_per_replica, model_options, split_model
 from avactl.kinds.serving.runtime import LanguageModelSupport, runtime_of
 from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.program.capacity.capacity import gpu_model
 from avactl.program.program import Item, Program
 
+_IS_COUNT = re.compile(r"[0-9]{1,6}").fullmatch
+
 
 class _Argument(NamedTuple):
     position: int
+    name: str
+    """The option, as the server takes it: `_` for `-`."""
     value: str
 
 
 def server_argument_problems(item: Item[ServingDeploymentSpec], support: LanguageModelSupport) -> Iterator[Diagnostic]:
-    """Yield arguments that override what avactl writes, or that ask for GPUs that a replica does not have."""
-    spec, aliases = item.spec, support.aliases
-    given = {aliases.get(option, option): each for option, each in _options(spec.runtime.args).items()}
+    """Yield arguments that override what avactl writes, ask for GPUs that a replica does not have, or do not exist."""
+    spec = item.spec
+    if spec.runtime.command:
+        return  # another program reads the arguments
+    arguments = _options(spec.runtime.args)
+    watched = {**support.aliases, **{option: option for option in (*support.options.values(), support.data_parallel)}}
+    given = {watched[name]: each for each in arguments if (name := _full_name(each.name, watched)) in watched}
     written = dict(option.split("=", 1) for option in model_options(spec, support.options))
     keys = {option: key for key, option in support.options.items()}
-    yield from _unknown_options(item)
-    for option in given.keys() & (written.keys() | {support.options.get("pipeline_parallel")}):
-        own, argument = written.get(option, "1"), given[option]
-        if argument.value == own:
+    yield from _unknown_options(item, arguments)
+    copies = given.pop(support.data_parallel, None)
+    if copies is not None and _IS_COUNT(copies.value) and int(copies.value) > 1:
+        yield from _copies_problems(item, support, copies, given)
+        return
+    for option, argument in given.items():
+        if option not in written and keys[option] != "pipeline_parallel":
+            continue  # avactl does not write it
+        own = written.get(option, "1")
+        if argument.value == own or _number(argument.value) == _number(own) is not None:
             continue
         parallel = keys[option] in ("tensor_parallel", "pipeline_parallel")
         yield Diagnostic(
             "conflicting-keys",
-            f"`{option}` in `args` is {argument.value}, and avactl writes {own}"
-            + (f" for the {_gpus(spec)} GPU{'s' if _gpus(spec) > 1 else ''} of a replica" if parallel else ""),
+            f"`{option}` in `args` is {shorten_middle(argument.value, 40)}, and avactl writes {own}"
+            + (f" for the {count_text(_gpus(spec), 'GPU')} of a replica" if parallel else ""),
             item.span("spec", "runtime", "args", argument.position),
             hint=f"remove it from `args`; `llm: {{{to_camel(keys[option])}: …}}`"
             + (" and `resources: {gpus: …}` say it" if parallel else " says it"),
         )
-    copies = given.get(support.data_parallel)
-    if copies is not None and copies.value.isdigit() and int(copies.value) > _gpus(spec):
+
+
+def _copies_problems(
+    item: Item[ServingDeploymentSpec],
+    support: LanguageModelSupport,
+    copies: _Argument,
+    given: Mapping[str, _Argument],
+) -> Iterator[Diagnostic]:
+    """Yield a problem if copies of the model in a replica need other GPUs than it has."""
+    spec, count = item.spec, int(copies.value)
+    split = split_model(spec)
+    sizes = []
+    for key, own in (("tensor_parallel", split.tensor), ("pipeline_parallel", split.pipeline)):
+        argument = given.get(support.options.get(key, ""))
+        sizes.append(int(argument.value) if argument is not None and _IS_COUNT(argument.value) else own)
+    shared = "--enable-dp-attention" in {each.name for each in _options(spec.runtime.args)}
+    needed = sizes[0] * sizes[1] * (1 if shared else count)
+    if needed > _gpus(spec):
         yield Diagnostic(
             "parallelism-mismatch",
-            f"`{support.data_parallel}` needs at least {copies.value} GPUs, and a replica has {_gpus(spec)}",
+            f"{count} copies of the model, each split over {count_text(sizes[0] * sizes[1], 'GPU')}, need {needed} "
+            f"GPUs, and a replica has {_gpus(spec)}",
             item.span("spec", "runtime", "args", copies.position),
-            hint="write `replicas`, which start further pods, or more `gpus` in `resources`",
+            hint=f"write `replicas`, which start further pods, or add `{support.options['tensor_parallel']}="
+            f"{max(1, _gpus(spec) // count)}` to `args`",
         )
+
+
+def _full_name(name: str, options: Iterable[str]) -> str:
+    """Return the option that a name is the only beginning of, as argparse does."""
+    matches = [option for option in options if option.startswith(name)]
+    return name if name in options or len(matches) != 1 or not name.startswith("--") else matches[0]
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 def model_size_problems(item: Item[ServingDeploymentSpec], program: Program) -> Iterator[Diagnostic]:
@@ -77,25 +123,29 @@ def model_size_problems(item: Item[ServingDeploymentSpec], program: Program) -> 
     )
 
 
-def _unknown_options(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
+def _unknown_options(item: Item[ServingDeploymentSpec], arguments: Sequence[_Argument]) -> Iterator[Diagnostic]:
     """Yield options that the server ends at: errors if the image names a release, else those that no release has."""
     runtime = item.spec.runtime
     releases = options_by_release(runtime.name)
     release = _release_of(runtime.image, releases)
     known = releases[release] if release else frozenset[str]().union(*releases.values())
-    for option, argument in _options(runtime.args).items():
-        # As argparse and vLLM take it: `_` for `-`, the beginning of a name, keys of JSON after a dot.
-        name = option.removeprefix("--").removeprefix("no-").partition(".")[0].replace("_", "-")
-        if not known or not option.startswith("--") or any(each.startswith(name) for each in known):
+    for argument in arguments:
+        # As vLLM takes it: keys of JSON after a dot, and argparse the beginning of a name.
+        name = argument.name.removeprefix("--").partition(".")[0].removeprefix("no-")
+        if not known or not argument.name.startswith("--") or any(each.startswith(name) for each in known):
             continue
         having, newest = [each for each, names in releases.items() if name in names], next(reversed(releases))
         until = f"until {having[-1]}" if having and having[-1] != newest else "on"
         yield Diagnostic(
             "unknown-option",
-            f"{runtime_of(item.spec).title} {release or f'up to {newest}'} has no option `{option}`",
+            f"{runtime_of(item.spec).title} {release or f'up to {newest}'} has no option "
+            f"`{shorten_middle(argument.name, 60)}`",
             item.span("spec", "runtime", "args", argument.position),
-            severity="error" if release else "warning",
-            hint=f"releases from {having[0]} {until} have it" if having else did_you_mean(name, known, "options"),
+            # The table has the last patch of a release: others may have what another release has.
+            severity="error" if release and not having else "warning",
+            hint=f"releases from {having[0]} {until} have it"
+            if having
+            else did_you_mean(f"--{name}", (f"--{each}" for each in known), "options"),
         )
 
 
@@ -122,11 +172,14 @@ def _gpus(spec: ServingDeploymentSpec) -> int:
     return max(1, spec.resources.gpus) * machines_per_replica(spec)
 
 
-def _options(words: Sequence[str]) -> dict[str, _Argument]:
-    """Return the options of a command line, with the value after `=` or in the next word; the last one counts."""
-    found = {}
+def _options(words: Sequence[str]) -> list[_Argument]:
+    """Return the options of a command line, with the value after `=` or in the next word; after `--` there are none."""
+    found = []
     for index, word in enumerate(words):
+        if word == "--":
+            break
         option, equals, value = word.partition("=")
         if option.startswith("-"):
-            found[option] = _Argument(index, value if equals else next(iter(words[index + 1 : index + 2]), ""))
+            name = f"--{option[2:].replace('_', '-')}" if option.startswith("--") else option
+            found.append(_Argument(index, name, value if equals else next(iter(words[index + 1 : index + 2]), "")))
     return found

@@ -234,6 +234,10 @@ def _check_tolerations(item: Item, program: Program, settings: PodSettings, path
             yield Diagnostic("conflicting-keys", message, item.span(*at, "tolerationSeconds"), hint=hint)
 
 
+_LABELS_OF_CLOUDS = {"agentpool", "accelerator", "storageprofile", "storagetier"}
+"""Labels without a prefix that Azure sets."""
+
+
 def _check_nodes(
     item: Item, program: Program, settings: PodSettings, path: Path, computes: Sequence[GpuCompute]
 ) -> Iterator[Diagnostic]:
@@ -256,13 +260,13 @@ def _check_nodes(
                     notes=tuple(Note(pool.span("spec", "labels", key), f"pool {pool.name}") for pool in pools[:3]),
                 )
                 return
-            # Keys without a prefix are users' own: no component of a cluster sets them.
-            if pools and "/" not in key and all(key not in pool.spec.labels for pool in pools):
-                known = {own for pool in pools for own in pool.spec.labels}
+            # Keys without a prefix are users' own, but for those that clouds set.
+            known = {own for pool in pools for own in pool.spec.labels}
+            if pools and "/" not in key and key not in known | _LABELS_OF_CLOUDS:
                 others = did_you_mean(key, known, "its labels") if known else "no pool has labels"
                 yield Diagnostic(
                     "pod-never-fits",
-                    f"no pool of these pods has a label `{key}`: the pods wait until a machine has it",
+                    f"no NodePool of these pods declares a label `{key}`: the pods wait if no machine has it",
                     item.span(*path, "nodeSelector", key, key=True),
                     severity="warning",
                     hint=f"write it into `labels` of a NodePool; {others}",

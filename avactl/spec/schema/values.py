@@ -300,7 +300,9 @@ def _with_unit(value: Any) -> Any:
 
 
 def _missing_unit(value: float | str) -> PydanticCustomError:
-    hint = f"write `{value}d`, `{value}h`, `{value}m` or `{value}s`"
+    hint = "write a number and a unit: d, h, m, s, ms; e.g. `1h30m`"
+    if re.fullmatch(r"0*[1-9][0-9]*", str(value), re.ASCII):
+        hint = f"write `{value}d`, `{value}h`, `{value}m` or `{value}s`"
     return value_error(f"`{value}` is not a duration: it has no unit", hint)
 
 
