@@ -26,6 +26,7 @@ def test_the_reason_is_legible(text: str) -> None:
     "text",
     [
         'spec.adminPassword: Invalid value: "CREDENTIAL": must be longer',
+        'spec.adminPassword: Invalid value: "x\\"CREDENTIAL": must be longer',
         "spec.adminPassword: Invalid value: CREDENTIAL",
         'spec.adminPassword: Duplicate value: "CREDENTIAL"',
         "spec.adminPassword: CREDENTIAL",

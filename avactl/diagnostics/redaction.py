@@ -18,7 +18,7 @@ _REFUSAL = (
 """Reasons with which the API server refuses a field: after its path, they are no value of it."""
 _REFUSED_VALUE = re.compile(
     r"""(?<!\w)([A-Za-z_][\w.-]{0,255}+)(: (?:Invalid|Unsupported|Duplicate) value: )"""
-    r"""("[^"]*"|'[^']*'|[^\s,;{}\[\]"']+)"""
+    r"""("(?:[^"\\]|\\.)*+"|'[^']*'|[^\s,;{}\[\]"']+)"""
 )
 
 # The name is bounded and anchored at a word's start, so that matching stays linear in long text.

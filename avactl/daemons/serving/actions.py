@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from avactl.contracts import names
-from avactl.contracts.document import dump
+from avactl.contracts.document import DocumentError, dump
 from avactl.contracts.serving import RolloutState
 from avactl.daemons.serving.revisions import (
     HASH_LABEL,
@@ -38,6 +38,10 @@ CONDITION = f"{names.GROUP}/Rollout"
 """Condition of the Deployment: True while the service runs as its spec says."""
 ROUTES = "/apis/gateway.networking.k8s.io/v1"
 VALIDATION = "validation"
+_NO_TIMEOUTS = (
+    "the API server does not store `timeouts` of the route: install Gateway API 1.2 or newer, or write "
+    "`gateway: {…, timeouts: false}` in the Cluster"
+)
 
 
 class Actor:
@@ -74,7 +78,14 @@ class Actor:
             case Weigh(weights):
                 for route in view.unweighed(weights):
                     path = f"{ROUTES}/namespaces/{space}/{route.kind.lower()}s/{route.name}"
-                    await self._patch(path, view.routes[route], {"spec": {"rules": view.rules(route, weights)}})
+                    rules = view.rules(route, weights)
+                    answer = await self._patch(path, view.routes[route], {"spec": {"rules": rules}})
+                    if any("timeouts" in rule for rule in rules) and not any(
+                        "timeouts" in rule for rule in answer["spec"]["rules"]
+                    ):
+                        # Weighed again and again, it would never seem to be done.
+                        await self.write_condition(view.deployment, False, "TimeoutsDropped", _NO_TIMEOUTS)
+                        raise DocumentError(f"{route}: {_NO_TIMEOUTS}")
             case Select(hash):
                 own: dict[str, str] = view.deployment["spec"]["selector"].get("matchLabels", {})
                 for name in view.config.services:
@@ -113,10 +124,12 @@ class Actor:
     async def _patch_set(self, path: str, revision: ServingRevision, body: Body) -> None:
         await self._patch(f"{path}/{revision.name}", revision.body, body)
 
-    async def _patch(self, path: str, observed: Mapping[str, Any], body: Body) -> None:
+    async def _patch(self, path: str, observed: Mapping[str, Any], body: Body) -> Body:
         version = {"resourceVersion": observed["metadata"]["resourceVersion"]}
         body = {**body, "metadata": {**body.get("metadata", {}), **version}}
-        self._seen(await self._client.request("PATCH", path, body, content_type=MERGE))
+        answer: Body = await self._client.request("PATCH", path, body, content_type=MERGE)
+        self._seen(answer)
+        return answer
 
     async def _start_job(self, view: View, space: str, revision: ServingRevision) -> None:
         """Create the Job of a version from the CronJob that the spec compiles to."""

@@ -9,7 +9,8 @@ from pydantic import ConfigDict, Field, model_validator
 from avactl.spec.schema.base import Model
 from avactl.spec.schema.values import Count, Name, PositiveDuration, value_error
 
-Target = Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)]
+Target = Annotated[float, Field(ge=0.001, le=1e12, allow_inf_nan=False)]
+"""A target of the autoscaler, which KEDA rounds to thousandths: smaller ones would be 0."""
 
 
 class ScalingQuery(Model):
