@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from avactl.base.promql import confinement_problem, fill_placeholders
+from avactl.base.promql import confinement_problem, fill_placeholders, is_per_pod, is_scalar
 from avactl.kinds.serving.runtime import runtimes
 
 OWN = 'a{namespace="vision"}'
@@ -127,3 +127,39 @@ def test_any_text_has_an_answer(text: str) -> None:
 def test_a_query_with_a_foreign_selector_never_passes(words: list[str]) -> None:
     if "b" in words:
         assert confinement_problem(" ".join(words), "vision") is not None
+
+
+@pytest.mark.parametrize(
+    ("query", "several"),
+    [
+        ("rate(x[1m])", True),
+        ("rate(x[1m]) * 2", True),
+        ("x > 0", True),
+        ("abs(x)", True),
+        ("topk(3, x)", True),
+        ("sum by (pod) (x)", True),
+        ("sum without (le) (x)", True),
+        ("max_over_time(x[5m])", True),
+        ("(x)", True),
+        ("sum(x) or x", True),
+        ("sum(x)", False),
+        ("sum by (le) (x)", False),
+        ("sum without (pod, instance) (x)", False),
+        ("topk(3, sum(x))", False),
+        ("2 * sum(x) / count(x)", False),
+        ("histogram_quantile(0.95, sum by (le) (rate(x[1m])))", False),
+        ("max_over_time(sum(x)[5m:1m])", False),
+        ("vector(scalar(x))", False),
+    ],
+)
+def test_queries_of_one_number(query: str, several: bool) -> None:
+    assert is_per_pod(query) is several
+
+
+def test_numbers_without_a_series() -> None:
+    assert [is_scalar(query) for query in ("scalar(sum(x))", "(-scalar(x))", "vector(scalar(x))", "sum(x)")] == [
+        True,
+        True,
+        False,
+        False,
+    ]

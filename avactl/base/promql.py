@@ -72,21 +72,45 @@ def syntax_problem(promql: str, pattern: str) -> QueryProblem | None:
 
 
 def is_per_pod(promql: str) -> bool:
-    """Return whether a query, whose placeholders are filled in, has a result for each pod: nothing aggregates them."""
+    """Return whether a query, whose placeholders are filled in, has a result for each pod, or for several of them."""
     import promql_parser
 
     _, selectors = _read(promql)
-    tree = promql_parser.parse(promql) if selectors else None
+    return bool(selectors) and _has_pods(promql_parser.parse(promql))
+
+
+def is_scalar(promql: str) -> bool:
+    """Return whether a query has a number as its result, without a series: KEDA cannot read it."""
+    import promql_parser
+
+    tree = promql_parser.parse(promql)
     while isinstance(tree, promql_parser.ParenExpr | promql_parser.UnaryExpr):
         tree = tree.expr
-    if isinstance(tree, promql_parser.Call) and tree.func.name in _OVER_TIME and len(tree.args) == 1:
-        tree = tree.args[0]
-    return isinstance(tree, promql_parser.VectorSelector | promql_parser.MatrixSelector)
+    return isinstance(tree, promql_parser.Call) and tree.func.return_type is promql_parser.ValueType.Scalar
 
 
-_OVER_TIME = frozenset(
-    ("rate", "irate", "increase", "delta", "avg_over_time", "max_over_time", "min_over_time", "sum_over_time")
-)
+_SEVERAL = frozenset(("topk", "bottomk", "limitk", "limit_ratio", "count_values"))
+_POD_LABELS = frozenset(("pod", "instance"))
+
+
+def _has_pods(tree: Any) -> bool:
+    import promql_parser as parser
+
+    match tree:
+        case parser.ParenExpr() | parser.UnaryExpr() | parser.SubqueryExpr():
+            return _has_pods(tree.expr)
+        case parser.BinaryExpr():
+            return _has_pods(tree.lhs) or _has_pods(tree.rhs)
+        case parser.Call():
+            one = tree.func.return_type is parser.ValueType.Scalar or tree.func.name in ("vector", "absent")
+            return not one and any(map(_has_pods, tree.args))
+        case parser.AggregateExpr():
+            labels = frozenset(tree.modifier.labels) if tree.modifier is not None else frozenset()
+            kept = labels if tree.modifier is None or tree.modifier.type is parser.AggModifierType.By else None
+            several = str(tree.op) in _SEVERAL or bool((_POD_LABELS - labels) if kept is None else _POD_LABELS & kept)
+            return several and _has_pods(tree.expr)
+        case _:
+            return isinstance(tree, parser.VectorSelector | parser.MatrixSelector)
 
 
 def _read(promql: str) -> tuple[QueryProblem | None, list[Any]]:

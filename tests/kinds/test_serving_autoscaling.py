@@ -48,7 +48,7 @@ QUERY = """  replicas:
     metrics:
       query:
         - name: rows
-          averageValue: 0.000125
+          averageValue: 0.002
           promql: 'sum(rate(rows_total{namespace="{{namespace}}",pod=~"{{pods}}"}[2m]))'
         - {name: wait, value: 12000000, promql: 'max(wait{namespace="vision"})'}
 """
@@ -64,7 +64,7 @@ def test_servers_of_any_kind_scale_by_own_queries(text: str) -> None:
         "metadata": {
             "serverAddress": "http://prometheus.monitoring:9090",
             "query": 'sum(rate(rows_total{namespace="vision",pod=~"classifier-[a-z0-9]+-[a-z0-9]+"}[2m]))',
-            "threshold": "0.000125",
+            "threshold": "0.002",
             "ignoreNullValues": "false",
         },
     }
@@ -82,8 +82,8 @@ def test_servers_of_any_kind_scale_by_own_queries(text: str) -> None:
         ("[2m]", "[{{interval}}]", "invalid-query", "`{{interval}}` is that of an analysis"),
         ("{{pods}}", "{{pod}}", "invalid-query", "illegal regex for {{pod}}"),
         ("name: wait", "name: rows", "duplicate-entry", "duplicate query `rows`"),
-        ("averageValue: 0.000125", "averageValue: 0", "invalid-value", "averageValue"),
-        ("averageValue: 0.000125", "maximum: 1", "unknown-key", "maximum"),
+        ("averageValue: 0.002", "averageValue: 0", "invalid-value", "averageValue"),
+        ("averageValue: 0.002", "maximum: 1", "unknown-key", "maximum"),
         ("value: 12000000, ", "", "invalid-value", "either `averageValue` or `value`"),
     ],
 )

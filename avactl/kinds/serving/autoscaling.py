@@ -11,7 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import ceil
 
-from avactl.base.promql import QueryProblem, confinement_problem, fill_placeholders, is_per_pod, syntax_problem
+from avactl.base.promql import (
+    QueryProblem,
+    confinement_problem,
+    fill_placeholders,
+    is_per_pod,
+    is_scalar,
+    syntax_problem,
+)
 from avactl.diagnostics import Diagnostic, Note
 from avactl.kinds.serving.groups import scale_target
 from avactl.kinds.serving.llm import machines_per_replica
@@ -185,6 +192,8 @@ def _query_problems(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
         if problem is None and is_per_pod(promql):
             why = "it has a result for each pod, and an autoscaler takes one number"
             problem = QueryProblem(why, "aggregate them: `sum(…)`, `avg(…)` or `max(…)`", False)
+        if problem is None and is_scalar(promql):
+            problem = QueryProblem("its result is a number without a series", "write `vector(…)` around it", False)
         if problem is not None:
             yield Diagnostic(
                 "foreign-metrics" if problem.foreign else "invalid-query",
