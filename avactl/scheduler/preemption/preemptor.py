@@ -61,7 +61,7 @@ class Nomination:
         self.places, self.victims, self.keys, self.words = places, victims, keys, words
         """`keys`: bookings whose release it waits for."""
         self.works: list[NominatedUsage] = []
-        """What the places count in the teams' usage, by GPU model."""
+        """Usage of the teams by the places, by GPU model."""
         now, wall = monotonic(), time.time()
         self.until = (
             now + MAX_OVERDUE_S + max((pod.ends - wall if pod.ends else pod.grace for pod in victims), default=0.0)
