@@ -126,7 +126,7 @@ class Trial:
 
     @property
     def hopeful(self) -> Callable[[Reclaim], bool] | None:
-        """Return a function that is called with one reclaim after the other: False while all so far are too few.
+        """Return a function that is called with one reclaim after the other: False while all so far free no place.
 
         None if that takes a trial.
         """
