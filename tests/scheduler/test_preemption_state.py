@@ -14,9 +14,11 @@ from avactl.hardware.placement.quota import Ledger
 from avactl.scheduler.cache import change_journal
 from avactl.scheduler.cache.change_journal import ChangeJournal
 from avactl.scheduler.cache.team_usage import TeamUsage
+from avactl.scheduler.preemption import preemptor
 from avactl.scheduler.preemption.candidates import Candidates
 from avactl.scheduler.preemption.preemptor import Preemptor
 from avactl.scheduler.preemption.reservations import NominatedPlace, Reservations
+from tests.fake_clock import FakeClock
 from tests.scheduler.memory import Memory
 
 TEAMS = "abc"
@@ -62,14 +64,14 @@ def test_candidates_are_those_of_a_new_search(seed: int, shared: bool) -> None:
     world = Memory(machines=4)
     for team in TEAMS if shared else "":
         world.quota(team, 8)
-    preemptor: Preemptor = world.cycle.preemptor
+    mine: Preemptor = world.cycle.preemptor
     for number in range(30):
         change_something(rng, world, number)
         if rng.random() < 0.5:
             world.settle()
-        ending = preemptor._ending_pods()
+        ending = mine._ending_pods()
         for team, model in (("a", "V100"), ("b", "")):
-            kept = preemptor._collect_candidates(team, model, ending)
+            kept = mine._collect_candidates(team, model, ending)
             anew = Candidates(world.cache, world.queue, world.budgets, team, model)
             anew.update(ending)
             assert content(kept) == content(anew)
@@ -83,16 +85,42 @@ def test_reservations_are_those_of_a_full_renewal(seed: int) -> None:
     world = Memory(machines=4)
     for team in TEAMS:
         world.quota(team, 8)
-    preemptor: Preemptor = world.cycle.preemptor
+    mine: Preemptor = world.cycle.preemptor
     for number in range(30):
         change_something(rng, world, number)
         if rng.random() < 0.5:
             world.settle()
-        preemptor._renew_reservations()
+        mine._renew_reservations()
         bookings, usage = dict(world.cache.tables.state.bookings), world.cache.quotas.nominated_works
-        preemptor._renew_reservations(all_of_them=True)
+        mine._renew_reservations(all_of_them=True)
         assert world.cache.tables.state.bookings == bookings
         assert world.cache.quotas.nominated_works == usage
+
+
+def test_candidates_that_are_not_used_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = FakeClock().set_in(monkeypatch, preemptor)
+    monkeypatch.setattr(preemptor, "MAX_CANDIDATE_PODS", 9)
+    world = Memory(machines=1)
+    for number, team in enumerate("aaabbcc"):
+        world.pod(team, f"p{number}", 1)
+    world.settle()
+    mine: Preemptor = world.cycle.preemptor
+    for team in "abcb":
+        clock.advance(20)
+        assert mine._collect_candidates(team, "", set()).pod_count == {"a": 3, "b": 2, "c": 2}[team]
+    assert [team for team, _ in mine._candidates] == ["a", "c", "b"]
+    world.pod("b", "more", 1)
+    world.gang("b", "gang", 2, 0)
+    world.settle()
+    mine._collect_candidates("b", "", set())
+    # One workload more, and a gang of two, are too many pods: those used least recently are dropped.
+    assert [team for team, _ in mine._candidates] == ["c", "b"]
+    clock.advance(45)
+    mine.sync()
+    assert [team for team, _ in mine._candidates] == ["b"]
+    clock.advance(20)
+    mine.sync()
+    assert not mine._candidates
 
 
 def test_a_member_without_gpus_changes_the_candidate_of_its_gang() -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from avactl.contracts import names
 from avactl.hardware.placement.allocation import MILLI_PER_GPU
+from avactl.hardware.placement.reclaim import Hopeful, Reclaim, make_room
 from avactl.scheduler.preemption import preemptor
 from tests.fake_clock import FakeClock
 from tests.scheduler.memory import Memory
@@ -355,6 +356,50 @@ def test_over_the_limit_a_team_makes_room_among_its_own() -> None:
     world.go()
     world.settle()
     assert list(world.where()) == ["high"]
+
+
+def test_a_team_that_only_its_limit_stops_makes_room_though_another_machine_is_free() -> None:
+    world = Memory(machines=3)
+    world.quota("vision", 4, 0)
+    world.quota("ads", 24)
+    for number in range(2):
+        here = {"nodeSelector": {"kubernetes.io/hostname": f"n{number}"}}
+        world.pod("ads", f"ads-{number}", 6, **here)
+        world.pod("vision", f"low-{number}", 2, **here, **LOW)
+    world.settle()
+    assert sorted(world.where().values()) == ["n0", "n0", "n1", "n1"]
+    world.pod("vision", "high", 4, **HIGH)
+    world.settle()
+    assert evicted(world) == ["low-0", "low-1"]
+    world.go()
+    world.settle()
+    assert world.where()["high"] == "n2"
+
+
+@given(st.integers(0, 10**9))
+@settings(max_examples=60, deadline=None)
+def test_a_bound_on_what_evictions_free_changes_no_plan(seed: int) -> None:
+    """Whether the quota of a team, capacity, or both stand in the way."""
+    rng = random.Random(seed)
+    world = Memory(machines=3)
+    world.quota("a", rng.randrange(2, 13), rng.choice([0, 2, None]))
+    world.quota("b", rng.randrange(8, 25), rng.choice([0, 8, None]))
+
+    def make_both(*args: Any, hopeful: Hopeful | None, **given: Any) -> list[Reclaim] | None:
+        plan = make_room(*args, hopeful=hopeful, **given)
+        assert plan == make_room(*args, hopeful=None, **given)
+        return plan
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(preemptor, "make_room", make_both)
+        for number in range(rng.randrange(4, 14)):
+            here = {"kubernetes.io/hostname": f"n{rng.randrange(3)}"} if rng.random() < 0.5 else {}
+            gpus, priority = rng.choice([0, 1, 2, 4, 6]), rng.randrange(3)
+            world.pod(rng.choice("ab"), f"p{number}", gpus, nodeSelector=here, priority=priority)
+            world.settle()
+            if rng.random() < 0.7:
+                world.go()
+                world.settle()
 
 
 def test_what_ends_by_itself_is_waited_for(lent: Memory) -> None:

@@ -58,7 +58,7 @@ def make_room(
     counted, of which `free` are free now. The plan is minimal: without any one reclaim, or with one member less, it
     would not suffice. `near(reclaims)` returns those on the nodes where the work would be placed, a shortcut that
     avoids trying the others one by one. `hopeful(reclaim)` is called with one reclaim after the other, and returns
-    False while all so far cannot be enough, a shortcut that avoids trying them. About log(reclaims) trials to find a
+    False while all so far cannot free a place, a shortcut that avoids trying them. About log(reclaims) trials to find a
     plan, each of at most `GROWTH` times the reclaims that suffice, and a few per reclaim.
     """
     planner = _ReclaimPlanner(ledger, work, free, enough)
@@ -66,7 +66,8 @@ def make_room(
         return []
     source = planner.candidates()
     steps: list[Reclaim] = []
-    if hopeful is not None:
+    # If only limits stop the work, victims need not be where it would be placed.
+    if hopeful is not None and (planner.within_limits or enough is None or not enough([])):
         for step in source:
             steps.append(step)
             if hopeful(step):

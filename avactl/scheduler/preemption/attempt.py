@@ -46,11 +46,11 @@ class FreedAmounts:
         self._state, self._request, self._mask = cache.tables.state, request, mask
         self._wanted = [index for index, amount in enumerate(request.amounts) if amount]
         self._lacking: dict[int, list[int] | None] = {}
-        """What a pod lacks by slot: amounts, then GPU milli; None if it may not be placed there."""
+        """Amounts that a pod lacks by slot, then GPU milli; None if it may not be placed there."""
         self._freed: dict[PodInfo, tuple[int, list[int] | None] | None] = {}
         """Slot of each pod that holds resources, and what it frees there; None: unknown, as it has claims."""
         self._left: dict[int, list[int]] = {}
-        """What is still lacking by slot after the evictions that `evict` has counted."""
+        """Amounts that are still lacking by slot after the evictions that `evict` has counted."""
 
     def evict(self, pods: Sequence[PodInfo]) -> bool:
         """Count further evictions, some perhaps twice; return True if the pod may fit on one of their nodes."""
@@ -126,7 +126,7 @@ class Trial:
 
     @property
     def hopeful(self) -> Callable[[Reclaim], bool] | None:
-        """Return a function that is called with one reclaim after the other: False while all so far are too few.
+        """Return a function that is called with one reclaim after the other: False while all so far free no place.
 
         None if that takes a trial.
         """

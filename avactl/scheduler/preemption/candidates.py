@@ -53,6 +53,11 @@ class Candidates:
         self._serving = False
         """True if there are services, which budgets may protect."""
 
+    @property
+    def pod_count(self) -> int:
+        """Return the number of pods of all workloads."""
+        return len(self._group_of)
+
     def update(self, ending: set[PodInfo]) -> None:
         """Take account of what has changed; `ending` pods are no candidates."""
         quotas = self._cache.quotas

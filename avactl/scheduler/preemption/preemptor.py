@@ -40,8 +40,10 @@ from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup, SchedulingQu
 
 MAX_OVERDUE_S = 60.0
 """Seconds beyond a victim's grace period after which a nomination is given up."""
-MAX_CANDIDATES = 64
-"""Maximum number of pairs of team and GPU model with candidates that are kept up to date."""
+MAX_CANDIDATE_PODS = 200_000
+"""Maximum number of pods in all candidates that are kept up to date, about 0.8 kB each; the last ones may have more."""
+MAX_UNUSED_S = 60.0
+"""Seconds without a search after which candidates are dropped."""
 RENEWAL_INTERVAL_S = 1.0
 """Seconds after which all reservations are renewed, also those whose nodes have not changed."""
 SECOND_EVICTION_DELAY_S = 30.0
@@ -61,7 +63,7 @@ class Nomination:
         self.places, self.victims, self.keys, self.words = places, victims, keys, words
         """`keys`: bookings whose release it waits for."""
         self.works: list[NominatedUsage] = []
-        """What the places count in the teams' usage, by GPU model."""
+        """Usage of the teams by the places, by GPU model."""
         now, wall = monotonic(), time.time()
         self.until = (
             now + MAX_OVERDUE_S + max((pod.ends - wall if pod.ends else pod.grace for pod in victims), default=0.0)
@@ -86,8 +88,8 @@ class Preemptor:
         self._throttle = PreemptionThrottle(queue, share)
         self._nominations: dict[str, Nomination] = {}
         self._reservations = Reservations(cache)
-        self._candidates: dict[tuple[str, str], Candidates] = {}
-        """Candidates by team and GPU model."""
+        self._candidates: dict[tuple[str, str], tuple[Candidates, float]] = {}
+        """Candidates by team and GPU model, the least recently used first, and when they were used."""
         self._blocked_until: dict[str, float] = {}
         """Monotonic time until which no pod is evicted for a unit."""
         self._synced_epoch, self._synced_at = -1, 0.0
@@ -110,6 +112,7 @@ class Preemptor:
         overdue = now - self._synced_at >= RENEWAL_INTERVAL_S
         self._synced_epoch = self._cache.tables.change_epoch
         self._blocked_until = {key: until for key, until in self._blocked_until.items() if now < until}
+        self._candidates = {key: kept for key, kept in self._candidates.items() if now < kept[1] + MAX_UNUSED_S}
         slots = self._cache.tables.state.slots
         for key, nomination in list(self._nominations.items()):
             nomination.keys = {booking for booking in nomination.keys if self._is_booked(booking)}
@@ -361,13 +364,15 @@ class Preemptor:
 
     def _collect_candidates(self, team: str, model: str, going: set[PodInfo]) -> Candidates:
         """Return the current candidates for eviction."""
-        candidates = self._candidates.get((team, model))
+        candidates, _ = self._candidates.pop((team, model), (None, 0.0))
         if candidates is None:
-            if len(self._candidates) >= MAX_CANDIDATES:
-                self._candidates.clear()
             candidates = Candidates(self._cache, self._queue, self._budgets, team, model)
-            self._candidates[team, model] = candidates
         candidates.update(going)
+        count = candidates.pod_count + sum(kept.pod_count for kept, _ in self._candidates.values())
+        while self._candidates and count > MAX_CANDIDATE_PODS:
+            dropped, _ = self._candidates.pop(next(iter(self._candidates)))
+            count -= dropped.pod_count
+        self._candidates[team, model] = candidates, monotonic()
         return candidates
 
     @contextmanager
