@@ -15,7 +15,7 @@ from avactl.program import registry
 from avactl.program.autoscalers import REPLICAS, find_autoscaler
 from avactl.program.kubernetes_schema import duplicate_violations
 from avactl.program.lowering.k8s import short_digest
-from avactl.program.manifest import Manifest, injects_ca_bundle, without_key
+from avactl.program.manifest import Manifest, injected_ca_bundles, without_path
 from avactl.program.program import Program
 from avactl.spec.schema.reconcile_modes import PULUMI
 
@@ -182,8 +182,8 @@ def _leave_owned_fields(manifest: Manifest, program: Program) -> None:
     if replicas is not None and find_autoscaler(program, manifest.cluster, manifest.id.key, replicas):
         manifest.body = {**body, "spec": {key: value for key, value in body["spec"].items() if key != "replicas"}}
         manifest.owned = (*manifest.owned, REPLICAS)
-    if injects_ca_bundle(body):
-        manifest.body = without_key(manifest.body, "caBundle")
+    for path in injected_ca_bundles(body):
+        manifest.body = without_path(manifest.body, path)
 
 
 _DO_NOT_WAIT = {"pulumi.com/skipAwait": "true"}

@@ -21,19 +21,47 @@ def without_nulls(value: Any) -> Any:
 
 
 _CA_INJECTORS = ("cert-manager.io/inject-", "service.beta.openshift.io/inject-cabundle")
-"""Annotations by which a controller writes every `caBundle` of an object: cert-manager's, and OpenShift's."""
+"""Annotations by which a controller writes the `caBundle` of an object: cert-manager's, and OpenShift's."""
+_CA_BUNDLES = {
+    ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration"): ("webhooks", "*", "clientConfig", "caBundle"),
+    ("admissionregistration.k8s.io", "MutatingWebhookConfiguration"): ("webhooks", "*", "clientConfig", "caBundle"),
+    ("apiregistration.k8s.io", "APIService"): ("spec", "caBundle"),
+    ("apiextensions.k8s.io", "CustomResourceDefinition"): ("spec", "conversion", "webhook", "clientConfig", "caBundle"),
+}
+"""Paths that they write, by group and kind; `*` is every entry of a list. A schema may have a property of that name."""
 
 
-def injects_ca_bundle(body: Body) -> bool:
-    """Return whether a controller writes the certificates that the webhooks of an object are verified with."""
-    return any(key.startswith(_CA_INJECTORS) for key in body["metadata"].get("annotations") or {})
+def injected_ca_bundles(body: Body) -> list[tuple[str | int, ...]]:
+    """Return the paths of an object's certificates that a controller writes."""
+    if not any(key.startswith(_CA_INJECTORS) for key in body["metadata"].get("annotations") or {}):
+        return []
+    steps = _CA_BUNDLES.get((body["apiVersion"].rpartition("/")[0], body["kind"]))
+    return list(_find_paths(body, steps)) if steps else []
 
 
-def without_key(value: Any, left_out: str) -> Any:
-    """Return a copy of a value without a key at any depth."""
-    if isinstance(value, dict):
-        return {key: without_key(each, left_out) for key, each in value.items() if key != left_out}
-    return [without_key(each, left_out) for each in value] if isinstance(value, list) else value
+def _find_paths(value: Any, steps: tuple[str, ...]) -> Iterator[tuple[str | int, ...]]:
+    """Yield the paths in plain data that match a path with `*`."""
+    if not steps:
+        yield ()
+        return
+    first, rest = steps[0], steps[1:]
+    if first == "*":
+        entries: list[tuple[str | int, Any]] = list(enumerate(value)) if isinstance(value, list) else []
+    else:
+        entries = [(first, value[first])] if isinstance(value, dict) and first in value else []
+    for step, inner in entries:
+        yield from ((step, *path) for path in _find_paths(inner, rest))
+
+
+def without_path(value: Any, path: tuple[str | int, ...]) -> Any:
+    """Return a copy of plain data without the value at a path that it has."""
+    step, *rest = path
+    copy = value.copy()
+    if rest:
+        copy[step] = without_path(value[step], tuple(rest))
+    else:
+        del copy[step]
+    return copy
 
 
 def templates_of(body: Body) -> list[tuple[tuple[str, ...], Body]]:

@@ -161,6 +161,54 @@ def test_certificates_that_are_injected_are_left_out(injected: bool) -> None:
     assert len(warnings(result)) == injected
 
 
+def test_a_property_named_like_injected_certificates_stays() -> None:
+    """An injector writes the certificates of the conversion webhook, and no schema."""
+    spec = {"type": "object", "properties": {"caBundle": {"type": "string"}}}
+    schema = {"type": "object", "properties": {"spec": spec}}
+    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    client = {"caBundle": "Cg==", "service": {"name": "web", "namespace": "vision"}}
+    definition = {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": "webs.example.com", "annotations": {"cert-manager.io/inject-ca-from": "vision/web"}},
+        "spec": {
+            "group": "example.com",
+            "scope": "Namespaced",
+            "names": {"kind": "Web", "plural": "webs", "singular": "web", "listKind": "WebList"},
+            "versions": [version],
+            "conversion": {
+                "strategy": "Webhook",
+                "webhook": {"clientConfig": client, "conversionReviewVersions": ["v1"]},
+            },
+        },
+    }
+    result = compiled(spec_of("own", definition, team=None))
+    (manifest,) = (m for m in result.manifests if m.kind == "CustomResourceDefinition" and m.name == "webs.example.com")
+    assert manifest.body["spec"]["versions"] == [version]
+    assert "caBundle" not in manifest.body["spec"]["conversion"]["webhook"]["clientConfig"]
+    assert len(warnings(result)) == 1
+
+
+def test_certificates_of_an_api_service_are_left_out() -> None:
+    service = {
+        "apiVersion": "apiregistration.k8s.io/v1",
+        "kind": "APIService",
+        "metadata": {"name": "v1.example.com", "annotations": {"cert-manager.io/inject-ca-from": "vision/web"}},
+        "spec": {
+            "group": "example.com",
+            "version": "v1",
+            "groupPriorityMinimum": 1000,
+            "versionPriority": 15,
+            "caBundle": "Cg==",
+            "service": {"name": "web", "namespace": "vision"},
+        },
+    }
+    result = compiled(spec_of("own", service, team=None))
+    (manifest,) = (m for m in result.manifests if m.kind == "APIService")
+    assert "caBundle" not in manifest.body["spec"]
+    assert len(warnings(result)) == 1
+
+
 def test_an_incremental_compile_follows_the_autoscaler(tmp_path: Path) -> None:
     for name, text in files_of(spec_of("own", workload())).items():
         (tmp_path / name).parent.mkdir(exist_ok=True)

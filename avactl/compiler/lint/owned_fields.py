@@ -8,7 +8,7 @@ from avactl.base.object_identity import ObjectKey
 from avactl.diagnostics import Diagnostic
 from avactl.program import registry
 from avactl.program.autoscalers import find_autoscaler
-from avactl.program.manifest import injects_ca_bundle
+from avactl.program.manifest import injected_ca_bundles
 from avactl.program.program import Item, Program
 from avactl.spec.documents.document import Document, Path
 
@@ -24,9 +24,8 @@ def owned_fields(item: Item, program: Program) -> Iterator[Diagnostic]:
         if isinstance(spec, dict) and spec.get("replicas") is not None:
             key = ObjectKey.of({**body, "metadata": {**body["metadata"], "namespace": each.namespace}})
             yield from _replicas_problem(item, program, key, spec["replicas"], each.doc, (*each.path, *_REPLICAS))
-        if injects_ca_bundle(body):
-            for path in _ca_bundles(body):
-                yield _warn(each.doc, (*each.path, *path), "cert-manager injects it")
+        for path in injected_ca_bundles(body):
+            yield _warn(each.doc, (*each.path, *path), "cert-manager injects it")
     replicas = item.doc.get(*_REPLICAS)
     if not written and item.namespace and item.clusters and isinstance(replicas, int):
         for kind, group in (("Deployment", "apps"), ("LeaderWorkerSet", "leaderworkerset.x-k8s.io")):
@@ -46,12 +45,3 @@ def _replicas_problem(
 def _warn(doc: Document, path: Path, why: str) -> Diagnostic:
     message = f"`{path[-1]}` is not applied: {why}"
     return Diagnostic("without-effect", message, doc.span(*path, key=True), severity="warning", hint="remove the key")
-
-
-def _ca_bundles(value: object, path: Path = ()) -> Iterator[Path]:
-    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, inner in entries:
-        if key == "caBundle":
-            yield (*path, key)
-        else:
-            yield from _ca_bundles(inner, (*path, key))
