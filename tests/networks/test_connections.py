@@ -77,7 +77,8 @@ ROUTER = '{resources: {cpu: 4, memory: 32Gi, gpus: 2, gpu: V100}, router: {image
 PICKER = '{resources: {cpu: 4, memory: 32Gi, gpus: 2, gpu: V100}, sidecar: {image: "registry.example.com/pd:1"}}'
 EXPOSED = "  balance: gateway\n  expose: {host: chat.ai.example.com, paths: [/v1]}\n"
 SERVICES = {
-    "plain": f"spec: {{{PLAIN}, exposeTo: [ads]}}",
+    "plain": f"spec: {{{PLAIN}, exposeTo: [ads], pod: {{sidecars: [{{name: proxy,"
+    " image: 'registry.example.com/proxy:1', ports: [{containerPort: 5432}, {containerPort: 53, protocol: UDP}]}]}}",
     "groups": f"spec:{LLM}  llm: {{machines: 2}}\n  exposeTo: [ads]",
     "routed": f"spec:{LLM}  exposeTo: [ads]\n  llm:\n    prefill: {ROUTER}",
     "picked": f"spec:{LLM}{EXPOSED}  llm:\n    endpointPicker: {{service: epp, pods: {{app: epp}}}}\n"
@@ -181,7 +182,7 @@ NEEDED = [
     ("prometheus", "vision/elastic-master", (8080,)),
     ("prometheus", "vision/stale-master", (8080,)),
     # Services.
-    ("own", "vision/plain", (8000, 8001, 8002)),
+    ("own", "vision/plain", (8000, 8001, 8002, 5432)),
     ("vision/ranker-validate", "vision/plain", (8000, 8001)),
     ("talks-to", "vision/plain", (8000, 8001)),
     ("exposed-to", "vision/plain", (8000, 8001)),
@@ -255,7 +256,7 @@ REFUSED = [
     ("exposed-to", "vision/routed", (8000, 5600)),
     ("proxy", "vision/routed", (8000,)),
     ("proxy", "vision/picked", (5600,)),
-    ("exposed-to", "vision/plain", (8002, ANY)),
+    ("exposed-to", "vision/plain", (8002, 5432, ANY)),
     ("stranger", "vision/plain", (8000,)),
     ("proxy", "vision/plain", (8000,)),
     # Sessions are one user's; daemons are the platform's.
@@ -276,8 +277,9 @@ def test_needed_connections_are_admitted(network: Network, pods: dict[str, Pod])
         if not network.admits(pods[source], pods[destination], port)
     ]
     assert refused == []
-    assert network.admits(pods["own"], pods["vision/lone-worker"], 53, "UDP")
-    assert not network.admits(pods["own"], pods["vision/lone-worker"], 53)
+    for destination in ("vision/lone-worker", "vision/plain"):
+        assert network.admits(pods["own"], pods[destination], 53, "UDP"), destination
+        assert not network.admits(pods["own"], pods[destination], 53), destination
 
 
 def test_other_connections_are_refused(network: Network, pods: dict[str, Pod]) -> None:

@@ -366,8 +366,9 @@ def _network_policy(
     spec, cluster = item.spec, item.cluster
     platform = [namespace.name for namespace in program.cluster_spec(cluster).namespaces]
     callers = [*spec.expose_to, *program.team(str(item.team)).spec.talks_to]
-    sidecars = [port.container_port for each in (spec.pod.sidecars if spec.pod else ()) for port in each.ports]
-    open_ports = [*ports.values(), *(sidecars if component == COMPONENT else ())]
+    sidecars = spec.pod.sidecars if spec.pod and component == COMPONENT else ()
+    of_sidecars = [(port.container_port, port.protocol) for sidecar in sidecars for port in sidecar.ports]
+    open_ports = [*ports.values(), *of_sidecars]
     rules = [admit_namespaces([*_of_teams(program, [str(item.team)]), *platform], open_ports)]
     if callers and teams:
         served = [port for name, port in ports.items() if name != "metrics"]
