@@ -41,8 +41,16 @@ class OneLease:
     def __init__(self, holder: str) -> None:
         spec = {"holderIdentity": holder, "renewTime": "2026-01-01T00:00:00Z", "leaseDurationSeconds": 3600}
         self.lease: dict[str, Any] = {"metadata": {"name": "lease"}, "spec": spec}
+        self._taken = False
+
+    def take(self, holder: str) -> None:
+        """Give the lease to another, who renews it: a renewal that is under way has read an older version."""
+        self.lease["spec"] |= {"holderIdentity": holder, "renewTime": "2026-01-01T00:00:01Z"}
+        self._taken = True
 
     async def answer(self, request: web.Request) -> web.Response:
+        if request.method == "PUT" and self._taken:
+            return web.json_response({"kind": "Status", "reason": "Conflict", "code": 409}, status=409)
         if request.method == "PUT":
             self.lease = await request.json()
         elif request.method == "PATCH":

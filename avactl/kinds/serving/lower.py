@@ -368,7 +368,7 @@ def _network_policy(
     callers = [*spec.expose_to, *program.team(str(item.team)).spec.talks_to]
     sidecars = spec.pod.sidecars if spec.pod and component == COMPONENT else ()
     of_sidecars = [(port.container_port, port.protocol) for sidecar in sidecars for port in sidecar.ports]
-    open_ports = [*ports.values(), *of_sidecars]
+    open_ports: list[int | tuple[int, str]] = [*ports.values(), *of_sidecars]
     rules = [admit_namespaces([*_of_teams(program, [str(item.team)]), *platform], open_ports)]
     if callers and teams:
         served = [port for name, port in ports.items() if name != "metrics"]

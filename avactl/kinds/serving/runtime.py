@@ -111,6 +111,8 @@ class LanguageModelSupport:
     to 1). A key without an option is refused; `llm.model_options` writes them."""
     aliases: Mapping[str, str] = field(default_factory=dict)
     """Other names of `options` and of `data_parallel` on the server's command line, with the name there."""
+    repository: str = ""
+    """Repository of the images of the server's makers, without a registry."""
     data_parallel: str = "--data-parallel-size"
     """Option for the number of copies of the model in a replica, each on GPUs of its own."""
     adapters: bool = False

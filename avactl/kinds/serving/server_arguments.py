@@ -41,7 +41,7 @@ def server_argument_problems(item: Item[ServingDeploymentSpec], support: Languag
     given = {watched[name]: each for each in arguments if (name := _full_name(each.name, watched)) in watched}
     written = dict(option.split("=", 1) for option in model_options(spec, support.options))
     keys = {option: key for key, option in support.options.items()}
-    yield from _unknown_options(item, arguments)
+    yield from _unknown_options(item, support, arguments)
     copies = given.pop(support.data_parallel, None)
     if copies is not None and _IS_COUNT(copies.value) and int(copies.value) > 1:
         yield from _copies_problems(item, support, copies, given)
@@ -123,14 +123,16 @@ def model_size_problems(item: Item[ServingDeploymentSpec], program: Program) -> 
     )
 
 
-def _unknown_options(item: Item[ServingDeploymentSpec], arguments: Sequence[_Argument]) -> Iterator[Diagnostic]:
+def _unknown_options(
+    item: Item[ServingDeploymentSpec], support: LanguageModelSupport, arguments: Sequence[_Argument]
+) -> Iterator[Diagnostic]:
     """Yield options that the server ends at: errors if the image names a release, else those that no release has."""
     runtime = item.spec.runtime
     releases = options_by_release(runtime.name)
-    release = _release_of(runtime.image, releases)
+    release = _release_of(runtime.image, support.repository, releases)
     known = releases[release] if release else frozenset[str]().union(*releases.values())
     for argument in arguments:
-        # As vLLM takes it: keys of JSON after a dot, and argparse the beginning of a name.
+        # As servers take it: keys of JSON after a dot, and argparse the beginning of a name.
         name = argument.name.removeprefix("--").partition(".")[0].removeprefix("no-")
         if not known or not argument.name.startswith("--") or any(each.startswith(name) for each in known):
             continue
@@ -162,9 +164,9 @@ def options_by_release(server: str) -> dict[str, frozenset[str]]:
     return found
 
 
-def _release_of(image: str, releases: Iterable[str]) -> str:
+def _release_of(image: str, repository: str, releases: Iterable[str]) -> str:
     """Return the known release that an image of the server's makers has; "" for others, which may have been changed."""
-    tag = re.search(r"(?:^|/)(?:vllm/vllm-openai|lmsysorg/sglang):v?([0-9.]+)", image)
+    tag = re.search(rf"(?:^|/){re.escape(repository)}:v?([0-9.]+)", image)
     return next((each for each in releases if tag is not None and f"{tag[1]}.".startswith(f"{each}.")), "")
 
 

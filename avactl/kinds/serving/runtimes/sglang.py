@@ -110,6 +110,7 @@ RUNTIME = ServingRuntime(
     batching=BatchingSupport(fields=("max_size",), why="SGLang adds each request to the running batch at once"),
     llm=LanguageModelSupport(
         options=OPTIONS,
+        repository="lmsysorg/sglang",
         aliases={
             **dict.fromkeys(("--tp", "--tp-size"), "--tensor-parallel-size"),
             **dict.fromkeys(("--pp", "--pp-size"), "--pipeline-parallel-size"),

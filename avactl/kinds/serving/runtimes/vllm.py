@@ -115,6 +115,7 @@ RUNTIME = ServingRuntime(
     batching=BatchingSupport(fields=("max_size",), why="vLLM adds each request to the running batch at once"),
     llm=LanguageModelSupport(
         options=OPTIONS,
+        repository="vllm/vllm-openai",
         aliases={
             "-tp": "--tensor-parallel-size",
             "-pp": "--pipeline-parallel-size",
