@@ -295,8 +295,9 @@ def test_ten_thousand_objects_are_little_work_each() -> None:
         return found
 
     old, new = with_bodies(base, *side("x:1")), with_bodies(base, *side("x:2"))
-    assert calls(lambda: compare(old, new)) < 30 * 10_000
     assert len(compare(old, new).intents[0].objects) == 100
+    # Not the first time, which imports modules.
+    assert calls(lambda: compare(old, new)) < 30 * 10_000
 
 
 def test_a_spec_that_asks_for_no_gpus_tells_of_no_quota() -> None:
