@@ -125,6 +125,13 @@ ATTEMPTS = {
     "custom kind": RULE,
     "other namespace": changed("metadata", "namespace", value="kube-system"),
     "owner": changed("metadata", "labels", value={"avactl.dev/team": "nlp"}),
+    "pods of a job": changed("spec", "template", "metadata", "labels", "app.kubernetes.io/name", value="pipeline"),
+    "pod of a service": {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "p", "labels": {"app.kubernetes.io/name": "servingdeployment"}},
+        "spec": POD,
+    },
     "hook": changed("metadata", "annotations", value={"helm.sh/hook": "pre-install"}),
     "host network": changed(*TEMPLATE, "hostNetwork", value=True),
     "host process": changed(*TEMPLATE, "hostPID", value=True),

@@ -9,6 +9,7 @@ from avactl.contracts.foreign_keys import key_owner
 from avactl.contracts.pod_annotations import Writer, written_by
 from avactl.kinds.kubernetes_objects.spec import KubernetesObjectsSpec
 from avactl.kinds.team.names import RUN_ACCOUNT
+from avactl.program import registry
 from avactl.program.checks.pod_security_levels import (
     BASELINE,
     CONFINED_PROFILES,
@@ -20,6 +21,7 @@ from avactl.program.kubernetes_schema.templates import template_path, value_at
 from avactl.program.lowering.gpu_request import DEVICES_FIELD, VISIBLE_DEVICES
 from avactl.program.manifest import Body
 from avactl.program.program import Item, Program
+from avactl.program.workload import Lifecycle
 from avactl.spec.schema.pod_affinity import NODE_TAINTS, foreign_terms
 from avactl.spec.schema.pod_settings import LONGEST_GRACE, of_runtime
 
@@ -34,6 +36,7 @@ KINDS = {
     "resource.k8s.io/v1": ("ResourceClaim", "ResourceClaimTemplate"),
 }
 """Kinds that members of a team may write (`avactl-member`)."""
+NAME_LABEL = "app.kubernetes.io/name"
 _OWN_KEYS = (names.GANG_LABEL, *written_by(Writer.MEMBER))
 """Labels and annotations that pods without a spec may have."""
 _PRIORITY_LEVELS = ("low", "normal", "high")
@@ -69,6 +72,7 @@ def tenancy_problems(
     if path is None:
         return
     pod = value_at(body, path)
+    yield from _network_problems(value_at(pod, ("metadata", "labels")), (*path, "metadata", "labels"))
     if path:
         yield from _metadata_problems(value_at(pod, ("metadata",)), (*path, "metadata"))
     if kind == "CronJob":
@@ -88,6 +92,14 @@ def _metadata_problems(metadata: Body, path: tuple[str, ...]) -> Iterator[Proble
             inject = group == "annotations" and of_runtime(key)
             if inject or (owner and key not in _OWN_KEYS and not key.startswith("app.kubernetes.io/")):
                 yield (*path, group, key), f"`{key}` belongs to {owner or 'the container runtime'}", "remove it"
+
+
+def _network_problems(labels: Body, path: tuple[str, ...]) -> Iterator[Problem]:
+    """Yield labels of pods by which the Team's `allow-own` would take them for pods of a job or service."""
+    kind = registry.kind_with_label(str(labels.get(NAME_LABEL)))
+    if kind is not None and registry.get_lifecycle(kind) in (Lifecycle.JOB, Lifecycle.SERVICE):
+        message = f"no pod could connect to it: the label marks pods of {kind} specs"
+        yield (*path, NAME_LABEL), message, "write another name, such as the program's"
 
 
 def _pod_problems(item: Item[KubernetesObjectsSpec], program: Program, pod: Body, namespace: str) -> Iterator[Problem]:
