@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from avactl.contracts import names
 from avactl.hardware.placement.allocation import MILLI_PER_GPU
-from avactl.hardware.placement.reclaim import Hopeful, Reclaim, make_room
+from avactl.hardware.placement.reclaim import Reclaim, make_room
 from avactl.scheduler.preemption import preemptor
 from tests.fake_clock import FakeClock
 from tests.scheduler.memory import Memory
@@ -385,9 +385,9 @@ def test_a_bound_on_what_evictions_free_changes_no_plan(seed: int) -> None:
     world.quota("a", rng.randrange(2, 13), rng.choice([0, 2, None]))
     world.quota("b", rng.randrange(8, 25), rng.choice([0, 8, None]))
 
-    def make_both(*args: Any, hopeful: Hopeful | None, **given: Any) -> list[Reclaim] | None:
-        plan = make_room(*args, hopeful=hopeful, **given)
-        assert plan == make_room(*args, hopeful=None, **given)
+    def make_both(*args: Any, **given: Any) -> list[Reclaim] | None:
+        plan = make_room(*args, **given)
+        assert plan == make_room(*args, **{**given, "hopeful": None})
         return plan
 
     with pytest.MonkeyPatch.context() as patch:
