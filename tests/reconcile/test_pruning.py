@@ -124,6 +124,39 @@ def test_what_the_old_version_of_a_rejected_object_needs_stays() -> None:
     }
 
 
+@pytest.mark.parametrize("labelled", [False, True])
+def test_what_an_object_of_another_kind_would_replace_stays(labelled: bool) -> None:
+    """As a service of one machine that becomes one of several: a LeaderWorkerSet in place of a Deployment."""
+    old, new = web("c"), web("c", "web-set" if labelled else "web")
+    new |= {"kind": "StatefulSet", "spec": {**new["spec"], "serviceName": "web"}}
+    for body in (old, new) if labelled else ():
+        body["metadata"]["labels"] = {"app.kubernetes.io/name": "server", "app.kubernetes.io/instance": "web"}
+    before = declared(manifests(old, config("c", x="1")))
+    after = declared(manifests(new, config("c", x="1"), config("a", x="1")))
+    rejected = f"StatefulSet one-vision/{new['metadata']['name']}"
+    kept = held(before, after, rejected)
+    assert kept["Deployment one-vision/web"] == f"{rejected}, which may replace it, could not be applied"
+    assert not held(before, after, "ConfigMap one-vision/a")
+
+
+def test_what_is_only_named_stays() -> None:
+    """The Service behind an Ingress: no field of its kind says so."""
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "front"}, "spec": {"ports": [{"port": 80}]}}
+    path = {"path": "/", "pathType": "Prefix", "backend": {"service": {"name": "front", "port": {"number": 80}}}}
+    ingress: dict[str, Any] = {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "Ingress",
+        "metadata": {"name": "way"},
+        "spec": {"rules": [{"http": {"paths": [path]}}]},
+    }
+    fresh = {**ingress, "spec": {"defaultBackend": {"service": {"name": "web", "port": {"number": 80}}}}}
+    before = declared(manifests(service, ingress, config("c", x="1")))
+    after = declared(manifests(fresh, config("a", x="1", y="2")))
+    assert held(before, after, "Ingress one-vision/way") == {
+        "Service one-vision/front": "needed by Ingress one-vision/way"
+    }
+
+
 def test_a_namespace_that_is_rejected_keeps_what_would_move_into_it() -> None:
     before = declared(job("train"))
     moved = PLATFORM.replace("namespaces: [{name: NAME-vision}]", "namespaces: [{name: NAME-eyes}]")

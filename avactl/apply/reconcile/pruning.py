@@ -15,6 +15,7 @@ from avactl.base.object_identity import ObjectKey
 from avactl.compiler.rename import Candidate, content_leaves, match_renames
 from avactl.program.dependencies import dependencies
 from avactl.program.manifest import templates_of
+from avactl.spec.documents.document import nested_strings
 
 _NAME, _INSTANCE = "app.kubernetes.io/name", "app.kubernetes.io/instance"
 """Labels of the objects of a spec: its kind and its name."""
@@ -27,6 +28,7 @@ def held_back(steps: Sequence[ReconcileStep]) -> dict[ObjectKey, str]:
     if not failed or not pruned:
         return {}
     held = _replaced_by_rejected(steps, pruned)
+    held |= {key: why for key, why in _replaced_by_another_kind(steps, pruned).items() if key not in held}
     ahead = [(step.title, step.live) for step in failed if step.live is not None]
     ahead += [(str(key), pruned[key]) for key in held]
     # The other objects of its spec, such as the Service of a Deployment; its pods have a replacement of their own.
@@ -37,10 +39,54 @@ def held_back(steps: Sequence[ReconcileStep]) -> dict[ObjectKey, str]:
             ahead.append((str(key), body))
     while ahead:
         title, body = ahead.pop()
-        for key in dependencies(body):
-            if key in pruned and key not in held:
-                held[key] = f"needed by {title}"
-                ahead.append((str(key), pruned[key]))
+        named = _named_by(body)
+        needed = {key for key in dependencies(body) if key in pruned}
+        needed.update(
+            key
+            for key, other in pruned.items()
+            # Runs are named by nothing that needs them, and must not go on beside their replacement.
+            if not templates_of(other)
+            and key.namespace in ("", body["metadata"].get("namespace", ""))
+            and not named.isdisjoint(_names_made(key, other))
+        )
+        for key in sorted(needed - held.keys(), key=str):
+            held[key] = f"needed by {title}"
+            ahead.append((str(key), pruned[key]))
+    return held
+
+
+def _named_by(body: Mapping[str, Any]) -> set[str]:
+    """Return the texts in an object, of which some are names: Secrets, Services and others are named in many places."""
+    parts = {key: value for key, value in body.items() if key not in ("apiVersion", "kind", "metadata", "status")}
+    return {text for _, text, is_key in nested_strings(parts) if not is_key}
+
+
+def _names_made(key: ObjectKey, body: Mapping[str, Any]) -> set[str]:
+    """Return the name of an object, and that of the Secret that a controller makes of it."""
+    spec = body.get("spec")
+    inner = [spec.get("target"), (spec.get("template") or {}).get("metadata")] if isinstance(spec, dict) else []
+    return {key.name, *(str(each["name"]) for each in inner if isinstance(each, dict) and each.get("name"))}
+
+
+def _replaced_by_another_kind(
+    steps: Sequence[ReconcileStep], pruned: Mapping[ObjectKey, Mapping[str, Any]]
+) -> dict[ObjectKey, str]:
+    """Return the pruned objects of a spec with a rejected new object, unless one of their kind was applied for it."""
+    new = [step for step in steps if step.wanted is not None and step.live is None]
+    rejected: dict[tuple[str, ...], str] = {}
+    applied: set[tuple[tuple[str, ...], str, str]] = set()
+    for step in new:
+        assert step.wanted is not None
+        for unit in (_spec_of(step.key, step.wanted.body), (step.key.namespace, step.key.name)):
+            if step.error:
+                rejected.setdefault(unit, step.title)
+            else:
+                applied.add((unit, step.key.group, step.key.kind))
+    held = {}
+    for key, body in pruned.items():
+        for unit in (_spec_of(key, body), (key.namespace, key.name)):
+            if unit in rejected and (unit, key.group, key.kind) not in applied:
+                held[key] = f"{rejected[unit]}, which may replace it, could not be applied"
     return held
 
 
