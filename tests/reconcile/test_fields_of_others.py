@@ -101,6 +101,22 @@ def test_replicas_stay_under_an_autoscaler_that_git_does_not_have(world: World) 
     assert _replicas(world) == 1
 
 
+@pytest.mark.parametrize("declared", [True, False])
+def test_zero_replicas_switch_an_autoscaler_off(world: World, declared: bool) -> None:
+    scaler = {**AUTOSCALER, "metadata": {"name": "web", "namespace": f"{world.name}-vision"}}
+    ours = [AUTOSCALER] if declared else []
+    _declare(world, WEB, *ours)
+    _reconcile(world)
+    if not declared:
+        world.kube.apply(scaler, field_manager="kubectl")
+    wait_until(lambda: _replicas(world) == 3)
+    off = {**WEB, "spec": {**WEB["spec"], "replicas": 0}}
+    _declare(world, off, *ours)
+    assert _reconcile(world).changed
+    assert _replicas(world) == 0
+    _want_quiet(world)
+
+
 @pytest.mark.parametrize(("manager", "stays"), [("keda", True), ("kubectl", False)])
 def test_the_subresource_scale_is_an_autoscalers_or_drift(world: World, manager: str, stays: bool) -> None:
     _declare(world, WEB)

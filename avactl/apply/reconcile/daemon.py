@@ -9,6 +9,7 @@ from dataclasses import replace
 from time import monotonic
 
 from avactl.apply.reconcile.command import DesiredState, ReconcileRequest, compile_revision, source_of
+from avactl.apply.reconcile.desired import leaves_replicas
 from avactl.apply.reconcile.drift import DriftWatcher
 from avactl.apply.reconcile.readiness import wait_healthy
 from avactl.apply.reconcile.reconciler import Reconciler
@@ -183,6 +184,9 @@ class ReconcileDaemon(ElectedDaemon):
         assert self._watcher is not None
         self._watcher.rewritten.clear()
         self._watcher.rewritten.update((step.key, step.differences) for step in result.rewritten)
+        self._watcher.scaled.clear()
+        left = (step.wanted for step in result.steps if step.wanted is not None)
+        self._watcher.scaled.update(each.key for each in left if leaves_replicas(each))
         self._say(result)
         if result.drift:
             again = monotonic() - self._drifted < _FIGHT_RANGE_S[0]

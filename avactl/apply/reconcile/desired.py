@@ -29,6 +29,8 @@ DELETION_POLICY = f"{names.GROUP}/deletion-policy"
 """Annotation `delete` of objects that hold data and whose spec allows deletion."""
 PATCHED = f"{names.GROUP}/patched"
 """Annotation of objects that exist without avactl: pruning removes our fields and leaves the object."""
+HPA_MANAGER = "kube-controller-manager"
+"""Field manager of HorizontalPodAutoscalers, also of KEDA's."""
 
 Body = dict[str, Any]
 
@@ -67,12 +69,22 @@ def find_scaler(each: Wanted, live: Mapping[str, Any]) -> str:
     return "" if replicas is ABSENT or replicas == find(live, _REPLICAS) else scaler_of(live, _REPLICAS)
 
 
+def is_switched_off(each: Wanted, scaler: str) -> bool:
+    """Return whether zero `replicas` switch this scaler off: a HorizontalPodAutoscaler that is not KEDA's."""
+    return scaler == HPA_MANAGER and find(each.body, _REPLICAS) == 0
+
+
 def without_replicas(each: Wanted) -> Wanted:
     """Return the object with `replicas` left to a controller."""
     return each._replace(body=without_fields(each.body, [REPLICAS]), leave=(*each.leave, _REPLICAS))
 
 
 _REPLICAS = tuple(f"f:{step}" for step in REPLICAS.split("."))
+
+
+def leaves_replicas(each: Wanted) -> bool:
+    """Return whether `replicas` are left to a controller."""
+    return _REPLICAS in each.leave
 
 
 def rank_of(kind: str) -> int:

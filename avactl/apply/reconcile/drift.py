@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from avactl.apply.reconcile.desired import INVENTORY, Wanted, find_scaler, without_replicas
+from avactl.apply.reconcile.desired import INVENTORY, Wanted, find_scaler, is_switched_off, without_replicas
 from avactl.apply.reconcile.diffing.field_policy import Hands
 from avactl.apply.reconcile.diffing.object_diff import Difference, compare
 from avactl.base.object_identity import Gvk, ObjectKey, namespaced_name
@@ -25,9 +25,10 @@ class _Kind:
         hands: Hands,
         differs: Callable[[], None],
         rewritten: Mapping[ObjectKey, list[Difference]],
+        scaled: Collection[ObjectKey],
     ) -> None:
         self._gvk, self._wanted, self._hands, self._differs = gvk, wanted, hands, differs
-        self._rewritten = rewritten
+        self._rewritten, self._scaled = rewritten, scaled
         self._names = {f"{key.namespace}/{key.name}" if key.namespace else key.name for key in wanted}
         self._seen: set[str] = set()
 
@@ -37,7 +38,8 @@ class _Kind:
         each = self._wanted.get(ObjectKey.of(item))
         if each is None:
             return
-        if find_scaler(each, item):
+        scaler = find_scaler(each, item)
+        if scaler and (each.key in self._scaled or not is_switched_off(each, scaler)):
             each = without_replicas(each)
         found = compare(each.body, item, each.leave, self._hands)
         if not found.same and not found.unsure and found.all() != self._rewritten.get(each.key):
@@ -61,6 +63,8 @@ class DriftWatcher:
         self.differs = asyncio.Event()
         self.rewritten: dict[ObjectKey, list[Difference]] = {}
         """Differences that admission makes again on every write: a run of their own would change nothing."""
+        self.scaled: set[ObjectKey] = set()
+        """Workloads whose `replicas` the last run has left to a controller."""
 
     async def watch(self, wanted: Iterable[Wanted]) -> None:
         """Watch for differences from these objects from now on."""
@@ -72,7 +76,7 @@ class DriftWatcher:
         for gvk, declared in kinds.items():
             if gvk in missing:
                 continue
-            store = _Kind(gvk, declared, self._hands, self.differs.set, self.rewritten)
+            store = _Kind(gvk, declared, self._hands, self.differs.set, self.rewritten, self.scaled)
             query = {"labelSelector": f"{INVENTORY}={self._inventory}"}
             reflector = Reflector(self._client, self._api.resource(gvk).path(""), store, query=query, optional=True)
             self._tasks.append(asyncio.create_task(reflector.run()))

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from avactl.apply.reconcile.desired import INVENTORY, Wanted, find_scaler, inventory_of
+from avactl.apply.reconcile.desired import HPA_MANAGER, INVENTORY, Wanted, find_scaler, inventory_of, is_switched_off
 from avactl.apply.reconcile.inventory import InventoryRecord, kinds_of
 from avactl.base.object_identity import Gvk, ObjectKey
 from avactl.compiler.normalise import APPLY_ORDER
@@ -47,8 +47,6 @@ ALWAYS = frozenset(Gvk(version, kind) for version, kinds in _VERSIONS.items() fo
 
 
 _HPA = Gvk("autoscaling/v2", "HorizontalPodAutoscaler")
-_HPA_MANAGER = "kube-controller-manager"
-"""Field manager of HorizontalPodAutoscalers, also of KEDA's."""
 
 
 class Observed(NamedTuple):
@@ -94,19 +92,31 @@ async def observe_cluster(api: ObjectClient, wanted: Collection[Wanted], record:
 
 
 async def _find_scaled(
-    api: ObjectClient, wanted: Iterable[Wanted], live: Mapping[ObjectKey, Body]
+    api: ObjectClient, wanted: Collection[Wanted], live: Mapping[ObjectKey, Body]
 ) -> dict[ObjectKey, str]:
-    """Return the workloads whose `replicas` an autoscaler has set that still exists."""
+    """Return the workloads whose `replicas` an autoscaler has set that still exists.
+
+    A HorizontalPodAutoscaler leaves zero replicas alone; if it is KEDA's, its ScaledObject scales up again.
+    """
     scaled = {each.key: scaler for each in wanted if each.key in live and (scaler := find_scaler(each, live[each.key]))}
-    if _HPA_MANAGER not in scaled.values() or await api.find_kinds({_HPA}):
+    if HPA_MANAGER not in scaled.values() or await api.find_kinds({_HPA}):
         return scaled
     try:
-        targets = {scale_target(body, body["metadata"]["namespace"]) for body in await api.items(_HPA)}
+        autoscalers = await api.items(_HPA)
     except ApiError as error:
         if error.forbidden:
             return scaled
         raise
-    return {key: scaler for key, scaler in scaled.items() if scaler != _HPA_MANAGER or key in targets}
+    targets: dict[ObjectKey | None, bool] = {}  # whether KEDA made the autoscaler
+    for body in autoscalers:
+        owners = body["metadata"].get("ownerReferences") or ()
+        targets[scale_target(body, body["metadata"]["namespace"])] = any(o["kind"] == "ScaledObject" for o in owners)
+    off = {each.key for each in wanted if is_switched_off(each, scaled.get(each.key, ""))}
+    return {
+        key: scaler
+        for key, scaler in scaled.items()
+        if scaler != HPA_MANAGER or (key in targets and (key not in off or targets[key]))
+    }
 
 
 async def find(
