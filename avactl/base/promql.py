@@ -105,10 +105,10 @@ def _has_pods(tree: Any) -> bool:
             one = tree.func.return_type is parser.ValueType.Scalar or tree.func.name in ("vector", "absent")
             return not one and any(map(_has_pods, tree.args))
         case parser.AggregateExpr():
-            labels = frozenset(tree.modifier.labels) if tree.modifier is not None else frozenset()
-            kept = labels if tree.modifier is None or tree.modifier.type is parser.AggModifierType.By else None
-            several = str(tree.op) in _SEVERAL or bool((_POD_LABELS - labels) if kept is None else _POD_LABELS & kept)
-            return several and _has_pods(tree.expr)
+            without = tree.modifier is not None and tree.modifier.type is parser.AggModifierType.Without
+            labels = frozenset(tree.modifier.labels if tree.modifier is not None else ())
+            kept = _POD_LABELS - labels if without else _POD_LABELS & labels
+            return (str(tree.op) in _SEVERAL or bool(kept)) and _has_pods(tree.expr)
         case _:
             return isinstance(tree, parser.VectorSelector | parser.MatrixSelector)
 

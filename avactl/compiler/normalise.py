@@ -177,12 +177,12 @@ def complete_manifest(manifest: Manifest, program: Program) -> None:
 
 def _leave_owned_fields(manifest: Manifest, program: Program) -> None:
     """Leave out what other controllers write: each apply of any engine would revert it."""
-    body, spec = manifest.body, manifest.body.get("spec")
+    spec = manifest.body.get("spec")
     replicas = spec.get("replicas") if isinstance(spec, dict) else None
     if replicas is not None and find_autoscaler(program, manifest.cluster, manifest.id.key, replicas):
-        manifest.body = {**body, "spec": {key: value for key, value in body["spec"].items() if key != "replicas"}}
+        manifest.body = without_path(manifest.body, ("spec", "replicas"))
         manifest.owned = (*manifest.owned, REPLICAS)
-    for path in injected_ca_bundles(body):
+    for path in injected_ca_bundles(manifest.body):
         manifest.body = without_path(manifest.body, path)
 
 

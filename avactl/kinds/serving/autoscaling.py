@@ -25,6 +25,7 @@ from avactl.kinds.serving.llm import machines_per_replica
 from avactl.kinds.serving.parts.scaling import ScalingQuery
 from avactl.kinds.serving.picker import endpoint_picker
 from avactl.kinds.serving.probes import declared_checks
+from avactl.kinds.serving.queries import query_diagnostic
 from avactl.kinds.serving.rollout.lower import chosen_strategy, key_of
 from avactl.kinds.serving.runtime import runtime_of, server
 from avactl.kinds.serving.spec import Replicas, ServingDeploymentSpec
@@ -195,12 +196,7 @@ def _query_problems(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
         if problem is None and is_scalar(promql):
             problem = QueryProblem("its result is a number without a series", "write `vector(…)` around it", False)
         if problem is not None:
-            yield Diagnostic(
-                "foreign-metrics" if problem.foreign else "invalid-query",
-                f"query `{own.name}`: {problem.message}",
-                item.span(*path, index, "promql"),
-                hint=problem.hint,
-            )
+            yield query_diagnostic(item, own.name, problem, (*path, index, "promql"))
         rollout = chosen_strategy(item.spec)
         if own.value is not None and rollout is not None:
             yield Diagnostic(

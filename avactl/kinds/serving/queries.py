@@ -6,11 +6,22 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from avactl.base.promql import QueryProblem
+from avactl.diagnostics import Diagnostic
+from avactl.program.program import Item
+from avactl.spec.documents.document import Path
 
 TOLERANCE = 0.1
 """Relative difference from the target at which Kubernetes' autoscaler leaves the replicas as they are, by default."""
 _PODS = 'namespace="{{namespace}}",pod=~"{{pods}}"'
+
+
+def query_diagnostic(item: Item[Any], name: str, problem: QueryProblem, path: Path) -> Diagnostic:
+    """Return the diagnostic for a query of a spec; `path`: its PromQL."""
+    code = "foreign-metrics" if problem.foreign else "invalid-query"
+    return Diagnostic(code, f"query `{name}`: {problem.message}", item.span(*path), hint=problem.hint)
 
 
 def rate(metric: str, more: str = "") -> str:

@@ -44,7 +44,8 @@ def server_argument_problems(item: Item[ServingDeploymentSpec], support: Languag
     yield from _unknown_options(item, support, arguments)
     copies = given.pop(support.data_parallel, None)
     if copies is not None and _IS_COUNT(copies.value) and int(copies.value) > 1:
-        yield from _copies_problems(item, support, copies, given)
+        shared = any(each.name == "--enable-dp-attention" for each in arguments)
+        yield from _copies_problems(item, support, copies, given, shared)
         return
     for option, argument in given.items():
         if option not in written and keys[option] != "pipeline_parallel":
@@ -68,15 +69,15 @@ def _copies_problems(
     support: LanguageModelSupport,
     copies: _Argument,
     given: Mapping[str, _Argument],
+    shared: bool,
 ) -> Iterator[Diagnostic]:
-    """Yield a problem if copies of the model in a replica need other GPUs than it has."""
+    """Yield a problem if copies of the model in a replica need more GPUs than it has; `shared`: they share them."""
     spec, count = item.spec, int(copies.value)
     split = split_model(spec)
     sizes = []
     for key, own in (("tensor_parallel", split.tensor), ("pipeline_parallel", split.pipeline)):
         argument = given.get(support.options.get(key, ""))
         sizes.append(int(argument.value) if argument is not None and _IS_COUNT(argument.value) else own)
-    shared = "--enable-dp-attention" in {each.name for each in _options(spec.runtime.args)}
     needed = sizes[0] * sizes[1] * (1 if shared else count)
     if needed > _gpus(spec):
         yield Diagnostic(

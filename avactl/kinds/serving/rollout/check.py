@@ -9,6 +9,7 @@ from avactl.base.promql import confinement_problem, fill_placeholders, is_per_po
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import one_of
 from avactl.kinds.serving.parts.rollout import Analysis, BlueGreen, Canary
+from avactl.kinds.serving.queries import query_diagnostic
 from avactl.kinds.serving.rollout.lower import LONGEST_NAME, chosen_strategy, has_gateway, key_of, traffic_division
 from avactl.kinds.serving.rollout.rollback import rollback_problems
 from avactl.kinds.serving.runtime import runtimes
@@ -167,12 +168,7 @@ def _check_query_scope(item: Item[ServingDeploymentSpec], analysis: Analysis, pa
         promql = fill_placeholders(query.promql, item.ns, pods, float(duration_seconds(analysis.interval)))
         problem = confinement_problem(promql, item.ns) or syntax_problem(promql, pods)
         if problem is not None:
-            yield Diagnostic(
-                "foreign-metrics" if problem.foreign else "invalid-query",
-                f"query `{query.name}`: {problem.message}",
-                item.span(*path, index, "promql"),
-                hint=problem.hint,
-            )
+            yield query_diagnostic(item, query.name, problem, (*path, index, "promql"))
         elif is_per_pod(promql):
             yield Diagnostic(
                 "invalid-query",
