@@ -31,16 +31,6 @@ AUTOSCALER: dict[str, Any] = {
 AUTOSCALER["spec"]["metrics"][0]["resource"]["target"]["averageUtilization"] = 70
 
 
-def _declare(world: World, *bodies: dict[str, Any]) -> None:
-    spec = {
-        "apiVersion": "avactl.dev/v1",
-        "kind": "KubernetesObjects",
-        "metadata": {"name": "front", "team": "vision"},
-        "spec": {"objects": list(bodies)},
-    }
-    world.commit({"platform.yaml": world.specs(), "front.yaml": yaml.safe_dump(spec)})
-
-
 def _live(world: World) -> dict[str, Any]:
     return world.kube.get("apps/v1", "Deployment", "web", f"{world.name}-vision")
 
@@ -63,24 +53,24 @@ def _want_quiet(world: World) -> StepResult:
 
 
 def test_replicas_of_a_manifest_belong_to_the_autoscaler_beside_it(world: World) -> None:
-    _declare(world, WEB, AUTOSCALER)
+    world.commit_objects([WEB, AUTOSCALER])
     _reconcile(world)
     wait_until(lambda: _replicas(world) == 3)
     _want_quiet(world)
     changed = yaml.safe_load(yaml.safe_dump(WEB))
     changed["spec"]["template"]["spec"]["containers"][0]["image"] = "registry.example.com/web:2"
-    _declare(world, changed, AUTOSCALER)
+    world.commit_objects([changed, AUTOSCALER])
     assert _reconcile(world).changed
     assert _replicas(world) == 3
     # Without the autoscaler, the number in git is applied again.
-    _declare(world, changed)
+    world.commit_objects([changed])
     assert _reconcile(world).changed
     assert _replicas(world) == 1
     _want_quiet(world)
 
 
 def test_replicas_stay_under_an_autoscaler_that_git_does_not_have(world: World) -> None:
-    _declare(world, WEB)
+    world.commit_objects([WEB])
     _reconcile(world)
     scaler = {**AUTOSCALER, "metadata": {"name": "web", "namespace": f"{world.name}-vision"}}
     world.kube.apply(scaler, field_manager="kubectl")
@@ -93,7 +83,7 @@ def test_replicas_stay_under_an_autoscaler_that_git_does_not_have(world: World) 
     # Neither does a new image scale it back.
     changed = yaml.safe_load(yaml.safe_dump(WEB))
     changed["spec"]["template"]["spec"]["containers"][0]["image"] = "registry.example.com/web:2"
-    _declare(world, changed)
+    world.commit_objects([changed])
     assert _reconcile(world).changed
     assert _replicas(world) == 3
     world.kube.delete("autoscaling/v2", "HorizontalPodAutoscaler", "web", f"{world.name}-vision")
@@ -105,13 +95,13 @@ def test_replicas_stay_under_an_autoscaler_that_git_does_not_have(world: World) 
 def test_zero_replicas_switch_an_autoscaler_off(world: World, declared: bool) -> None:
     scaler = {**AUTOSCALER, "metadata": {"name": "web", "namespace": f"{world.name}-vision"}}
     ours = [AUTOSCALER] if declared else []
-    _declare(world, WEB, *ours)
+    world.commit_objects([WEB, *ours])
     _reconcile(world)
     if not declared:
         world.kube.apply(scaler, field_manager="kubectl")
     wait_until(lambda: _replicas(world) == 3)
     off = {**WEB, "spec": {**WEB["spec"], "replicas": 0}}
-    _declare(world, off, *ours)
+    world.commit_objects([off, *ours])
     assert _reconcile(world).changed
     assert _replicas(world) == 0
     _want_quiet(world)
@@ -119,7 +109,7 @@ def test_zero_replicas_switch_an_autoscaler_off(world: World, declared: bool) ->
 
 @pytest.mark.parametrize(("manager", "stays"), [("keda", True), ("kubectl", False)])
 def test_the_subresource_scale_is_an_autoscalers_or_drift(world: World, manager: str, stays: bool) -> None:
-    _declare(world, WEB)
+    world.commit_objects([WEB])
     _reconcile(world)
     path = world.kube.path("apps/v1", "Deployment", "web", f"{world.name}-vision") + "/scale"
     query = {"fieldManager": manager}
@@ -181,7 +171,7 @@ def test_a_value_that_admission_rewrites_is_no_drift(world: World) -> None:
     web = yaml.safe_load(yaml.safe_dump(WEB))
     container = web["spec"]["template"]["spec"]["containers"][0]
     container["resources"] = {"requests": {"cpu": "100m"}}
-    _declare(world, web)
+    world.commit_objects([web])
     _reconcile(world)
     result = _want_quiet(world)
     text = as_text(result, False)

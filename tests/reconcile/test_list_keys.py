@@ -74,16 +74,6 @@ def _objects(names: Iterable[str]) -> dict[str, dict[str, Any]]:
     return {name: yaml.safe_load(EDITS[name][0].replace("NAME", name)) for name in names}
 
 
-def _commit(world: World, bodies: Iterable[dict[str, Any]]) -> None:
-    spec = {
-        "apiVersion": "avactl.dev/v1",
-        "kind": "KubernetesObjects",
-        "metadata": {"name": "front", "team": "vision"},
-        "spec": {"objects": list(bodies)},
-    }
-    world.commit({"platform.yaml": world.specs(), "front.yaml": yaml.safe_dump(spec)})
-
-
 def _write(world: World, body: dict[str, Any], manager: str) -> None:
     """Create or replace an object, as a program that knows no server-side apply does."""
     body = {**body, "metadata": {**body["metadata"], "namespace": f"{world.name}-vision"}}
@@ -112,7 +102,7 @@ def _reconcile(world: World) -> StepResult:
 
 def test_keys_that_are_changed_by_hand_are_reverted_in_one_run(world: World) -> None:
     bodies = _objects(EDITS)
-    _commit(world, bodies.values())
+    world.commit_objects(bodies.values())
     assert world.once(wait=False).complete
     before = {name: content(_live(world, body)) for name, body in bodies.items()}
     for name, body in bodies.items():
@@ -130,11 +120,11 @@ def test_keys_change_after_objects_of_kubectl_apply_were_adopted(world: World) -
     assert world.once(wait=False).complete
     for body in bodies.values():
         _write(world, body, "kubectl-client-side-apply")
-    _commit(world, bodies.values())
+    world.commit_objects(bodies.values())
     _reconcile(world)
     for name, body in bodies.items():
         EDITS[name][1](body)
-    _commit(world, bodies.values())
+    world.commit_objects(bodies.values())
     _reconcile(world)
     world.want_state_of_git("lab")
     for name, body in bodies.items():
@@ -158,7 +148,7 @@ def _lengths(body: dict[str, Any]) -> list[int]:
 def test_keys_change_in_git_beside_another_server_side_applier(world: World, manager: str) -> None:
     """What only a controller sets stays: here a container that it injects."""
     bodies = _objects(("number", "container-port"))
-    _commit(world, bodies.values())
+    world.commit_objects(bodies.values())
     assert world.once(wait=False).complete
     env = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
     injected = {"name": "proxy", "image": "registry.example.com/proxy:1", "env": env}
@@ -168,7 +158,7 @@ def test_keys_change_in_git_beside_another_server_side_applier(world: World, man
             theirs["spec"]["template"]["spec"]["containers"].append(injected)
         world.kube.apply(theirs, field_manager=manager, force=True)
         EDITS[name][1](body)
-    _commit(world, bodies.values())
+    world.commit_objects(bodies.values())
     _reconcile(world)
     service, deployment = (_live(world, body) for body in bodies.values())
     assert [(port["name"], port["port"]) for port in service["spec"]["ports"]] == [("http", 9090)]
@@ -180,7 +170,7 @@ def test_keys_change_in_git_beside_another_server_side_applier(world: World, man
 def test_an_operator_that_renumbers_a_port_is_reverted(world: World) -> None:
     """A controller's own fields stay, but not a port that excludes the declared one."""
     bodies = _objects(("number",))
-    _commit(world, bodies.values())
+    world.commit_objects(bodies.values())
     assert world.once(wait=False).complete
     live = _live(world, bodies["number"])
     EDITS["number"][1](live)

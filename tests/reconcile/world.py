@@ -7,13 +7,14 @@ import os
 import shutil
 import subprocess
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import orjson
+import yaml
 
 from avactl.apply.reconcile import command
 from avactl.apply.reconcile.command import ReconcileRequest
@@ -95,6 +96,16 @@ class World:
         author = ("-c", "user.name=Test", "-c", "user.email=test@example.com")
         command = ["git", "-C", str(self.repository), *author, *arguments]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    def commit_objects(self, bodies: Iterable[dict[str, Any]]) -> None:
+        """Commit the platform, and these objects of team vision."""
+        spec = {
+            "apiVersion": "avactl.dev/v1",
+            "kind": "KubernetesObjects",
+            "metadata": {"name": "front", "team": "vision"},
+            "spec": {"objects": list(bodies)},
+        }
+        self.commit({"platform.yaml": self.specs(), "front.yaml": yaml.safe_dump(spec)})
 
     def commit(self, files: Mapping[str, str | None] | None = None, *, example: Path | None = None) -> str:
         """Commit files (None: removed) and return the commit's name."""
