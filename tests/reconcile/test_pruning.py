@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from avactl.apply.reconcile.actions import Action, plan
+from avactl.apply.reconcile.actions import Action, ReconcileStep, plan
 from avactl.apply.reconcile.desired import Wanted, wanted_of
 from avactl.apply.reconcile.diffing.field_policy import Hands
 from avactl.apply.reconcile.health import Health, HealthState
@@ -16,6 +16,7 @@ from avactl.apply.reconcile.inventory import InventoryRecord
 from avactl.apply.reconcile.pruning import held_back
 from avactl.apply.reconcile.reporting.progress import ReconcileProgress
 from avactl.apply.reconcile.reporting.report import as_text
+from avactl.base.object_identity import ObjectKey
 from avactl.compiler import compile_tree
 from avactl.spec.repository.tree import MemoryTree
 from tests.reconcile.test_apply import by_title
@@ -155,6 +156,19 @@ def test_what_is_only_named_stays() -> None:
     assert held(before, after, "Ingress one-vision/way") == {
         "Service one-vision/front": "needed by Ingress one-vision/way"
     }
+
+
+@pytest.mark.parametrize(
+    "spec", [None, "text", [], {"template": "text", "target": ["x"]}, {"template": {"metadata": 1}}]
+)
+def test_custom_resources_may_have_any_spec(spec: object) -> None:
+    odd = {"apiVersion": "example.com/v1", "kind": "Odd", "metadata": {"name": "odd"}, "spec": spec}
+    steps = plan(declared(manifests(web("a"), config("a", x="1"))), {}, "lab", InventoryRecord(), Hands())
+    (failed,) = (step for step in steps if step.title == "Deployment one-vision/web")
+    assert failed.wanted is not None
+    failed.error, failed.live = "rejected", failed.wanted.body
+    key = ObjectKey("example.com", "Odd", "one-vision", "odd")
+    assert held_back([*steps, ReconcileStep(Action.prune, str(key), key, 0, live=odd)]) == {}
 
 
 def test_a_namespace_that_is_rejected_keeps_what_would_move_into_it() -> None:

@@ -14,6 +14,7 @@ from avactl.apply.reconcile.diffing.managed_fields import ABSENT, Fields, applie
 from avactl.base.object_identity import ObjectKey
 from avactl.compiler.rename import Candidate, content_leaves, match_renames
 from avactl.program.dependencies import dependencies
+from avactl.program.kubernetes_schema.templates import value_at
 from avactl.program.manifest import templates_of
 from avactl.spec.documents.document import nested_strings
 
@@ -63,9 +64,8 @@ def _named_by(body: Mapping[str, Any]) -> set[str]:
 
 def _names_made(key: ObjectKey, body: Mapping[str, Any]) -> set[str]:
     """Return the name of an object, and that of the Secret that a controller makes of it."""
-    spec = body.get("spec")
-    inner = [spec.get("target"), (spec.get("template") or {}).get("metadata")] if isinstance(spec, dict) else []
-    return {key.name, *(str(each["name"]) for each in inner if isinstance(each, dict) and each.get("name"))}
+    made = (value_at(body, path).get("name") for path in (("spec", "target"), ("spec", "template", "metadata")))
+    return {key.name, *(name for name in made if isinstance(name, str))}
 
 
 def _replaced_by_another_kind(
