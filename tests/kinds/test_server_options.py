@@ -13,6 +13,7 @@ from avactl.compiler import compile_tree
 from avactl.kinds.serving.server_arguments import options_by_release
 from avactl.spec.repository.tree import MemoryTree
 from tests.test_invalid import BASE
+from tests.work import calls
 from tools.server_options import ALWAYS
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "serving"
@@ -140,3 +141,11 @@ def test_arguments_of_another_program() -> None:
         ", args", ", command: [/start.sh], args"
     )
     assert compile_tree(MemoryTree({**BASE, "chat.yaml": text.encode()})).diagnostics == ()
+
+
+def test_thousands_of_unknown_options_are_little_work() -> None:
+    text = GPUS.format(server="vllm", args=json.dumps([f"--x{number}" for number in range(3000)]))
+    tree = MemoryTree({**BASE, "chat.yaml": text.encode()})
+    compile_tree(tree)  # imports modules
+    assert calls(lambda: compile_tree(tree)) < 2_000 * 3_000
+    assert len(compile_tree(tree).diagnostics) == 3000

@@ -21,6 +21,8 @@ from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.program.capacity.capacity import gpu_model
 from avactl.program.program import Item, Program
 
+_MAX_SUGGESTIONS = 20
+"""Maximum number of unknown options for which the closest known one is searched: a file can have 100,000."""
 _IS_COUNT = re.compile(r"[0-9]{1,6}").fullmatch
 
 
@@ -132,6 +134,7 @@ def _unknown_options(
     releases = options_by_release(runtime.name)
     release = _release_of(runtime.image, support.repository, releases)
     known = releases[release] if release else frozenset[str]().union(*releases.values())
+    told = 0
     for argument in arguments:
         # As servers take it: keys of JSON after a dot, and argparse the beginning of a name.
         name = argument.name.removeprefix("--").partition(".")[0].removeprefix("no-")
@@ -139,6 +142,13 @@ def _unknown_options(
             continue
         having, newest = [each for each, names in releases.items() if name in names], next(reversed(releases))
         until = f"until {having[-1]}" if having and having[-1] != newest else "on"
+        told += 1
+        if having:
+            hint = f"releases from {having[0]} {until} have it"
+        elif told <= _MAX_SUGGESTIONS:
+            hint = did_you_mean(f"--{name}", (f"--{each}" for each in known), "options")
+        else:
+            hint = "compare it with the options of the release"
         yield Diagnostic(
             "unknown-option",
             f"{runtime_of(item.spec).title} {release or f'up to {newest}'} has no option "
@@ -146,9 +156,7 @@ def _unknown_options(
             item.span("spec", "runtime", "args", argument.position),
             # The table has the last patch of a release: others may have what another release has.
             severity="error" if release and not having else "warning",
-            hint=f"releases from {having[0]} {until} have it"
-            if having
-            else did_you_mean(f"--{name}", (f"--{each}" for each in known), "options"),
+            hint=hint,
         )
 
 
