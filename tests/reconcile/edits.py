@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import copy
+import json
 import random
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from avactl.apply.reconcile.desired import Wanted
-from tests.reconcile.world import World, key_of
+from tests.reconcile.world import World, content, key_of
 from tools.controlplane import ApiError
 
 Path = tuple[str | int, ...]
 MANAGERS = ("kubectl-edit", "kubectl-patch", "k9s", "python-httpx", "someone")
+APPLIERS = ("kubectl-client-side-apply", "kubectl")
+"""`kubectl apply` without and with `--server-side`, which own all fields of what they apply."""
+_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _NEVER = frozenset(("name", "namespace", "apiVersion", "kind"))
 
 
@@ -87,14 +91,20 @@ def by_hand(world: World, wanted: Wanted, chance: random.Random, *, delete: floa
         changed = copy.deepcopy(dict(wanted.body))
         done = edit(changed, chance)
         merged = _merged(live, wanted.body, changed)
-        manager = chance.choice(MANAGERS[:2] if "annotation" in done else MANAGERS)
+        manager = chance.choice((*MANAGERS[:2], *APPLIERS) if "annotation" in done else (*MANAGERS, *APPLIERS))
         try:
-            answer = world.kube.request("PUT", path, body=merged, query={"fieldManager": manager})
+            if manager == "kubectl":
+                answer = world.kube.apply(changed, field_manager=manager, force=True)
+            else:
+                if manager == "kubectl-client-side-apply":
+                    merged["metadata"].setdefault("annotations", {})[_LAST_APPLIED] = json.dumps(changed)
+                answer = world.kube.request("PUT", path, body=merged, query={"fieldManager": manager})
         except ApiError as error:
-            if error.status not in (400, 403, 409, 422):
+            # 500: two equal entries of a set, by server-side apply.
+            if error.status not in (400, 403, 409, 422, 500):
                 raise
             continue
-        if answer.body["metadata"]["resourceVersion"] != live["metadata"]["resourceVersion"]:
+        if content(answer.body) != content(live):
             return f"{done} by {manager}"
     return ""
 

@@ -41,3 +41,19 @@ def test_a_volume_with_another_source(world: World, policy: str) -> None:
         assert "recreated: immutable; the data is kept" in told
         assert step.action is Action.recreate, as_text(result, False)
         assert handle == "two"
+
+
+def test_a_config_map_that_was_made_immutable_by_hand(world: World) -> None:
+    """The API server refuses to take `immutable` back: the object is replaced, as for any other immutable field."""
+    metadata = {"name": "settings", "namespace": f"{world.name}-vision"}
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"mode": "fast"}}
+    world.commit_objects([body])
+    assert world.once(wait=False).complete
+    world.kube.patch({**body, "immutable": True}, field_manager="kubectl-edit")
+    result = world.once(wait=False)
+    (step,) = (each for each in result.steps if each.key.name == "settings")
+    assert step.action is Action.recreate, as_text(result, False)
+    live = world.kube.get("v1", "ConfigMap", "settings", f"{world.name}-vision")
+    assert "immutable" not in live
+    assert live["data"] == {"mode": "fast"}
+    assert not world.once(wait=False).changed

@@ -239,14 +239,14 @@ class Applier:
         """Re-raise the refusal unless the object can be replaced without losing data."""
         assert step.live is not None
         kind = step.key.kind
-        classes = {classify_change(kind, _as_change(d), step.live)[0] for d in step.comparison.apply}
+        classes = {classify_change(kind, _as_change(d), step.live)[0] for d in step.differences}
         if not classes & {Disruption.REPLACE, Disruption.DATA_LOSS}:
             raise error
         if is_refused(max(classes), holds_data(step.live)):
             raise ApiError(
                 422,
                 "Invalid",
-                f"immutable fields changed: {', '.join(sorted({d.field for d in step.comparison.apply}))}; replacing "
+                f"immutable fields changed: {', '.join(sorted({d.field for d in step.differences}))}; replacing "
                 "the object would lose data: revert the change, or delete the object by hand "
                 f"({_error_message(error)})",
             )
