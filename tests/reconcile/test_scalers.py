@@ -9,6 +9,10 @@ import pytest
 import yaml
 
 from avactl.apply.reconcile.desired import Wanted
+from avactl.apply.reconcile.diffing.field_policy import Hands
+from avactl.apply.reconcile.diffing.managed_fields import own_fields
+from avactl.apply.reconcile.diffing.object_diff import compare
+from avactl.apply.reconcile.drift import WatchedKind
 from avactl.apply.reconcile.inventory import InventoryRecord
 from avactl.apply.reconcile.live_state import observe_cluster
 from avactl.base.object_identity import Gvk
@@ -73,3 +77,21 @@ def test_zero_replicas_are_applied_unless_keda_scales(replicas: int, manager: st
     api = cast(ObjectClient, Api(scaled_web(wanted, manager), owner))
     seen = asyncio.run(observe_cluster(api, [wanted], InventoryRecord()))
     assert seen.scaled == ({wanted.key: manager} if left else {})
+
+
+@pytest.mark.parametrize(("replicas", "manager", "owner", "left"), CASES)
+def test_a_watch_sees_drift_only_where_the_next_run_reverts(
+    replicas: int, manager: str, owner: str, left: bool
+) -> None:
+    """It cannot see whose the autoscaler is: what the last run has left to it is no drift."""
+    wanted = wanted_web(replicas)
+    live = scaled_web(wanted, manager)
+    scaled = asyncio.run(observe_cluster(cast(ObjectClient, Api(live, owner)), [wanted], InventoryRecord())).scaled
+    declared_fields = compare(wanted.body, live, wanted.leave, Hands()).apply
+    scaled_fields = ("f:spec", "f:replicas")
+    owned = [each.path for each in declared_fields if each.path != scaled_fields]
+    live["metadata"]["managedFields"] = own_fields(live, owned)
+    differs: list[bool] = []
+    watched = WatchedKind(wanted.gvk, {wanted.key: wanted}, Hands(), lambda: differs.append(True), {}, scaled)
+    watched.put(live)
+    assert bool(differs) is not left

@@ -15,7 +15,7 @@ from avactl.kube.object_client import ObjectClient
 from avactl.kube.reflector import Reflector
 
 
-class _Kind:
+class WatchedKind:
     """Watch handler of one kind: compares each object it receives and keeps none."""
 
     def __init__(
@@ -76,7 +76,7 @@ class DriftWatcher:
         for gvk, declared in kinds.items():
             if gvk in missing:
                 continue
-            store = _Kind(gvk, declared, self._hands, self.differs.set, self.rewritten, self.scaled)
+            store = WatchedKind(gvk, declared, self._hands, self.differs.set, self.rewritten, self.scaled)
             query = {"labelSelector": f"{INVENTORY}={self._inventory}"}
             reflector = Reflector(self._client, self._api.resource(gvk).path(""), store, query=query, optional=True)
             self._tasks.append(asyncio.create_task(reflector.run()))
