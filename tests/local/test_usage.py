@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from pathlib import Path
 
@@ -76,6 +77,24 @@ def test_command_not_found(training: Path) -> None:
     rewrite(training, "single", "[no-such-program]", "[]")
     said = refused(training, MISSING, "jobs/single.yaml")
     assert said == "worker runs the command of its image, which is not used here\nwrite `command` in the spec"
+
+
+@pytest.mark.parametrize("options", ["", "-u, -X, dev, "])
+def test_module_not_found(training: Path, options: str) -> None:
+    """It is told at once: a pod that cannot start would be retried."""
+    rewrite(training, "single", "[python, scripts/linear.py]", f"[python, {options}-m, no_such_package.run, a.py]")
+    said = refused(training, MISSING, "jobs/single.yaml")
+    assert re.fullmatch(
+        r"worker: \S+/python has no module `no_such_package`\n"
+        "install it: the job runs in your environment, not in its image",
+        said,
+    ), said
+
+
+def test_a_module_of_the_checkout(training: Path) -> None:
+    (training / "own.py").write_text("print('it runs')")
+    rewrite(training, "single", "[python, scripts/linear.py]", "[python, -m, own]")
+    assert local_run(training, "jobs/single.yaml").returncode == 0
 
 
 def test_a_secret(training: Path) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -249,7 +252,8 @@ def _make_pod(
             f"{declared.role} runs in {directory}, which does not exist",
             "run the command in a checkout of the code, or name one: `--directory DIR`",
         )
-    _want_command(declared.role, argv[0], directory, env)
+    if index == 0:  # all pods of a role start alike
+        _want_command(declared.role, argv, directory, env)
     return LocalPod(
         name,
         declared.role,
@@ -271,13 +275,44 @@ def _local_interface(name: str, value: str) -> str:
     return "lo" if name in _INTERFACE_VARIABLES else value
 
 
-def _want_command(role: str, command: str, directory: str, env: Mapping[str, str]) -> None:
+def _want_command(role: str, argv: Sequence[str], directory: str, env: Mapping[str, str]) -> None:
+    """Raise LocalRunError if the program is missing, or the module that Python is to run: retries would not help."""
+    command, module = argv[0], _python_module(argv)
     path = command if "/" not in command else os.path.join(directory, command)  # noqa: PTH118 - keeps absolute ones
-    if shutil.which(path, path=env.get("PATH", os.defpath)) is None:
-        raise LocalRunError(
-            f"{role}: command `{command}` not found",
-            "install it: the job runs in your environment, not in its image",
+    program = shutil.which(path, path=env.get("PATH", os.defpath))
+    if program is None:
+        raise LocalRunError(f"{role}: command `{command}` not found", _INSTALL)
+    if module and not _has_module(program, module, directory, env):
+        raise LocalRunError(f"{role}: {program} has no module `{module}`", _INSTALL)
+
+
+_INSTALL = "install it: the job runs in your environment, not in its image"
+
+
+def _python_module(argv: Sequence[str]) -> str:
+    """Return the package of `python -m MODULE`, or ""."""
+    if not re.fullmatch(r"python[0-9.]*", Path(argv[0]).name):
+        return ""
+    words = iter(argv[1:])
+    for word in words:
+        if word == "-m":
+            return next(words, "").partition(".")[0]
+        if word in ("-W", "-X"):
+            next(words, "")
+        elif word == "-c" or not word.startswith("-"):
+            break
+    return ""
+
+
+def _has_module(python: str, module: str, directory: str, env: Mapping[str, str]) -> bool:
+    """Return whether an interpreter finds a package, without importing it; True if it does not say."""
+    script = "import importlib.util, sys; sys.exit(9 * (importlib.util.find_spec(sys.argv[1]) is None))"
+    with suppress(subprocess.TimeoutExpired, OSError):
+        done = subprocess.run(  # noqa: S603 - the program that the pods start
+            [python, "-c", script, module], cwd=directory, env=dict(env), capture_output=True, timeout=30, check=False
         )
+        return done.returncode != 9
+    return True
 
 
 def _run_notes(
