@@ -37,6 +37,7 @@ from avactl.scheduler.writers.pod_reporter import PodReporter
 from avactl.scheduler.writers.run_timeouts import RunTimeouts
 from avactl.scheduler.writers.stale_gangs import StaleGangs
 from avactl.scheduler.writers.stale_nominations import StaleNominations
+from avactl.scheduler.writers.suspect_nodes import SuspectNodes
 
 _SLICE = 0.004
 """Seconds of deciding, after which watches and answers have their turn."""
@@ -99,6 +100,7 @@ class SchedulerDaemon(ElectedDaemon):
         self.stale_nominations = StaleNominations(self.cache, evictor, self._wanted)
         self.pod_handler = PodHandler(self.cache, self.queue, self.cycle.forget)
         self.gangs = StaleGangs(client, rate, self.queue, self.reporter, options.gang_grace, self.leading)
+        self.suspects = SuspectNodes(self.cache.tables.failed, self.reporter)
         self.timeouts = RunTimeouts(client, rate, self.cache.tables, self.leading)
         self._throttle = NamespaceThrottle()
         self._retried = 0.0
@@ -113,7 +115,7 @@ class SchedulerDaemon(ElectedDaemon):
 
         cache, dra = self.cache, "/apis/resource.k8s.io/v1"
         configs = resources.ConfigMapHandler(cache, cache.quotas.put_quota)
-        pods = CallbackStore(self.pod_handler.put, self.pod_handler.drop, lambda: cache.tables.pods)
+        pods = CallbackStore(self.pod_handler.put, self.pod_handler.drop, cache.pod_keys)
         return [
             *(reflect(watch.path, watch.store, query=watch.query) for watch in self.constraints.watches()),
             reflect("/api/v1/nodes", resources.nodes(cache)),
@@ -256,6 +258,7 @@ class SchedulerDaemon(ElectedDaemon):
                 self.gangs.tick,
                 self.stale_nominations.tick,
                 self.timeouts.tick,
+                self.suspects.tick,
                 self.constraints.tick,
             ):
                 self._guarded(look)

@@ -49,6 +49,12 @@ GPUS_ALLOCATED = Gauge(
     ["model"],
     registry=REGISTRY,
 )
+FAILING_JOBS = Gauge(
+    "avactl_scheduler_node_failing_jobs",
+    "Jobs whose pods failed on a node within an hour before their programs ran; only nodes with two and more.",
+    ["node"],
+    registry=REGISTRY,
+)
 _POOL, _TEAM = ["pool", "model"], ["team", "model"]
 POOL_GPUS = Gauge("avactl_scheduler_pool_gpus", "GPUs of all nodes of a pool.", _POOL, registry=REGISTRY)
 POOL_ALLOCATED = Gauge("avactl_scheduler_pool_gpus_allocated", "Allocated GPUs of a pool.", _POOL, registry=REGISTRY)

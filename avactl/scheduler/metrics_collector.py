@@ -23,6 +23,9 @@ async def collect(cache: ClusterCache, measure: Measure) -> None:
     if cache.tables.stale:
         return
     state = cache.tables.state
+    _clear_gauges(metrics.FAILING_JOBS)
+    for node, pods in cache.tables.failed.suspects().items():
+        metrics.FAILING_JOBS.labels(node).set(len(pods))
     partial_gpus_by_model: dict[str, float] = {}
     for node, held in partial_gpus.by_node(cache).items():
         model = cache.tables.model_of(node)

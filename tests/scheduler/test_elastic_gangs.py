@@ -195,7 +195,7 @@ def test_the_node_is_avoided_no_longer_than_the_job_exists() -> None:
     (node,) = set(world.where().values())
     replaced(world, "job-2")
     world.drop("team", "job-2", "job-2-again")
-    assert not world.cache.tables.replaced
+    assert not len(world.cache.tables.failed)
     notes = {GANG_SIZE.name: "1", INDEX: "2"}
     world.pod("team", "job-2", 0, notes, labels={names.GANG_LABEL: "job"}, containers=[container("1")])
     world.settle()

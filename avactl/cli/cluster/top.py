@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from avactl.scheduler.inspection.cluster_view import ClusterView
     from avactl.scheduler.inspection.usage import JobUsage, PoolUsage, TeamLine
 
+_MAX_NODES = 5
+"""Maximum number of lines about nodes that fail pods."""
 _MIN_JOBS = 6
 """Minimum number of lines for jobs: larger tables above shrink first."""
 
@@ -84,6 +86,10 @@ def _json_text(view: ClusterView, target: IdentityTarget, namespace: str) -> str
         "teams": [team._asdict() for team in teams],
         "pools": [pool._asdict() for pool in pools],
         "jobs": [job._asdict() | {"waiting": job.waiting} for job in jobs],
+        "failingNodes": {
+            node: [{"job": pod.owner, "reason": pod.reason} for pod in failed]
+            for node, failed in view.cache.tables.failed.suspects().items()
+        },
         "hidden": view.hidden,
         "broken": view.broken,
     }
@@ -155,7 +161,16 @@ def _hidden_notes(view: ClusterView) -> list[str]:
     broken = [
         f"ConfigMap {plain_text(name)} is invalid and ignored: {plain_text(why)}" for name, why in view.broken.items()
     ]
-    return [*_unseen_parts(view), *sorted(broken)]
+    return [*_failing_nodes(view), *_unseen_parts(view), *sorted(broken)]
+
+
+def _failing_nodes(view: ClusterView) -> list[str]:
+    from avactl.scheduler.cache.failed_pods import describe
+
+    suspects = view.cache.tables.failed.suspects()
+    lines = [f"node {plain_text(node)}: {plain_text(describe(suspects[node]))}" for node in sorted(suspects)]
+    more = len(lines) - _MAX_NODES
+    return lines if more <= 0 else [*lines[:_MAX_NODES], f"… and {more} more nodes that fail pods"]
 
 
 def _unseen_parts(view: ClusterView) -> list[str]:

@@ -172,6 +172,8 @@ class ClusterCache:
                 return None
             ended = (item.get("status") or {}).get("phase") in ("Succeeded", "Failed")
             if ended and GANG_LABELS.isdisjoint(metadata.get("labels") or ()):
+                if spec.get("schedulerName") == names.SCHEDULER_NAME:
+                    tables.failed.put(key, item)
                 return None
             pod = tables.pods[key] = read_pod(item, monotonic())
         else:
@@ -187,7 +189,6 @@ class ClusterCache:
                 tables.relabel_pod(pod, labels, deleting)
         self._update_booking(pod)
         tables.update_pod(pod)
-        tables.note_replaced(pod)
         if pod.nominated and pod.waiting:
             tables.nominated.add(pod.gang or pod.uid)
             tables.preemption_marks.add(key)
@@ -195,7 +196,13 @@ class ClusterCache:
             tables.preemption_marks.add(key)
         if pod.ended and not pod.gang:
             self.drop_pod(key)
+        if pod.managed:
+            tables.failed.put(key, item)
         return pod
+
+    def pod_keys(self) -> set[str]:
+        """Return all pods that a removal concerns, `namespace/name`."""
+        return {*self.tables.pods, *self.tables.failed}
 
     def _update_requirements(self, pod: PodInfo, item: Mapping[str, Any], refused: str) -> None:
         """Take over changed requests of a pod; those of an assumed pod are read once it is bound."""
@@ -207,11 +214,11 @@ class ClusterCache:
 
     def drop_pod(self, key: str) -> PodInfo | None:
         """Remove a pod and return it."""
+        self.tables.failed.drop(key)
         pod = self.tables.pods.pop(key, None)
         if pod is not None:
             self._release_node(pod)
             self.tables.update_pod(pod)
-            self.tables.note_replaced(pod, gone=True)
             self.tables.nominated.discard(pod.gang or pod.uid)
             self.tables.preemption_marks.discard(key)
         return pod

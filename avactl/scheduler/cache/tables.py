@@ -7,14 +7,15 @@ them too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
 from avactl.contracts import names
 from avactl.hardware.placement.allocation import AllocationState
-from avactl.hardware.placement.masks import Mask
+from avactl.hardware.placement.masks import Mask, preferred_masks_first
 from avactl.hardware.placement.score import Objective, Scorer
+from avactl.scheduler.cache.failed_pods import FailedPods
 from avactl.scheduler.objects.config import ConfiguredPool
 from avactl.scheduler.objects.node_info import NodeInfo
 from avactl.scheduler.objects.pod_info import PodInfo
@@ -111,8 +112,7 @@ class ClusterTables:
         """Units with nominated pods that wait, until the preemptor takes them over."""
         self.preemption_marks: set[str] = set()
         """Keys of pods that carry a mark of a preemption: victims and nominated pods."""
-        self.replaced: dict[str, dict[str, str]] = {}
-        """Node of each pod (by key) that was replaced because it was slow, by gang."""
+        self.failed = FailedPods()
         self.waits = EventWaits()
         self.stale = True
         """True until the placement state is rebuilt."""
@@ -145,11 +145,16 @@ class ClusterTables:
         result[[slot for name in nodes if (slot := self.state.slots.get(name)) is not None]] = True
         return result
 
-    def unreplaced_nodes(self, pod: PodInfo) -> Mask | None:
-        """Return the nodes on which no pod of this pod's gang was replaced; None: all. A preference, not a rule."""
-        if pod.gang not in self.replaced:
-            return None
-        return ~self.mask(self.replaced[pod.gang].values())
+    def trusted_first(self, pod: PodInfo, masks: Sequence[Mask | None]) -> list[Mask | None]:
+        """Return the masks without the nodes on which pods have failed, then the masks as they are.
+
+        Nodes that failed pods of several jobs are tried again before those that failed a pod of this pod's job.
+        """
+        result = list(masks)
+        for nodes in (self.failed.suspects(), self.failed.nodes_of(pod.owner)):
+            if nodes:
+                result = preferred_masks_first(~self.mask(nodes), result)
+        return result
 
     def pool_of(self, info: NodeInfo) -> ConfiguredPool | None:
         """Return the pool of a node."""
@@ -212,15 +217,6 @@ class ClusterTables:
         """Announce a pod whose eviction is no longer being tried."""
         for handle in self._handlers["pod_shown"]:
             handle(pod, node)
-
-    def note_replaced(self, pod: PodInfo, gone: bool = False) -> None:
-        """Remember the node of a pod that was replaced, for as long as the API server has the pod."""
-        if pod.gang and pod.node and pod.replaced and not gone:
-            self.replaced.setdefault(pod.gang, {})[pod.key] = pod.node
-        elif pod.key in self.replaced.get(pod.gang, ()):
-            del self.replaced[pod.gang][pod.key]
-            if not self.replaced[pod.gang]:
-                del self.replaced[pod.gang]
 
     def update_pod(self, pod: PodInfo) -> None:
         """Announce a pod that was added, changed or removed."""

@@ -10,7 +10,7 @@ import numpy as np
 from avactl.contracts.pod_annotations import JOB_INDEX
 from avactl.hardware.placement.allocation import Booking
 from avactl.hardware.placement.gang import Gang, GangMember, contiguous, place_gang
-from avactl.hardware.placement.masks import Mask, intersect_masks, preferred_masks_first
+from avactl.hardware.placement.masks import Mask, intersect_masks
 from avactl.hardware.placement.request import Request
 from avactl.hardware.placement.score import ScoredChoice
 from avactl.scheduler.cache.cluster import ClusterCache
@@ -97,7 +97,7 @@ class Placer:
 
     def place(self, attempt: StartAttempt, mask: Mask | None) -> Sequence[Booking] | None:
         """Return a booking for each of the pods on the nodes of a mask; None if they do not fit. Raises RuleError."""
-        for preferred in preferred_masks_first(self._cache.tables.unreplaced_nodes(attempt.pods[0]), [mask]):
+        for preferred in self._cache.tables.trusted_first(attempt.pods[0], [mask]):
             bookings = self._place_within(attempt, preferred)
             if bookings is not None:
                 return bookings

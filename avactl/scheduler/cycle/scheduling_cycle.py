@@ -9,7 +9,7 @@ from typing import NamedTuple
 from avactl.contracts.pod_annotations import WITHIN
 from avactl.hardware.placement.allocation import Booking
 from avactl.hardware.placement.diagnosis import SMALL
-from avactl.hardware.placement.masks import Mask, intersect_masks, preferred_masks_first
+from avactl.hardware.placement.masks import Mask, intersect_masks
 from avactl.hardware.placement.request import Request
 from avactl.kube import logs
 from avactl.scheduler import metrics
@@ -260,7 +260,7 @@ class SchedulingCycle:
             return False
         tables = self.cache.tables
         nodes = self._reasons.within_quota(nodes, models)
-        for domain in preferred_masks_first(tables.unreplaced_nodes(pod), gang_domains(tables.state, unit)):
+        for domain in tables.trusted_first(pod, gang_domains(tables.state, unit)):
             choice = self._placer.best_choice(pod, request, intersect_masks(nodes.mask, domain))
             if choice is not None:
                 self._starter.start([pod], [choice.booking(request)])

@@ -176,7 +176,7 @@ class ClusterView(LiveView):
         ]
 
     def _pod_reflector(self, inside: str = "") -> Reflector:
-        store = CallbackStore(self.put_pod, self.drop_pod, lambda: [*self.cache.tables.pods, *self.strangers])
+        store = CallbackStore(self.put_pod, self.drop_pod, lambda: [*self.cache.pod_keys(), *self.strangers])
         return Reflector(self.client, f"/api/v1{inside}/pods", store)
 
     def put_claim(self, item: dict[str, Any]) -> None:

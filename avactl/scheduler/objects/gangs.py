@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from sys import intern
+from typing import Any
 
 from avactl.contracts import names
 from avactl.contracts.pod_annotations import GANG_SIZE
 
 GANG_LABELS = frozenset((names.GANG_LABEL, names.LWS_GROUP))
 """Labels by which the pods of a gang are known."""
+_JOB_NAME = "batch.kubernetes.io/job-name"
 
 
 def gang_of(labels: Mapping[str, str], notes: Mapping[str, str]) -> tuple[str, str]:
@@ -21,6 +24,16 @@ def gang_of(labels: Mapping[str, str], notes: Mapping[str, str]) -> tuple[str, s
     size = notes.get(GANG_SIZE.name) or labels.get(GANG_SIZE.name) or ""
     gang = labels.get(names.GANG_LABEL) or (labels.get(names.LWS_GROUP, "") if size else "")
     return (gang, size or "1") if gang else ("", "")
+
+
+def owner_of(metadata: Mapping[str, Any]) -> str:
+    """Return the gang or Job of a pod, `namespace/name`, or the UID of its controller; "" if it has none."""
+    labels = metadata.get("labels") or {}
+    name = gang_of(labels, metadata.get("annotations") or {})[0] or labels.get(_JOB_NAME)
+    if name:
+        return intern(f"{metadata['namespace']}/{name}")
+    owners = metadata.get("ownerReferences") or ()
+    return intern(next((each["uid"] for each in owners if each.get("controller")), ""))
 
 
 def without_gang(labels: Mapping[str, str]) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from sys import intern
 from typing import Any
 
@@ -20,7 +20,7 @@ from avactl.contracts.pod_annotations import (
 )
 from avactl.kube import logs
 from avactl.kube.timestamps import unix_time
-from avactl.scheduler.objects.gangs import gang_of
+from avactl.scheduler.objects.gangs import gang_of, owner_of
 from avactl.scheduler.objects.limits import CONSTRAINT_ANNOTATIONS, bounded, quote, stripped
 from avactl.scheduler.objects.pod_requirements import PodRequirements, as_it_runs, gang_size, requirements_of
 
@@ -62,6 +62,7 @@ class PodInfo:
         "never_preempts",
         "node",
         "nominated",
+        "owner",
         "pending_message",
         "phase",
         "preempted_for",
@@ -69,7 +70,6 @@ class PodInfo:
         "preemption",
         "priority",
         "reclaim_only",
-        "replaced",
         "reported",
         "seen",
         "serving",
@@ -104,6 +104,8 @@ class PodInfo:
         """Monotonic time at which that message was written."""
         self.pending_message = ""
         """Next message to write."""
+        self.owner = owner_of(metadata)
+        """Its gang, Job or controller: nodes that fail one of its pods are avoided by the others."""
         self.gang, self.gang_size, self.within = "", 0, ""
         self.index = -1
         """Index in its indexed Job, -1 if it has none."""
@@ -133,8 +135,6 @@ class PodInfo:
         self.timeout = int(seconds) if self.managed and len(seconds) < 10 and seconds.isdecimal() else 0
         """Seconds that it may run; 0: for ever."""
         self.timed_out = False
-        self.replaced = False
-        """True if it has failed with the exit code `names.REPLACED_EXIT`."""
         self.started = ""
         """Time of its binding, according to the API server."""
         self.ends = 0.0
@@ -213,7 +213,6 @@ class PodInfo:
     def _read_status(self, status: Mapping[str, Any], preemption: str) -> None:
         self.nominated, self.preemption = intern(status.get("nominatedNodeName") or ""), preemption
         self.preempted_for, self.has_disruption_mark = "", False
-        self.replaced = self.phase == "Failed" and names.REPLACED_EXIT in _exit_codes(status)
         for condition in status.get("conditions") or ():
             if condition["type"] == "PodScheduled" and not self.node:
                 self.message = condition.get("message") or ""
@@ -265,13 +264,6 @@ def read_pod(item: Mapping[str, Any], seen: float) -> PodInfo:
     except Exception as error:
         logs.error("invalid pod", pod=namespaced_name(item), error=repr(error))
         return PodInfo(stripped(item), seen, f"the scheduler cannot parse this pod: {quote(repr(error))}")
-
-
-def _exit_codes(status: Mapping[str, Any]) -> Iterator[int]:
-    for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
-        state: Mapping[str, Any] = container.get("state") or {}
-        if state.get("terminated"):
-            yield state["terminated"].get("exitCode")
 
 
 def _unix_time(stamp: str) -> float:

@@ -77,6 +77,13 @@ class PodReporter:
         """Report a pod that the scheduler deletes."""
         self._event(pod, "Warning", reason, "Preempting", note)
 
+    def warn_of_node(self, node: str, reason: str, note: str) -> None:
+        """Post a warning about a node, in the namespace of node events."""
+        regarding = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node}
+        self._put(
+            _Report(new_event(names.CONTROLLER, "Scheduling", regarding, reason, note, warning=True)), self._queue
+        )
+
     def later(self) -> None:
         """Write the delayed messages that are still true."""
         now = monotonic()

@@ -1,0 +1,174 @@
+"""Pods that failed because of their node.
+
+The next pods of their job avoid the node while they fit elsewhere, and a node that fails pods of several jobs is taken
+last by all. Nothing is stored: the API server keeps failed pods for as long as their Job, so a restart forgets nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from sys import intern
+from time import time
+from typing import Any, NamedTuple
+
+from avactl.contracts import names
+from avactl.kube.timestamps import unix_time
+from avactl.scheduler.objects.gangs import owner_of
+from avactl.scheduler.objects.limits import quote
+
+MAX_FAILED_PODS = 20_000
+"""Maximum number of failed pods that are remembered; older ones are forgotten first."""
+SUSPECT_S = 3600.0
+"""Seconds for which a failed pod counts against its node."""
+SUSPECT_JOBS = 2
+"""Number of jobs whose pods must have failed on a node until all others take it last."""
+AT_ONCE_S = 10.0
+"""A program that fails within this time may have failed because of its node."""
+_REFRESH_S = 10.0
+_MAX_SHOWN = 3
+_NOT_CREATED = frozenset(("CreateContainerError", "RunContainerError"))
+_NOT_STARTED = frozenset(("StartError", "ContainerCannotRun"))
+"""Reasons of containers whose program the runtime could not start; mostly, the image has no such program."""
+_OF_THE_POD = frozenset(("DeadlineExceeded",))
+"""Reasons of failed pods that say nothing about the node."""
+
+
+class FailedPod(NamedTuple):
+    """A pod that failed on a node."""
+
+    owner: str
+    """Its job, `namespace/name`, or the UID of its controller."""
+    node: str
+    reason: str
+    by_node: bool
+    """True if its program has not run: the node, and not the program, is at fault."""
+    at: float
+    """Start of the pod on the node, Unix time."""
+
+
+class FailedPods:
+    """Failed pods by key, and what follows for others."""
+
+    def __init__(self, clock: Callable[[], float] = time) -> None:
+        self._clock = clock
+        self._pods: dict[str, FailedPod] = {}
+        self._by_owner: dict[str, dict[str, str]] = {}
+        self._by_node: dict[str, dict[str, FailedPod]] = {}
+        self._suspects: dict[str, list[FailedPod]] = {}
+        self._suspects_until = 0.0
+        """When the list of suspects is made anew: at once after a change."""
+
+    def __len__(self) -> int:
+        return len(self._pods)
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over keys, `namespace/name`."""
+        return iter(self._pods)
+
+    def put(self, key: str, item: Mapping[str, Any]) -> None:
+        """Remember a pod of the API server if it has failed because of its node; else forget it."""
+        found, before = read_failed_pod(item), self._pods.get(key)
+        if found is None:
+            self.drop(key)
+            return
+        # A machine's clock may be ahead: a suspicion must end nevertheless.
+        found = found._replace(at=min(found.at, self._clock()) if before is None else before.at)
+        if found == before:
+            return
+        self.drop(key)
+        if len(self._pods) >= MAX_FAILED_PODS:
+            self.drop(next(iter(self._pods)))
+        self._pods[key] = found
+        self._by_owner.setdefault(found.owner, {})[key] = found.node
+        if found.by_node:
+            self._by_node.setdefault(found.node, {})[key] = found
+            self._suspects_until = 0.0
+
+    def drop(self, key: str) -> None:
+        """Forget a pod."""
+        found = self._pods.pop(key, None)
+        if found is None:
+            return
+        for pods, name in ((self._by_owner, found.owner), (self._by_node, found.node)):
+            pods.get(name, {}).pop(key, None)
+            if not pods.get(name, True):
+                del pods[name]
+        self._suspects_until = 0.0
+
+    def nodes_of(self, owner: str) -> frozenset[str]:
+        """Return the nodes on which pods of a job have failed."""
+        return frozenset(self._by_owner.get(owner, {}).values())
+
+    def suspects(self) -> dict[str, list[FailedPod]]:
+        """Return the nodes on which pods of several jobs have failed lately, with the last pod of each job."""
+        now = self._clock()
+        if now >= self._suspects_until:
+            self._suspects, self._suspects_until = self._find_suspects(now - SUSPECT_S), now + _REFRESH_S
+        return self._suspects
+
+    def _find_suspects(self, since: float) -> dict[str, list[FailedPod]]:
+        found = {}
+        for node, pods in self._by_node.items():
+            last: dict[str, FailedPod] = {}
+            for pod in sorted(pods.values(), key=lambda pod: pod.at):
+                if pod.at >= since:
+                    last[pod.owner] = pod
+            if len(last) >= SUSPECT_JOBS:
+                found[node] = list(last.values())
+        return found
+
+
+def describe(pods: Sequence[FailedPod]) -> str:
+    """Return what is wrong with a node, by the last failed pod of each job."""
+    jobs = [pod.owner for pod in pods]
+    shown = ", ".join(jobs[:_MAX_SHOWN]) + (f" and {len(jobs) - _MAX_SHOWN} more" if len(jobs) > _MAX_SHOWN else "")
+    reasons = ", ".join(sorted({pod.reason for pod in pods})[:_MAX_SHOWN])
+    return f"pods of {len(jobs)} jobs failed before they ran ({reasons}): {shown}"
+
+
+def read_failed_pod(item: Mapping[str, Any]) -> FailedPod | None:
+    """Return what a pod of the API server says of its failure; None if its node had no part in it."""
+    spec, status, metadata = item["spec"], item.get("status") or {}, item["metadata"]
+    node, phase = spec.get("nodeName"), status.get("phase")
+    if not node or phase not in ("Pending", "Failed") or "deletionTimestamp" in metadata:
+        return None
+    reason, by_node = _failure(status, phase)
+    owner = owner_of(metadata) if reason else ""
+    if not owner:
+        return None
+    at = _unix_time(status.get("startTime") or metadata["creationTimestamp"])
+    return FailedPod(owner, intern(node), quote(reason), by_node, at)
+
+
+def _failure(status: Mapping[str, Any], phase: str) -> tuple[str, bool]:
+    """Return why a pod has failed, and whether its program has not run; "" if its node had no part in it."""
+    containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+    states = [each.get("state") or {} for each in containers]
+    if phase == "Pending":
+        waiting = ((state.get("waiting") or {}).get("reason") or "" for state in states)
+        return next((reason for reason in waiting if reason in _NOT_CREATED), ""), True
+    disrupted = any(
+        each["type"] == "DisruptionTarget" and each["status"] == "True" for each in status.get("conditions") or ()
+    )
+    if disrupted or status.get("reason") in _OF_THE_POD:
+        return "", False
+    ended = [state["terminated"] for state in states if state.get("terminated")]
+    if not ended:
+        return status.get("reason") or "refused by the kubelet", True
+    for each in ended:
+        code = each.get("exitCode")
+        if code == names.REPLACED_EXIT:
+            return f"exit code {code}", False
+        if each.get("reason") in _NOT_STARTED:
+            return each["reason"], False
+        begun, over = _unix_time(each.get("startedAt") or ""), _unix_time(each.get("finishedAt") or "")
+        if code and begun and over - begun <= AT_ONCE_S:
+            return f"exit code {code} at once", False
+    return "", False
+
+
+def _unix_time(stamp: str) -> float:
+    try:
+        return unix_time(stamp)
+    except (ValueError, OverflowError):
+        return 0.0

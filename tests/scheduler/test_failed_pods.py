@@ -1,0 +1,243 @@
+"""Pods that failed because of their node: their job avoids it, and with several jobs all take it last."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from avactl.contracts import names
+from avactl.contracts.pod_annotations import GANG_SIZE
+from avactl.kube.timestamps import timestamp
+from avactl.scheduler.cache.failed_pods import MAX_FAILED_PODS, SUSPECT_S, FailedPods, read_failed_pod
+from avactl.scheduler.writers.suspect_nodes import SuspectNodes
+from tests.scheduler.memory import Memory
+
+REFUSED = {
+    "reason": "UnexpectedAdmissionError",
+    "message": "Allocate failed due to no healthy devices present",
+}
+JOB = "batch.kubernetes.io/job-name"
+
+
+def ended(code: int, seconds: float, **more: Any) -> dict[str, Any]:
+    """The status of a container that ran for some seconds."""
+    times = {"startedAt": timestamp(time.time() - seconds), "finishedAt": timestamp(time.time())}
+    return {"name": "main", "state": {"terminated": {"exitCode": code, **times, **more}}}
+
+
+def fail(world: Memory, name: str, **status: Any) -> str:
+    """A pod fails as its kubelet says; its node."""
+    item = world.items[f"team/{name}"]
+    item["status"] |= {"phase": "Failed", "startTime": timestamp(), **status}
+    world.pod_handler.put(item)
+    node: str = item["spec"]["nodeName"]
+    return node
+
+
+def start(world: Memory, name: str, job: str, gpus: int = 8) -> str:
+    """A pod of a Job starts; its node, or ""."""
+    world.pod("team", name, gpus, labels={JOB: job})
+    world.settle()
+    return world.where().get(name, "")
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        REFUSED,
+        {"reason": "OutOfcpu"},
+        {"reason": "TopologyAffinityError"},
+        {"containerStatuses": [ended(1, 2)]},
+        {"containerStatuses": [ended(128, 1.7e9, reason="StartError")]},
+        {"initContainerStatuses": [ended(names.REPLACED_EXIT, 300)], "containerStatuses": []},
+    ],
+    ids=lambda status: str(status.get("reason") or "ran"),
+)
+def test_the_next_try_is_elsewhere(status: dict[str, Any]) -> None:
+    world = Memory()
+    first = start(world, "train-0", "train")
+    assert first == fail(world, "train-0", **status)
+    assert start(world, "train-1", "train") == ({"n0", "n1"} - {first}).pop()
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"containerStatuses": [ended(1, 600)]},
+        {"containerStatuses": [ended(0, 1)]},
+        {"reason": "DeadlineExceeded"},
+        {**REFUSED, "conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}]},
+    ],
+)
+def test_a_failure_of_the_program_says_nothing_about_the_node(status: dict[str, Any]) -> None:
+    world = Memory()
+    first = start(world, "train-0", "train")
+    fail(world, "train-0", **status)
+    assert start(world, "train-1", "train") == first
+
+
+def test_the_node_is_better_than_none() -> None:
+    world = Memory(machines=1)
+    assert start(world, "train-0", "train") == "n0"
+    fail(world, "train-0", **REFUSED)
+    assert start(world, "train-1", "train") == "n0"
+
+
+def test_a_container_that_cannot_be_created() -> None:
+    """The pod is not made again; those of its job go elsewhere."""
+    world = Memory()
+    first = start(world, "train-0", "train", 1)
+    item = world.items["team/train-0"]
+    waiting = {"name": "main", "state": {"waiting": {"reason": "CreateContainerError"}}}
+    item["status"] |= {"phase": "Pending", "containerStatuses": [waiting]}
+    world.pod_handler.put(item)
+    assert start(world, "train-1", "train", 1) != first
+    item["status"] |= {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}}]}
+    world.pod_handler.put(item)
+    assert start(world, "train-2", "train", 1) == first
+
+
+def test_a_gang_starts_without_the_node() -> None:
+    world = Memory(machines=3, rack=3)
+    labels, notes = {names.GANG_LABEL: "big"}, {GANG_SIZE.name: "2"}
+    for number in range(2):
+        world.pod("team", f"old-{number}", 8, notes, labels=labels)
+    world.settle()
+    bad = fail(world, "old-0", **REFUSED)
+    world.drop("team", "old-1")
+    for number in range(2):
+        world.pod("team", f"new-{number}", 8, notes, labels=labels)
+    world.settle()
+    where = world.where()
+    assert bad not in (where["new-0"], where["new-1"])
+
+
+def test_all_take_a_node_last_that_fails_pods_of_several_jobs() -> None:
+    world = Memory()
+    node = start(world, "a-0", "a")
+    fail(world, "a-0", **REFUSED)
+    assert start(world, "b-0", "b") == node, "one job says little"
+    fail(world, "b-0", **REFUSED)
+    suspects = world.cache.tables.failed.suspects()
+    assert {name: {pod.reason for pod in pods} for name, pods in suspects.items()} == {
+        node: {"UnexpectedAdmissionError"}
+    }
+    other = start(world, "c-0", "c")
+    assert other == ({"n0", "n1"} - {node}).pop()
+    assert start(world, "d-0", "d") == node, "nothing else is left"
+
+
+def test_programs_that_fail_blame_no_node() -> None:
+    """Otherwise a team's mistake would drive all others off a machine."""
+    world = Memory()
+    node = start(world, "a-0", "a")
+    fail(world, "a-0", containerStatuses=[ended(1, 1)])
+    start(world, "b-0", "b")
+    fail(world, "b-0", containerStatuses=[ended(1, 1)])
+    assert not world.cache.tables.failed.suspects()
+    assert start(world, "c-0", "c") == node
+
+
+def test_the_job_prefers_a_node_that_failed_others() -> None:
+    world = Memory()
+    first = start(world, "a-0", "a")
+    fail(world, "a-0", **REFUSED)
+    other = ({"n0", "n1"} - {first}).pop()
+    for number, job in enumerate(("b", "c")):
+        start(world, f"fill-{number}", f"fill-{number}")  # the first machine is taken first
+        assert start(world, f"{job}-0", job) == other
+        fail(world, f"{job}-0", **REFUSED)
+        world.drop("team", f"fill-{number}")
+    assert other in world.cache.tables.failed.suspects()
+    assert start(world, "a-1", "a") == other
+
+
+def item(name: str, job: str, at: float) -> dict[str, Any]:
+    metadata = {"name": name, "namespace": "team", "uid": name, "labels": {JOB: job}}
+    metadata |= {"creationTimestamp": timestamp(at)}
+    return {"metadata": metadata, "spec": {"nodeName": "n0"}, "status": {"phase": "Failed", **REFUSED}}
+
+
+def test_a_suspicion_ends() -> None:
+    now = 1_000_000.0
+    failed = FailedPods(lambda: now)
+    failed.put("team/a", item("a", "a", now))
+    failed.put("team/b", item("b", "b", now))
+    assert set(failed.suspects()) == {"n0"}
+    now += SUSPECT_S + 60
+    assert not failed.suspects()
+    assert failed.nodes_of("team/a") == {"n0"}
+    failed.drop("team/a")
+    assert not failed.nodes_of("team/a")
+    assert list(failed) == ["team/b"]
+
+
+def test_a_clock_that_is_ahead() -> None:
+    now = 1_000_000.0
+    failed = FailedPods(lambda: now)
+    for job in "ab":
+        failed.put(f"team/{job}", item(job, job, now + 10 * SUSPECT_S))
+    assert failed.suspects()
+    now += SUSPECT_S + 60
+    for job in "ab":
+        failed.put(f"team/{job}", item(job, job, now + 10 * SUSPECT_S))
+    assert not failed.suspects()
+
+
+def test_each_suspicion_is_told_once() -> None:
+    now, told = 1_000_000.0, []
+
+    class Reporter:
+        def warn_of_node(self, node: str, reason: str, note: str) -> None:
+            told.append((node, reason, note))
+
+    failed = FailedPods(lambda: now)
+    suspects = SuspectNodes(failed, Reporter())
+    failed.put("team/a", item("a", "a", now))
+    suspects.tick()
+    assert not told
+    for job in ("b", "c", "d"):
+        failed.put(f"team/{job}", item(job, job, now))
+    suspects.tick()
+    suspects.tick()
+    jobs = "team/a, team/b, team/c and 1 more"
+    note = f"pods of 4 jobs failed before they ran (UnexpectedAdmissionError): {jobs}; other pods take the node last"
+    assert told == [("n0", "PodsFail", note)]
+    now += SUSPECT_S + 60
+    suspects.tick()
+    for job in ("x", "y"):
+        failed.put(f"team/{job}", item(job, job, now))
+    suspects.tick()
+    assert len(told) == 2
+
+
+def test_a_restarted_scheduler_knows_the_same() -> None:
+    world, again = Memory(), Memory()
+    node = start(world, "train-0", "train")
+    fail(world, "train-0", **REFUSED)
+    again.pod_handler.put(world.items["team/train-0"])
+    assert again.cache.tables.failed.nodes_of("team/train") == {node}
+    again.pod_handler.drop("team/train-0")
+    assert not again.cache.pod_keys()
+
+
+def test_their_number_is_bounded() -> None:
+    failed = FailedPods()
+    for number in range(MAX_FAILED_PODS + 10):
+        failed.put(f"team/{number}", item(str(number), f"job-{number}", time.time()))
+    assert len(failed) == MAX_FAILED_PODS
+    assert "team/0" not in set(failed)
+
+
+def test_odd_statuses() -> None:
+    """What a kubelet of another version leaves out is no defect of the scheduler."""
+    odd = item("a", "a", 0)
+    for status in ({"phase": "Failed"}, {"phase": "Failed", "containerStatuses": None, "reason": None}):
+        found = read_failed_pod({**odd, "status": status})
+        assert found is not None
+        assert found.reason == "refused by the kubelet"
+    odd["metadata"]["creationTimestamp"] = "never"
+    assert read_failed_pod(odd) is not None
+    assert read_failed_pod({**odd, "metadata": {**odd["metadata"], "labels": None}}) is None
