@@ -68,7 +68,9 @@ def _add(body: dict[str, Any], chance: random.Random) -> str:
         body["metadata"].setdefault("annotations", {})["example.com/hand"] = "made"
         return "add an annotation"
     if body["kind"] == "ConfigMap":
-        body.setdefault("data", {})["by-hand"] = "made"
+        if "data" not in body:  # a program of the job writes it
+            return ""
+        body["data"]["by-hand"] = "made"
         return "add data"
     if body["kind"] == "Role":
         body["rules"].append({"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]})
@@ -89,7 +91,8 @@ def by_hand(world: World, wanted: Wanted, chance: random.Random, *, delete: floa
         live = world.kube.get(version, kind, name, namespace or None)
         # Only what git declares is there to be changed, and what people add.
         changed = copy.deepcopy(dict(wanted.body))
-        done = edit(changed, chance)
+        if not (done := edit(changed, chance)):
+            continue
         merged = _merged(live, wanted.body, changed)
         manager = chance.choice((*MANAGERS[:2], *APPLIERS) if "annotation" in done else (*MANAGERS, *APPLIERS))
         try:

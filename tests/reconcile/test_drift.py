@@ -11,6 +11,7 @@ from avactl.apply.reconcile.reporting.report import as_text
 from tests.proxy import Proxy
 from tests.reconcile.edits import by_hand
 from tests.reconcile.world import AVA, World, content
+from tools.waiting import patience
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.xdist_group("reconcile")]
 
@@ -20,7 +21,7 @@ def empty_to_ava(world: World) -> None:
     world.commit(example=AVA)
     with Proxy(world.plane, world.folder) as proxy:
         world.kubeconfig = proxy.kubeconfig
-        first = world.run("--cluster", "train", "--once", "--timeout", "60s")
+        first = world.run("--cluster", "train", "--once", "--timeout", f"{patience(60):.0f}s")
         assert first.returncode == 0, first.stdout + first.stderr
         world.want_state_of_git("train", "train")
         proxy.counts.clear()
@@ -38,8 +39,11 @@ def edits(world: World, batches: int, size: int, seed: int = 5) -> None:
     wanted = world.wanted("train")
     touched = [each for each in wanted if not each.manifest.patch and each.key.kind != "Namespace"]
     before = {key: content(body) for key, body in world.owned("train", wanted).items()}
+    history: dict[str, list[str]] = {}
     for _ in range(batches):
         done = {str(each): by_hand(world, each, chance) for each in chance.sample(touched, size)}
+        for title, edit in done.items():
+            history.setdefault(title, []).append(edit)
         result = world.once("train", wait=False)
         assert result.complete, as_text(result, False)
         edited = {title for title, edit in done.items() if edit}
@@ -47,11 +51,12 @@ def edits(world: World, batches: int, size: int, seed: int = 5) -> None:
         # A claim goes with its volume, and is made anew with it, edited or not.
         anew = {step.title for step in result.steps if step.action is Action.recreate}
         told = {step.title for step in result.drift}
-        assert told - anew == edited - anew, {title: done.get(title) for title in told ^ edited}
+        missed = {step.title: (step.action, step.reason) for step in result.steps if step.title in told ^ edited}
+        assert told - anew == edited - anew, (missed, {title: history.get(title) for title in missed})
         after = {key: content(body) for key, body in world.owned("train", wanted).items()}
         assert after.keys() == before.keys()
         for key, body in before.items():
-            assert after[key] == body, (key, done)
+            assert after[key] == body, (key, history)
 
 
 def test_ava_and_random_edits(world: World) -> None:
