@@ -80,10 +80,9 @@ def test_a_group_left_out_is_retried_once_the_deferred_units_were_tried() -> Non
     queue.retry(1)
     for name in ("new", "newer"):
         assert pop(queue) == ""
-        unit = queue.pop_deferred()
-        assert unit is not None
-        assert unit.key == name
-        queue.mark_unschedulable(unit, name)
+        deferred = queue.pop_deferred()
+        assert deferred is queue.units[name]
+        queue.mark_unschedulable(queue.units[name], name)
     assert [pop(queue), pop(queue)] == ["old", ""], "and only this one: nothing was freed since"
 
 
@@ -96,7 +95,12 @@ def test_equal_pods_with_constraints_wait_as_one(monkeypatch: pytest.MonkeyPatch
     assert memory.where() == {}
     tried: list[str] = []
     decide = memory.cycle.decide
-    monkeypatch.setattr(memory.cycle, "decide", lambda unit: (tried.append(unit.key), decide(unit)))
+
+    def record(unit: QueuedPodGroup) -> None:
+        tried.append(unit.key)
+        decide(unit)
+
+    monkeypatch.setattr(memory.cycle, "decide", record)
     memory.queue.retry(memory.cache.tables.change_epoch)
     memory.decide()
     assert len(tried) == 2

@@ -34,7 +34,7 @@ as much for each of them as to build it again costs for each pod of the cluster.
 
 Counts = dict[str, int]
 _Mark = tuple[str, str, str]
-"""What pods have in common that something selects: namespace (empty: many), and a label with its value (or empty)."""
+"""Namespace (empty: many), and a label with its value (empty: any labels), of pods that something selects."""
 _Single = TypeVar("_Single", HostPort, ExclusiveDisk)
 """A resource that a node has once."""
 
