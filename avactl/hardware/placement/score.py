@@ -204,9 +204,8 @@ class Scorer:
         scores, chosen = np.full(len(slots), np.inf), np.zeros(len(slots), np.int32)
         state = self.state
         amounts = np.array(request.amounts, np.int64)
-        left = state.free[slots] - amounts
-        # Resources that are not requested may be overcommitted.
-        fits = ((left >= 0) | (amounts == 0)).all(1) & (state.capacity[slots, 0] != ABSENT)
+        asked = np.flatnonzero(amounts)  # of some hundred resources; those not requested may be overcommitted
+        fits = (state.free[slots[:, None], asked] >= amounts[asked]).all(1) & (state.capacity[slots, 0] != ABSENT)
         if request.nodes is not None:
             fits &= state.allowed[request.nodes][slots]
         if request.gpus:
@@ -220,13 +219,15 @@ class Scorer:
             inside, gpus = inside[gpus != 0], gpus[gpus != 0]
             chosen[inside] = gpus
         if inside.size:
-            cost, chosen[inside] = self._cost_with_pod(request, slots[inside], left[inside], chosen[inside])
-            scores[inside] = cost - self._cost[slots[inside]] + self._tie_breaker(request, slots[inside], left[inside])
-            scores[inside] += self._link_cost(request, slots[inside], chosen[inside])
+            slots = slots[inside]
+            left = state.free[slots] - amounts
+            cost, chosen[inside] = self._cost_with_pod(request, slots, left, chosen[inside])
+            scores[inside] = cost - self._cost[slots] + self._tie_breaker(request, slots, left)
+            scores[inside] += self._link_cost(request, slots, chosen[inside])
             if self.objective == "links":
-                scores[inside] += self._speed_cost(request, slots[inside], chosen[inside])
+                scores[inside] += self._speed_cost(request, slots, chosen[inside])
             elif self.objective == "spread":
-                scores[inside] += SPREAD_WEIGHT_MILLI * self._load_with_pod(request, slots[inside], left[inside])
+                scores[inside] += SPREAD_WEIGHT_MILLI * self._load_with_pod(request, slots, left)
         return scores, chosen
 
     def _candidate_gpus(self, request: Request, slots: Ints) -> npt.NDArray[np.int32]:
@@ -319,7 +320,7 @@ class Scorer:
         columns = np.flatnonzero(request.amounts) if _fits_without_cpu(request) else np.array([0])
         if not columns.size:
             return np.zeros(len(slots))
-        free = left[:, columns] / np.maximum(self.state.capacity[slots][:, columns], 1)
+        free = left[:, columns] / np.maximum(self.state.capacity[slots[:, None], columns], 1)
         result: Floats = 1.0 - free.min(1)
         return result
 
