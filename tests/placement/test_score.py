@@ -249,3 +249,17 @@ def test_various_amounts_are_rounded_up() -> None:
     found = measure.chances(free, np.zeros(50, np.int16), ["V100"])[:, 0]
     assert (found <= np.array(exact) + 1e-9).all()
     assert np.abs(found - exact).max() < 0.05
+
+
+@pytest.mark.parametrize("objective", get_args(Objective))
+def test_pods_without_cpu_and_gpus_leave_places_on_every_node(objective: Objective) -> None:
+    state = AllocationState(("cpu", "memory", "pods"))
+    for name, cpu in (("busy", 1000), ("idle", 4000), ("large", 8000)):
+        state.put_node(Node(name, (cpu, 32, 200 if name == "large" else 100), 0, ""))
+    scorer = Scorer(state, objective=objective)
+    for number in range(40):
+        assert place(scorer, number, Request((0, 0, 1))) is not None
+    assert (state.capacity[:3, 2] - state.free[:3, 2]).tolist() == [10, 10, 20]
+    for number in range(40, 48):
+        assert place(scorer, number, Request((0, 4, 1))) is not None
+    assert (32 - state.free[:3, 1]).tolist() == [12, 12, 8]

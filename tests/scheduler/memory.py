@@ -175,7 +175,8 @@ class Memory:
         for order in self.orders:
             item = self.items[order.pod.key]
             item["spec"]["nodeName"] = order.node
-            item["metadata"]["annotations"][DEVICES.name] = order.devices
+            if order.devices:
+                item["metadata"]["annotations"][DEVICES.name] = order.devices
             self.clock += 1
             self._condition(order.pod.key, "PodScheduled", "", "")
         self.orders.clear()

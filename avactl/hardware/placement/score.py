@@ -167,7 +167,7 @@ class Scorer:
         state = self.state
         allowed = request.nodes is None or bool(state.allowed[request.nodes][slot])
         amounts, gpus = state.free[slot].tobytes(), state.gpu_free[slot].tobytes()
-        size = int(state.capacity[slot, 0]) if self.objective == "spread" else 0
+        size = state.capacity[slot].tobytes() if self.objective == "spread" or _fits_without_cpu(request) else b""
         return amounts, gpus, int(state.model[slot]), int(state.kind[slot]), allowed, state.width, state.most_cpu, size
 
     def _recall_scores(self, known: _ScoreCache, request: Request, slots: Ints) -> Ints:
@@ -204,9 +204,8 @@ class Scorer:
         scores, chosen = np.full(len(slots), np.inf), np.zeros(len(slots), np.int32)
         state = self.state
         amounts = np.array(request.amounts, np.int64)
-        left = state.free[slots] - amounts
-        # Resources that are not requested may be overcommitted.
-        fits = ((left >= 0) | (amounts == 0)).all(1) & (state.capacity[slots, 0] != ABSENT)
+        asked = np.flatnonzero(amounts)  # of some hundred resources; those not requested may be overcommitted
+        fits = (state.free[slots[:, None], asked] >= amounts[asked]).all(1) & (state.capacity[slots, 0] != ABSENT)
         if request.nodes is not None:
             fits &= state.allowed[request.nodes][slots]
         if request.gpus:
@@ -220,13 +219,15 @@ class Scorer:
             inside, gpus = inside[gpus != 0], gpus[gpus != 0]
             chosen[inside] = gpus
         if inside.size:
-            cost, chosen[inside] = self._cost_with_pod(request, slots[inside], left[inside], chosen[inside])
-            scores[inside] = cost - self._cost[slots[inside]] + self._tie_breaker(request, slots[inside], left[inside])
-            scores[inside] += self._link_cost(request, slots[inside], chosen[inside])
+            slots = slots[inside]
+            left = state.free[slots] - amounts
+            cost, chosen[inside] = self._cost_with_pod(request, slots, left, chosen[inside])
+            scores[inside] = cost - self._cost[slots] + self._tie_breaker(request, slots, left)
+            scores[inside] += self._link_cost(request, slots, chosen[inside])
             if self.objective == "links":
-                scores[inside] += self._speed_cost(request, slots[inside], chosen[inside])
+                scores[inside] += self._speed_cost(request, slots, chosen[inside])
             elif self.objective == "spread":
-                scores[inside] += SPREAD_WEIGHT_MILLI * self._load_with_pod(request, slots[inside], left[inside])
+                scores[inside] += SPREAD_WEIGHT_MILLI * self._load_with_pod(request, slots, left)
         return scores, chosen
 
     def _candidate_gpus(self, request: Request, slots: Ints) -> npt.NDArray[np.int32]:
@@ -283,11 +284,16 @@ class Scorer:
         return result
 
     def _tie_breaker(self, request: Request, slots: Ints, left: Ints) -> Floats:
-        """Return a cost of at most two milli that favours the best fit, by remaining GPUs and CPU."""
+        """Return a cost of at most two milli that favours the best fit, by remaining GPUs and CPU.
+
+        Without a request for either there is nothing to fit: the emptiest node keeps places on all of them.
+        """
         state = self.state
         gpu_left = state.gpu_total[slots] - request.total_milli
-        result: Floats = gpu_left / (MILLI_PER_GPU * max(1, state.width)) + left[:, 0] / state.most_cpu
-        return result
+        result: Floats = gpu_left / (MILLI_PER_GPU * max(1, state.width))
+        if _fits_without_cpu(request):
+            return result + self._used_share(request, slots, left)
+        return result + left[:, 0] / state.most_cpu
 
     def _speed_cost(self, request: Request, slots: Ints, masks: npt.NDArray[np.int32]) -> Floats:
         cost = np.zeros(len(slots))
@@ -300,10 +306,22 @@ class Scorer:
         """Return the load of nodes including the pod, 0 to 1."""
         state = self.state
         if request.gpus:
-            part = (state.gpu_total[slots] - request.total_milli) / (MILLI_PER_GPU * state.gpu_count[slots])
-        else:
-            part = left[:, 0] / np.maximum(state.capacity[slots, 0], 1)
-        result: Floats = 1.0 - part
+            result: Floats = 1.0 - (state.gpu_total[slots] - request.total_milli) / (
+                MILLI_PER_GPU * state.gpu_count[slots]
+            )
+            return result
+        return self._used_share(request, slots, left)
+
+    def _used_share(self, request: Request, slots: Ints, left: Ints) -> Floats:
+        """Return the used share of CPU including the pod; without a request for it, of what is requested and used most.
+
+        Shares are from 0 to 1.
+        """
+        columns = np.flatnonzero(request.amounts) if _fits_without_cpu(request) else np.array([0])
+        if not columns.size:
+            return np.zeros(len(slots))
+        free = left[:, columns] / np.maximum(self.state.capacity[slots[:, None], columns], 1)
+        result: Floats = 1.0 - free.min(1)
         return result
 
     def _link_cost(self, request: Request, slots: Ints, masks: npt.NDArray[np.int32]) -> Floats:
@@ -324,6 +342,11 @@ def place(scorer: Scorer, key: Hashable, request: Request) -> ScoredChoice | Non
     if choice is not None:
         scorer.state.book(key, choice.booking(request))
     return choice
+
+
+def _fits_without_cpu(request: Request) -> bool:
+    """Return True for a request of neither GPUs nor CPU."""
+    return not (request.gpus or request.amounts[0])
 
 
 @lru_cache(maxsize=1024)

@@ -7,7 +7,7 @@ topology domains.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -24,7 +24,8 @@ from avactl.scheduler.objects.node_rules import Matcher, equals, every, selector
 from avactl.scheduler.objects.pod_info import PodInfo
 from avactl.scheduler.objects.pod_requirements import ExclusiveDisk, HostPort
 
-_TALLIES = 512
+MAX_TALLIES, MAX_TALLIED_NODES = 10_000, 2_500_000
+"""Maximum number of tallies, and of tallies times nodes."""
 _FEW = 16
 """Maximum number of namespaces by which an anti-affinity term is indexed."""
 _IDLE = 1000
@@ -32,6 +33,8 @@ _IDLE = 1000
 as much for each of them as to build it again costs for each pod of the cluster."""
 
 Counts = dict[str, int]
+_Mark = tuple[str, str, str]
+"""Namespace (empty: many), and a label with its value (empty: any labels), of pods that something selects."""
 _Single = TypeVar("_Single", HostPort, ExclusiveDisk)
 """A resource that a node has once."""
 
@@ -41,6 +44,7 @@ class AffinityTerm:
 
     def __init__(self, given: Mapping[str, Any], pod: PodInfo, namespaces: Mapping[str, Mapping[str, str]]) -> None:
         """`namespaces`: labels by namespace. Raises RuleError."""
+        self.given = given
         self.topology: str = given["topologyKey"]
         self._labels = selector(given.get("labelSelector"))
         names = set(given.get("namespaces") or ())
@@ -51,6 +55,8 @@ class AffinityTerm:
         elif not names:
             names = {pod.namespace}
         self.namespaces = frozenset(names)
+        marked = _mark(given.get("labelSelector"))
+        self.marks = [(name, *marked) for name in (sorted(names) if len(names) <= _FEW else ("",))]
         self.key = orjson.dumps([self.topology, given.get("labelSelector"), sorted(names)], option=orjson.OPT_SORT_KEYS)
 
     def matches(self, pod: PodInfo) -> bool:
@@ -61,15 +67,26 @@ class AffinityTerm:
 class _Tally:
     """Number of matching pods by node."""
 
-    __slots__ = ("asked", "counts", "helps", "match")
+    __slots__ = ("asked", "counts", "helps", "marks", "match")
 
-    def __init__(self, match: Callable[[PodInfo], bool], helps: bool) -> None:
-        self.match = match
+    def __init__(self, marks: Sequence[_Mark], match: Callable[[PodInfo], bool], helps: bool) -> None:
+        self.marks, self.match = marks, match
+        """`marks`: each pod that matches has one of them."""
         self.helps = helps
         """True if one more pod can open nodes to others, by affinity or by topology spread."""
         self.counts: Counts = {}
         self.asked = True
         """True if it was used since tallies were last dropped."""
+
+
+def _mark(given: Mapping[str, Any] | None) -> tuple[str, str]:
+    """Return a label that a selector requires; empty if none has to have one value."""
+    for key, value in ((given or {}).get("matchLabels") or {}).items():
+        return key, value
+    for each in (given or {}).get("matchExpressions") or ():
+        if each["operator"] == "In" and len(each.get("values") or ()) == 1:
+            return each["key"], each["values"][0]
+    return "", ""
 
 
 def _add(counts: Counts, node: str, change: int) -> None:
@@ -96,10 +113,15 @@ class PodTopology(Constraint, ChangeListener):
         super().__init__(cache, policy)
         cache.tables.subscribe(self)
         self._tallies: dict[bytes, _Tally] = {}
+        self._by_mark: dict[_Mark, list[_Tally]] = {}
+        self._dropped = False
+        """True after a tally was dropped for which a pod may wait: any further pod may help then."""
         self._ports: dict[HostPort, Counts] = {}
         self._disks: dict[ExclusiveDisk, Counts] = {}
         self._against: dict[str, dict[bytes, tuple[AffinityTerm, Counts]]] = {}
         """Anti-affinity of pods on nodes, by the namespaces that it selects; under "" if it selects many."""
+        self._terms: dict[tuple[str, int], AffinityTerm] = {}
+        """Terms by namespace of the pod and identity of what is given."""
         self._domains: dict[str, npt.NDArray[np.int32]] = {}
         self._hidden: set[PodInfo] = set()
         """Pods on nodes that are not counted for the moment."""
@@ -113,10 +135,10 @@ class PodTopology(Constraint, ChangeListener):
         self._recount()
 
     def _recount(self) -> None:
-        # Who waits for a pod that helps asks again, and has his tally back.
-        self.tables.change_epoch += 1
-        self._tallies.clear()
+        self._keep({})
+        self._terms.clear()
         self._against.clear()
+        self._ask_again()
         for node, pods in self.tables.pods_by_node.items():
             for pod in pods.values():
                 if pod not in self._hidden:
@@ -156,30 +178,36 @@ class PodTopology(Constraint, ChangeListener):
         if self._passed <= len(self.tables.pods) + _IDLE:
             return
         self._passed = 0
-        self.tables.change_epoch += any(tally.helps for tally in self._tallies.values() if not tally.asked)  # they too
-        self._tallies = {key: tally for key, tally in self._tallies.items() if tally.asked}
+        self._keep({key: tally for key, tally in self._tallies.items() if tally.asked})
+        if self._dropped:
+            self._ask_again()
         for tally in self._tallies.values():
             tally.asked = False
+
+    def _ask_again(self) -> None:
+        """Retry all pods: those that wait for a pod that helps have their tallies again then."""
+        self.tables.change_epoch += 1
+        self._dropped = False
 
     def pod_relabelled(self, pod: PodInfo, labels: Mapping[str, str], deleting: bool) -> None:
         """Count a pod by its current labels instead of its previous ones."""
         now = pod.labels, pod.deleting
         pod.labels, pod.deleting = labels, deleting
-        was = [tally.match(pod) for tally in self._tallies.values()]
+        before = set(self._selecting(pod))
         pod.labels, pod.deleting = now
-        for tally, matched in zip(self._tallies.values(), was, strict=True):
-            change = tally.match(pod) - matched
-            if change:
+        after = set(self._selecting(pod))
+        self.tables.change_epoch += self._dropped
+        for changed, change in ((before - after, -1), (after - before, 1)):
+            for tally in changed:
                 _add(tally.counts, pod.node, change)
                 self.tables.change_epoch += 1
 
     def _count(self, pod: PodInfo, node: str, change: int) -> bool:
         """Count a pod and return True if one more pod may help others."""
-        helps = False
-        for tally in self._tallies.values():
-            if tally.match(pod):
-                _add(tally.counts, node, change)
-                helps = helps or tally.helps
+        helps = self._dropped
+        for tally in self._selecting(pod):
+            _add(tally.counts, node, change)
+            helps = helps or tally.helps
         for port in pod.shape.ports:
             _add_to(self._ports, port, node, change)
         for disk in pod.shape.disks:
@@ -190,7 +218,7 @@ class PodTopology(Constraint, ChangeListener):
 
     def _terms_of(self, pod: PodInfo, node: str, change: int) -> None:
         for given in pod.shape.antiaffinity:
-            term = AffinityTerm(given, pod, self.tables.namespaces)
+            term = self._term(given, pod)
             for namespace in term.namespaces if len(term.namespaces) <= _FEW else ("",):
                 terms = self._against.setdefault(namespace, {})
                 counts = terms.setdefault(term.key, (term, {}))[1]
@@ -200,6 +228,15 @@ class PodTopology(Constraint, ChangeListener):
                     if not terms:
                         del self._against[namespace]
 
+    def _term(self, given: Mapping[str, Any], pod: PodInfo) -> AffinityTerm:
+        key = pod.namespace, id(given)
+        found = self._terms.get(key)
+        if found is None:
+            if len(self._terms) >= MAX_TALLIES:
+                self._terms.clear()
+            found = self._terms[key] = AffinityTerm(given, pod, self.tables.namespaces)  # which keeps what is given
+        return found
+
     def _opposing(self, pod: PodInfo) -> Iterator[tuple[AffinityTerm, Counts]]:
         """Yield the anti-affinity of pods on nodes that selects this pod."""
         for namespace in (pod.namespace, ""):
@@ -207,12 +244,37 @@ class PodTopology(Constraint, ChangeListener):
                 if term.matches(pod):
                     yield term, counts
 
-    def _tally(self, key: bytes, match: Callable[[PodInfo], bool], helps: bool = True) -> Counts:
+    def _selecting(self, pod: PodInfo) -> Iterator[_Tally]:
+        """Yield the tallies that count a pod."""
+        for namespace in (pod.namespace, ""):
+            for label in (("", ""), *pod.labels.items()):
+                for tally in self._by_mark.get((namespace, *label), ()):
+                    if tally.match(pod):
+                        yield tally
+
+    def _keep(self, kept: dict[bytes, _Tally]) -> None:
+        """Drop all other tallies."""
+        self._dropped |= any(tally.helps for key, tally in self._tallies.items() if key not in kept)
+        self._tallies, self._by_mark = kept, {}
+        for tally in kept.values():
+            self._index(tally)
+
+    def _index(self, tally: _Tally) -> None:
+        for mark in tally.marks:
+            self._by_mark.setdefault(mark, []).append(tally)
+
+    def _tally(
+        self, key: bytes, marks: Sequence[_Mark], match: Callable[[PodInfo], bool], helps: bool = True
+    ) -> Counts:
         found = self._tallies.get(key)
         if found is None:
-            if len(self._tallies) >= _TALLIES:
-                del self._tallies[next(iter(self._tallies))]
-            found = self._tallies[key] = _Tally(match, helps)
+            most = min(MAX_TALLIES, MAX_TALLIED_NODES // max(1, len(self.tables.nodes)))
+            if len(self._tallies) >= most:
+                # Half of them: to drop one each time would index the others as often.
+                newest = list(self._tallies.items())[len(self._tallies) - most // 2 :]
+                self._keep(dict(newest))
+            found = self._tallies[key] = _Tally(marks, match, helps)
+            self._index(found)
             for node, pods in self.tables.pods_by_node.items():
                 count = sum(match(pod) for pod in pods.values() if pod not in self._hidden)
                 if count:
@@ -286,9 +348,9 @@ class PodTopology(Constraint, ChangeListener):
             return None
         result: Floats = np.zeros(len(self.tables.state.free))
         for weight, given in pod.shape.preferred:
-            term = AffinityTerm(given, pod, self.tables.namespaces)
+            term = self._term(given, pod)
             domain = self._topology(term.topology)
-            sums = self._sums(domain, self._tally(b"away" + term.key, term.matches, helps=False))
+            sums = self._sums(domain, self._tally(b"away" + term.key, term.marks, term.matches, helps=False))
             result += weight * np.append(sums, 0)[domain]
         return result
 
@@ -304,7 +366,7 @@ class PodTopology(Constraint, ChangeListener):
             def counted(other: PodInfo, match: Matcher = match) -> bool:
                 return other.namespace == pod.namespace and not other.deleting and match(other.labels)
 
-            nodes |= self._tally(key, counted, helps=False).keys()
+            nodes |= self._tally(key, self._spread_marks(each, pod), counted, helps=False).keys()
         return self.tables.mask(nodes)
 
     def _free(self, wanted: tuple[_Single, ...], there: Mapping[_Single, Counts]) -> Mask | None:
@@ -333,14 +395,14 @@ class PodTopology(Constraint, ChangeListener):
         return free
 
     def _near(self, pod: PodInfo) -> Mask | None:
-        terms = [AffinityTerm(given, pod, self.tables.namespaces) for given in pod.shape.affinity]
+        terms = [self._term(given, pod) for given in pod.shape.affinity]
         if not terms:
             return None
 
         def match(other: PodInfo) -> bool:
             return all(term.matches(other) for term in terms)
 
-        counts = self._tally(b"near" + b"".join(sorted(term.key for term in terms)), match)
+        counts = self._tally(b"near" + b"".join(sorted(term.key for term in terms)), terms[0].marks, match)
         # The first of pods that want to be together may go anywhere. Pods outside of all domains do not count.
         sums = [np.append(self._sums(self._topology(term.topology), counts), 0) for term in terms]
         first = match(pod) and not any(each.any() for each in sums)
@@ -355,8 +417,8 @@ class PodTopology(Constraint, ChangeListener):
     def _away(self, pod: PodInfo) -> Mask | None:
         result: Mask | None = None
         for given in pod.shape.antiaffinity:
-            term = AffinityTerm(given, pod, self.tables.namespaces)
-            free = self._without(term.topology, self._tally(b"away" + term.key, term.matches, helps=False))
+            term = self._term(given, pod)
+            free = self._without(term.topology, self._tally(b"away" + term.key, term.marks, term.matches, helps=False))
             result = free if result is None else result & free
         return result
 
@@ -379,7 +441,7 @@ class PodTopology(Constraint, ChangeListener):
                 return there and match(other.labels)
 
             eligible = complete & self._included(each, pod)
-            sums = self._sums(domain, self._tally(key, counted), eligible)
+            sums = self._sums(domain, self._tally(key, self._spread_marks(each, pod), counted), eligible)
             there = np.unique(domain[eligible])
             least = int(sums[there].min()) if there.size else 0
             if each.get("minDomains") and len(there) < each["minDomains"]:
@@ -390,6 +452,9 @@ class PodTopology(Constraint, ChangeListener):
 
     def _spread_match(self, given: Mapping[str, Any], pod: PodInfo) -> Matcher:
         return every([selector(given.get("labelSelector")), equals(_values(given, pod))])
+
+    def _spread_marks(self, given: Mapping[str, Any], pod: PodInfo) -> list[_Mark]:
+        return [(pod.namespace, *_mark(given.get("labelSelector")))]
 
     def _included(self, given: Mapping[str, Any], pod: PodInfo) -> Mask:
         """Return the nodes that count for a spread. By the API's defaults affinity is honoured, taints are not."""

@@ -29,7 +29,15 @@ from avactl.scheduler.preemption.disruption_budgets import DisruptionBudgets
 from avactl.scheduler.preemption.preemptor import Preemptor
 from avactl.scheduler.queue.failed_demands import FailedDemands
 from avactl.scheduler.queue.gang_domains import gang_domains
-from avactl.scheduler.queue.gang_request import Demand, QuotaOwner, WaitCause, WaitGroup, gang_of, roles_of
+from avactl.scheduler.queue.gang_request import (
+    Demand,
+    QuotaOwner,
+    WaitCause,
+    WaitGroup,
+    constrained_demand,
+    gang_of,
+    roles_of,
+)
 from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup, SchedulingQueue
 
 MAX_ROLES = 64
@@ -189,7 +197,7 @@ class SchedulingCycle:
         restricted = any(map(self.constraints.restrict, pods)) if nodes is None else nodes.mask is not None
         attempt = StartAttempt(unit, pods, requests, nodes, restricted)
         equal_demand = Demand(unit.gang, within, tuple((wish.request, len(wish.pods)) for wish in wishes))
-        demand = unit.key if restricted or len(pods) < unit.size else equal_demand
+        demand = constrained_demand(unit, pods) if restricted or len(pods) < unit.size else equal_demand
         if exceeded:
             plain = not (restricted or any(pod.claims for pod in pods))
             small = plain and self.cache.requests.exceeds_cluster(gang_of(unit, pods, requests)[0])

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from avactl.hardware.placement.gang import Gang, GangRole
 from avactl.hardware.placement.request import Request
 from avactl.scheduler.objects.pod_info import PodInfo
+from avactl.scheduler.objects.pod_requirements import PodRequirements
 from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup
 
 
@@ -30,6 +31,15 @@ class Demand(NamedTuple):
     members: tuple[tuple[Request, int], ...]
 
 
+class Likeness(NamedTuple):
+    """All that constraints read of a single pod without volumes and ResourceClaims: equal pods have the same nodes."""
+
+    namespace: str
+    shape: PodRequirements
+    labels: frozenset[tuple[str, str]]
+    annotations: frozenset[tuple[str, str]]
+
+
 class QuotaOwner(NamedTuple):
     """The properties of a pod that decide which quota it counts for and which pods it may preempt."""
 
@@ -44,8 +54,16 @@ class WaitGroup(NamedTuple):
 
     cause: WaitCause
     what: Hashable
-    """A `Demand`, unsupported requirements of single pods, or the key of a unit that waits alone."""
+    """A `Demand`, a `Likeness`, unsupported requirements of single pods, or the key of a unit that waits alone."""
     owners: frozenset[QuotaOwner] = frozenset()
+
+
+def constrained_demand(unit: QueuedPodGroup, pods: Sequence[PodInfo]) -> Hashable:
+    """Return what units have in common that fit on the same nodes by their constraints; the unit's key if nothing."""
+    pod = pods[0]
+    if unit.gang or pod.volumes or pod.claims:
+        return unit.key
+    return Likeness(pod.namespace, pod.shape, frozenset(pod.labels.items()), frozenset(pod.annotations.items()))
 
 
 def roles_of(pods: Sequence[PodInfo], requests: Mapping[str, Request]) -> dict[Request, list[PodInfo]]:

@@ -107,8 +107,10 @@ class SchedulingQueue:
         self._numbers = count(1)
         self._entries = 0
         """Upper bound of the number of entries, stale ones included."""
-        self._retried_units: set[str] = set()
-        """Units activated by the last `retry` that have not been tried."""
+        self._turns: set[str] = set()
+        """Units that were active after the last `retry` and have not been tried since."""
+        self._owed: dict[str, set[Hashable]] = {}
+        """Groups that are to be retried once the deferred units of a namespace have been tried."""
         self.retried = -1
         """Change epoch of the last `retry`."""
 
@@ -148,11 +150,13 @@ class SchedulingQueue:
 
     def pop(self) -> QueuedPodGroup | None:
         """Return the first active unit; it stays in the queue's index."""
+        if self._owed and not self._turns:
+            self._retry_owed()
         while self._active:
             unit = self._unit_of_valid_entry(heappop(self._active))
             if unit is not None:
                 unit.entry = 0
-                self._retried_units.discard(unit.key)
+                self._turns.discard(unit.key)
                 return unit
         return None
 
@@ -171,6 +175,7 @@ class SchedulingQueue:
             unit = self._unit_of_valid_entry(entry)
             if unit is not None:
                 heappush(self._active, entry)
+                self._turns.add(unit.key)
 
     def pop_deferred(self) -> QueuedPodGroup | None:
         """Return the first deferred unit, or None."""
@@ -188,48 +193,72 @@ class SchedulingQueue:
     def mark_unschedulable(self, unit: QueuedPodGroup, group: Hashable) -> None:
         """Mark a unit as unschedulable."""
         unit.group = group
-        self._retried_units.discard(unit.key)
+        self._turns.discard(unit.key)
         self._add_entry(self._groups.setdefault(group, []), unit)
 
     def suspend(self, unit: QueuedPodGroup) -> None:
         """Suspend a unit that waits for its own change, such as more pods."""
         unit.entry = 0
         unit.group = None
-        self._retried_units.discard(unit.key)
+        self._turns.discard(unit.key)
 
     def activate_next(self, group: Hashable) -> QueuedPodGroup | None:
         """Activate and return the next unit of a group after one of them fitted."""
-        unit = None
+        unit = self._first_of(group)
+        if unit is not None:
+            heappop(self._groups[group])
+            self._add_entry(self._active, unit)
+            self._first_of(group)  # drop an empty group
+        return unit
+
+    def _first_of(self, group: Hashable) -> QueuedPodGroup | None:
+        """Return the first unit of a group."""
         entries = self._groups.get(group)
         while entries:
-            entry = heappop(entries)
-            unit = self._unit_of_valid_entry(entry)
+            unit = self._unit_of_valid_entry(entries[0])
             if unit is not None:
-                self._add_entry(self._active, unit)
-                break
-        if not entries:
-            self._groups.pop(group, None)
-        return unit
+                return unit
+            heappop(entries)
+        self._groups.pop(group, None)
+        return None
 
     @property
     def retrying(self) -> bool:
-        """True while units activated by the last `retry` have not been tried."""
-        return bool(self._retried_units)
+        """True while units that were active after the last `retry` have not been tried, except deferred ones."""
+        return bool(self._turns)
 
     def retry(self, freed: int) -> None:
         """Activate the first unit of each group after resources were freed.
 
-        Has no effect while `retrying`, so that the youngest units also get a turn."""
+        Call it while nothing is `retrying`, so that units that come later than those of the groups get a turn, too.
+        For the same reason the groups of a namespace that has deferred units wait until these have been tried.
+        """
         self.retried = freed
+        self._turns = {unit.key for entry in self._active if (unit := self._unit_of_valid_entry(entry)) is not None}
         for group in list(self._groups):
-            unit = self.activate_next(group)
-            if unit is not None:
-                self._retried_units.add(unit.key)
+            unit = self._first_of(group)
+            if unit is None:
+                continue
+            if unit.namespace in self._deferred:
+                self._owed.setdefault(unit.namespace, set()).add(group)
+            else:
+                self._retry_group(group)
+
+    def _retry_group(self, group: Hashable) -> None:
+        unit = self.activate_next(group)
+        if unit is not None:
+            self._turns.add(unit.key)
+
+    def _retry_owed(self) -> None:
+        """Activate the first unit of each group that `retry` has left out, where no unit is deferred any more."""
+        for namespace in self._owed.keys() - self._deferred.keys():
+            for group in self._owed.pop(namespace):
+                self._retry_group(group)
 
     def drop(self, key: str) -> None:
         """Remove a unit."""
         self.units.pop(key, None)
-        self._retried_units.discard(key)
+        self._turns.discard(key)
 
     def __iter__(self) -> Iterator[QueuedPodGroup]:
         return iter(list(self.units.values()))
