@@ -12,6 +12,7 @@ import orjson
 from multidict import CIMultiDict, MultiMapping
 
 from avactl.kube.access import AccessError, ClusterAccess
+from avactl.kube.server_clock import ServerClock
 
 JSON = "application/json"
 MERGE = "application/merge-patch+json"
@@ -115,6 +116,7 @@ class Client:
         self._access = access
         self._connections = connections
         self._session: aiohttp.ClientSession | None = None
+        self.clock = ServerClock()
 
     @property
     def context(self) -> str:
@@ -236,6 +238,7 @@ class Client:
                     server_hostname=name,
                     allow_redirects=False,  # API servers do not redirect, and the token is for no other
                 ) as response:
+                    self.clock.observe(response.headers.get("Date", ""))
                     return Response(response.status, response.headers, await _read(response))
         except aiohttp.ClientConnectorCertificateError as error:
             raise UntrustedError(str(error.certificate_error)) from None
@@ -269,6 +272,7 @@ class Client:
             async with self._session.get(
                 path, headers=head, params=query, timeout=limits, server_hostname=name, allow_redirects=False
             ) as response:
+                self.clock.observe(response.headers.get("Date", ""))
                 if response.status >= 300:
                     raise _refusal(Response(response.status, response.headers, await _read(response)))
                 async for chunk in response.content.iter_any():
