@@ -26,6 +26,8 @@ _TIMEOUT_S = 30.0
 """Seconds for a request; watches have none."""
 _SILENCE_S = 100.0
 """Seconds without an event after which a watch is restarted, because the connection may be dead."""
+_PAGE = 500
+"""Objects of a page, of a list that was asked for as a whole and is too long for that."""
 _MAX_RESPONSE_BYTES = 1 << 30
 """Longest response: a list of 100,000 pods in one page has half of it."""
 _MAX_EVENT_BYTES = 16 << 20
@@ -61,6 +63,11 @@ class ApiError(Exception):
     def forbidden(self) -> bool:
         """True if the account lacks the permission."""
         return self.status == 403
+
+    @property
+    def expired(self) -> bool:
+        """True if etcd was compacted past the revision from which a watch or a list was to go on."""
+        return self.status == 410 or self.reason in ("Expired", "Gone")
 
 
 class UnreachableError(Exception):
@@ -181,8 +188,8 @@ class Client:
         """
         response = await self.exchange("GET", path, query=query, accept=accept)
         limit = int(query.get("limit", "0"))
-        if most and len(response.content) > most and limit > 1:
-            return await self.page(path, {**query, "limit": str(max(1, limit // 10))}, accept, most)
+        if most and len(response.content) > most and limit != 1:
+            return await self.page(path, {**query, "limit": str(max(1, (limit or _PAGE) // 10))}, accept, most)
         if path.startswith("/api/v1/"):
             response = response._replace(content=without_managed_fields(response.content))
         return response.parse()
@@ -298,7 +305,7 @@ async def list_all(
         try:
             page = await ask(dict(asked))
         except ApiError as error:
-            if error.status != 410 or "continue" not in asked:
+            if not error.expired or "continue" not in asked:
                 raise
             found, asked = [], {key: value for key, value in query.items() if key != "limit"}
             continue
