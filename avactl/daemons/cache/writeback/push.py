@@ -119,7 +119,7 @@ class WriteBackTask:
                     unpinned.append(dirty[-1])
         # Before anything is persisted: the engine evicts what is persisted and not pinned.
         for each in unpinned:
-            with suppress(NotFoundError):  # its writer has deleted or renamed it
+            with self._report_failures(), suppress(NotFoundError):  # its writer has deleted or renamed it
                 await self._engine.pin(each.file.path, True)
         self._settling.forget({each.file.path for each in dirty})
         self._measure(dirty, hosts)
