@@ -67,6 +67,8 @@ SERVING_PRIORITY = "avactl-serving"
 """Priority class of services; above training of any priority."""
 WORKSPACE_PRIORITY = "avactl-workspace"
 """Priority class of interactive pods, which workloads of their own team do not preempt."""
+CLAIM_FINALIZER = "resource.kubernetes.io/delete-protection"
+"""Finalizer of ResourceClaims that are allocated."""
 TIMED_OUT = f"{GROUP}/TimedOut"
 """Pod condition: the pod ran for its timeout. Its Job fails instead of starting it again."""
 REPLACED_EXIT = 79

@@ -12,6 +12,7 @@ import orjson
 from multidict import CIMultiDict, MultiMapping
 
 from avactl.kube.access import AccessError, ClusterAccess
+from avactl.kube.server_clock import ServerClock
 
 JSON = "application/json"
 MERGE = "application/merge-patch+json"
@@ -25,6 +26,8 @@ _TIMEOUT_S = 30.0
 """Seconds for a request; watches have none."""
 _SILENCE_S = 100.0
 """Seconds without an event after which a watch is restarted, because the connection may be dead."""
+_PAGE = 500
+"""Objects of a page, of a list that was asked for as a whole and is too long for that."""
 _MAX_RESPONSE_BYTES = 1 << 30
 """Longest response: a list of 100,000 pods in one page has half of it."""
 _MAX_EVENT_BYTES = 16 << 20
@@ -60,6 +63,11 @@ class ApiError(Exception):
     def forbidden(self) -> bool:
         """True if the account lacks the permission."""
         return self.status == 403
+
+    @property
+    def expired(self) -> bool:
+        """True if etcd was compacted past the revision from which a watch or a list was to go on."""
+        return self.status == 410 or self.reason in ("Expired", "Gone")
 
 
 class UnreachableError(Exception):
@@ -115,6 +123,7 @@ class Client:
         self._access = access
         self._connections = connections
         self._session: aiohttp.ClientSession | None = None
+        self.clock = ServerClock()
 
     @property
     def context(self) -> str:
@@ -179,8 +188,8 @@ class Client:
         """
         response = await self.exchange("GET", path, query=query, accept=accept)
         limit = int(query.get("limit", "0"))
-        if most and len(response.content) > most and limit > 1:
-            return await self.page(path, {**query, "limit": str(max(1, limit // 10))}, accept, most)
+        if most and len(response.content) > most and limit != 1:
+            return await self.page(path, {**query, "limit": str(max(1, (limit or _PAGE) // 10))}, accept, most)
         if path.startswith("/api/v1/"):
             response = response._replace(content=without_managed_fields(response.content))
         return response.parse()
@@ -236,6 +245,7 @@ class Client:
                     server_hostname=name,
                     allow_redirects=False,  # API servers do not redirect, and the token is for no other
                 ) as response:
+                    self.clock.observe(response.headers.get("Date", ""))
                     return Response(response.status, response.headers, await _read(response))
         except aiohttp.ClientConnectorCertificateError as error:
             raise UntrustedError(str(error.certificate_error)) from None
@@ -269,6 +279,7 @@ class Client:
             async with self._session.get(
                 path, headers=head, params=query, timeout=limits, server_hostname=name, allow_redirects=False
             ) as response:
+                self.clock.observe(response.headers.get("Date", ""))
                 if response.status >= 300:
                     raise _refusal(Response(response.status, response.headers, await _read(response)))
                 async for chunk in response.content.iter_any():
@@ -294,7 +305,7 @@ async def list_all(
         try:
             page = await ask(dict(asked))
         except ApiError as error:
-            if error.status != 410 or "continue" not in asked:
+            if not error.expired or "continue" not in asked:
                 raise
             found, asked = [], {key: value for key, value in query.items() if key != "limit"}
             continue

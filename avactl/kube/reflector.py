@@ -97,7 +97,7 @@ class Reflector:
                     self._absent = True
                     self._told()
                     wait = 60.0
-                elif error.status == 410 or error.reason in ("Expired", "Gone"):
+                elif error.expired:
                     self._version, wait = "", _BACKOFF[0]
                 else:
                     logs.warn("watch refused", kind=self.kind, error=str(error))
@@ -130,7 +130,23 @@ class Reflector:
 
     async def load(self) -> None:
         """List all objects once; a watch continues from there. Raises ApiError and UnreachableError."""
-        since, query = monotonic(), {**self._query, "limit": str(self._limit)}
+        since = monotonic()
+        try:
+            version, seen = await self._list({**self._query, "limit": str(self._limit)})
+        except ApiError as error:
+            if not error.expired:
+                raise
+            # The pages came more slowly than etcd forgets, as they would again; one page is read from one revision.
+            version, seen = await self._list(self._query)
+        for key in [key for key in self._store.keys() if key not in seen]:  # noqa: SIM118 - not a mapping
+            self._store.remove(key)
+        self._version, self.since = version, since
+        if not self._afresh:
+            self._told()
+        self.changed()
+
+    async def _list(self, query: Mapping[str, str]) -> tuple[str, set[str]]:
+        """Take in all pages of a list; return its resourceVersion, and the keys of its objects."""
         seen: set[str] = set()
         version = ""
         coming: asyncio.Task[Any] | None = asyncio.ensure_future(self._page(query))
@@ -151,12 +167,7 @@ class Reflector:
         finally:
             if coming is not None:
                 coming.cancel()
-        for key in [key for key in self._store.keys() if key not in seen]:  # noqa: SIM118 - not a mapping
-            self._store.remove(key)
-        self._version, self.since = version, since
-        if not self._afresh:
-            self._told()
-        self.changed()
+        return version, seen
 
     async def _page(self, query: Mapping[str, str]) -> Any:
         return await self._client.page(self._path, query, self._accept[0], self._most)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 
+MAX_CLOCK_SKEW_S = 3600.0
+"""Seconds by which the clock that wrote a time may have been ahead. A time further ahead is no time at all."""
+
 
 def timestamp(seconds: float | None = None, timespec: str = "seconds") -> str:
     """Return a Unix time, by default the current one, as `2026-01-31T09:30:00Z`.

@@ -96,6 +96,7 @@ class SchedulerDaemon(ElectedDaemon):
             evictor,
             self.budgets,
             _PLANNING,
+            client.clock.now,
         )
         self.stale_nominations = StaleNominations(self.cache, evictor, self._wanted)
         self.pod_handler = PodHandler(self.cache, self.queue, self.cycle.forget)

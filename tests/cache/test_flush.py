@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import cast
 
 import pytest
 
 from avactl.contracts.cache import TierConfig
 from avactl.daemons.cache.daemon import CacheDaemon, CacheOptions
 from avactl.daemons.cache.writeback.push import Flush
-from avactl.kube.client import Client
+from tests.kube.recording_client import RecordingClient
 
 WRITE = TierConfig(
     name="write",
@@ -41,7 +40,7 @@ TIERS = [
     ],
 )
 def test_a_path_is_that_of_one_tier(path: str, found: list[str | None]) -> None:
-    daemon = CacheDaemon(cast(Client, None), CacheOptions())
+    daemon = CacheDaemon(RecordingClient(), CacheOptions())
     daemon.configs.flushes["ns/flush-1"] = path, time.time()
     assert [daemon.flushes(tier) for tier in TIERS] == [
         [] if inside is None else [Flush("flush-1", inside)] for inside in found
@@ -49,6 +48,6 @@ def test_a_path_is_that_of_one_tier(path: str, found: list[str | None]) -> None:
 
 
 def test_one_whose_command_has_died_is_forgotten() -> None:
-    daemon = CacheDaemon(cast(Client, None), CacheOptions())
+    daemon = CacheDaemon(RecordingClient(), CacheOptions())
     daemon.configs.flushes["ns/flush-1"] = "write:/results", time.time() - 2 * 86_400
     assert daemon.flushes(WRITE) == []

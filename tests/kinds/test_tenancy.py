@@ -387,6 +387,46 @@ def test_honest_pods_by_hand(member: Callable[[str], KubeClient]) -> None:
             member("ann").create(workload(kind, pod_spec(**what), "honest"), dry_run=True)
 
 
+def test_devices_stay_with_the_pod_that_uses_them(admin: KubeClient, member: Callable[[str], KubeClient]) -> None:
+    """A claim or pod that is gone while its program runs would free devices that the program still has."""
+    ann, finalizer = member("ann"), "resource.kubernetes.io/delete-protection"
+    claim, pods = path("resource.k8s.io/v1", "resourceclaims/own"), path("v1", "pods")
+    admin.request("PATCH", claim, body={"metadata": {"finalizers": [finalizer]}}, content_type=MERGE)
+    for finalizers in (None, [], ["example.com/other"]):
+        with pytest.raises(ApiError, match=" claim-in-use: "):
+            ann.request("PATCH", claim, body={"metadata": {"finalizers": finalizers}}, content_type=MERGE)
+    found = ann.get("resource.k8s.io/v1", "ResourceClaim", "own", OWN)
+    del found["metadata"]["finalizers"]
+    with pytest.raises(ApiError, match=" claim-in-use: "):
+        ann.request("PUT", claim, body=found)
+    change = {"metadata": {"labels": {"a": "b"}, "finalizers": [finalizer, "example.com/other"]}}
+    ann.request("PATCH", claim, body=change, content_type=MERGE)
+    admin.request("PATCH", claim, body={"metadata": {"finalizers": None}}, content_type=MERGE)
+    for name in ("runs", "waits"):
+        ann.create(
+            {**workload("Pod", pod_spec(), name), "metadata": {"name": name, "namespace": OWN, "labels": {"a": "b"}}}
+        )
+    target = {"apiVersion": "v1", "kind": "Node", "name": "n0"}
+    binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "runs"}, "target": target}
+    admin.request("POST", f"{pods}/runs/binding", body=binding)
+    eviction: dict[str, Any] = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "runs"}}
+    now = {"gracePeriodSeconds": 0}
+    for method, where, given in (
+        ("DELETE", f"{pods}/runs", now),
+        ("POST", f"{pods}/runs/eviction", {**eviction, "deleteOptions": now}),
+    ):
+        with pytest.raises(ApiError, match=" forced-deletion: "):
+            ann.request(method, where, body=given)
+    assert "deletionTimestamp" not in ann.get("v1", "Pod", "runs", OWN)["metadata"]
+    ann.request("POST", f"{pods}/runs/eviction", body=eviction)
+    assert "deletionTimestamp" in ann.get("v1", "Pod", "runs", OWN)["metadata"]
+    with pytest.raises(ApiError, match=" forced-deletion: "):
+        ann.request("DELETE", f"{pods}/runs", body=now)
+    admin.request("DELETE", f"{pods}/runs", body=now)
+    ann.request("DELETE", f"{pods}/waits", body=now)
+    assert admin.find("v1", "Pod", "waits", OWN) is None
+
+
 def test_honest_changes(admin: KubeClient, member: Callable[[str], KubeClient]) -> None:
     ann, apps = member("ann"), path("apps/v1", "deployments")
     restart = {"template": {"metadata": {"annotations": {"kubectl.kubernetes.io/restartedAt": "now"}}}}

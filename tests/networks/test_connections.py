@@ -327,9 +327,8 @@ def test_all_pairs_of_pods_of_an_organisation(cluster: str) -> None:
             wanted = open_to_team.get(destination.labels[COMPONENT], set()) if same else set()
             assert admitted == wanted, (source.name, destination.name)
         else:
-            # Tiers and daemons accept no pod of a team; the pods of these Jobs listen nowhere.
-            listens = destination.labels[COMPONENT] not in ("buckets", "free")
-            assert teams[0] is None or not (listens and admitted), (source.name, destination.name)
+            # Tiers, their Jobs and daemons accept no pod of a team.
+            assert teams[0] is None or not admitted, (source.name, destination.name)
     assert count == len(pods) * (len(pods) - 1) > 0
 
 

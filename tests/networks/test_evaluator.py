@@ -191,3 +191,59 @@ def test_pods_in_the_network_of_a_machine_are_the_machine() -> None:
     assert not made.admits(host, PODS["x/a"], 80), "no selector matches it"
     assert made.admits(PODS["y/a"], host, 80), "no policy applies to it"
     assert network(policy(ingress({"ipBlock": {"cidr": "192.168.0.0/16"}}))).admits(host, PODS["x/a"], 80)
+
+
+def test_one_policy_for_both_directions() -> None:
+    """Each direction has rules and ports of its own."""
+    both = {**ingress({"podSelector": name_of("b")}), "policyTypes": ["Ingress", "Egress"]}
+    made = network(policy({**both, "egress": [{"ports": [{"port": 80}]}]}))
+    assert (callers(made), callers(made, 81)) == ({"x/a", "x/b"}, {"x/a", "x/b"})
+    assert (callees(made), callees(made, 81)) == (EVERYONE, {"x/a"})
+    closed = network(policy({"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}))
+    assert all(callers(closed, to=name) == {name} for name in OF_X)
+    assert callers(closed, to="y/a") == EVERYONE - OF_X
+
+
+def test_egress_does_not_open_the_way_back() -> None:
+    out, closed = policy(egress()), policy({**DENY, "podSelector": name_of("a")})
+    made = network(out, closed)
+    assert (callees(made), callers(made)) == (EVERYONE, {"x/a"})
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_rule_that_admits_everything_wins_over_narrower_ones(order: int) -> None:
+    inward = [policy(ingress({"podSelector": name_of("b")}, ports=[{"port": 80}])), policy(ingress())][::order]
+    outward = [policy(egress({"podSelector": name_of("b")}, ports=[{"port": 80}])), policy(egress())][::order]
+    assert callers(network(*inward), 81) == EVERYONE
+    assert callees(network(*outward), 81) == EVERYONE
+
+
+def test_a_block_of_one_peer_admits_what_another_excepts() -> None:
+    around = {"ipBlock": {"cidr": "10.1.0.0/16", "except": ["10.1.0.2/32"]}}
+    inside = {"ipBlock": {"cidr": "10.1.0.2/32"}}
+    assert callees(network(policy(egress(around)))) == {"x/a", "y/a", "y/c"}
+    for made in (network(policy(egress(around, inside))), network(policy(egress(around)), policy(egress(inside)))):
+        assert callees(made) == {"x/a", "y/a", "y/b", "y/c"}
+
+
+def test_a_rule_for_one_protocol_isolates_and_opens_no_other() -> None:
+    for protocol in ("SCTP", "UDP"):
+        made = network(policy(ingress(ports=[{"port": 80, "protocol": protocol}])))
+        assert callers(made) == callers(made, 81) == {"x/a"}
+        assert callers(made, 80, protocol) == EVERYONE
+    only = network(policy(ingress(ports=[{"protocol": "UDP"}])))
+    assert (callers(only), callers(only, 81, "UDP")) == ({"x/a"}, EVERYONE)
+
+
+def test_namespaces_that_do_not_have_a_name() -> None:
+    others = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["x", "y"]}
+    made = network(policy(ingress({"namespaceSelector": {"matchExpressions": [others]}})))
+    assert callers(made) == {"x/a", "z/a", "z/b", "z/c"}
+
+
+def test_peers_with_several_requirements() -> None:
+    apart = {"matchExpressions": [{"key": "ns", "operator": "NotIn", "values": ["x"]}]}
+    made = network(policy(ingress({"namespaceSelector": apart, "podSelector": name_of("b", "c")})))
+    assert callers(made) == {"x/a", "y/b", "y/c", "z/b", "z/c"}
+    never = {"matchExpressions": [*name_of("b")["matchExpressions"], *name_of("c")["matchExpressions"]]}
+    assert callers(network(policy(ingress({"podSelector": never})))) == {"x/a"}

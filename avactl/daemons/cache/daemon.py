@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from time import monotonic
@@ -125,7 +124,7 @@ class CacheDaemon(ElectedDaemon):
 
     def flushes(self, tier: TierConfig) -> list[Flush]:
         """Return what is to be flushed of a tier."""
-        found, now = [], time.time()
+        found, now = [], self._client.clock.now()
         for key, (path, asked) in sorted(self.configs.flushes.items())[:_MAX_FLUSHES]:
             name, colon, inside = path.partition(":")
             if not colon:

@@ -19,6 +19,7 @@ from avactl.daemons.cache import metrics
 from avactl.daemons.cache.engine import CachedFile, CacheEngine, EngineError, NotFoundError
 from avactl.daemons.cache.loading import Load, Pacer
 from avactl.daemons.cache.status import MAX_TEXT
+from avactl.kube.timestamps import MAX_CLOCK_SKEW_S
 
 RUNNING = 4
 """Versions of one tier that are loaded at once."""
@@ -112,6 +113,8 @@ class Prewarmer:
         if when == "admitted":
             return entry.percent < 100 and not self._pending().isdisjoint(version.claims)
         now = int(time.time())
+        if now < entry.since <= now + MAX_CLOCK_SKEW_S:
+            return False  # the last leader's clock was ahead, and it has started what is due until then
         since, entry.since = entry.since, now
         return fires_between(when, since, now)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from time import monotonic
@@ -35,6 +34,7 @@ from avactl.daemons.delivery.rollouts import rollout_of
 from avactl.kube import logs
 from avactl.kube.client import ApiError, Client, UnreachableError
 from avactl.kube.events import EventRecorder
+from avactl.kube.timestamps import MAX_CLOCK_SKEW_S, unix_time
 
 _MAX_TURNS = 12
 """Decisions of one pass over a pipeline."""
@@ -90,7 +90,7 @@ class Pipelines:
                 raise DeliveryError(f"ConfigMap {state_name(name)} does not exist", "are the specs applied?")
             state = read_state(held.get(STATE_KEY))
             seen = await self._observe(name, pipeline, state)
-            decided = decide(pipeline.config, state, seen, time.time())
+            decided = decide(pipeline.config, state, seen, self._client.clock.now())
             for action in decided.actions:
                 logs.info("action", pipeline=str(pipeline), action=_describe_action(action))
                 await self._carry_out(name, pipeline, state, seen, action)
@@ -136,12 +136,15 @@ class Pipelines:
         trigger = pipeline.trigger
         match trigger.kind:
             case "schedule":
-                return last_due(trigger.cron, trigger.time_zone or "Etc/UTC", time.time()) or "never"
+                now = self._client.clock.now()
+                due = last_due(trigger.cron, trigger.time_zone or "Etc/UTC", now)
+                return _later_moment(due, state.handled, now) or "never"
             case "dataset":
                 return trigger.version
             case "checkpoint":
-                due = time.time() // max(trigger.every, 1) * max(trigger.every, 1)
-                return f"{datetime.fromtimestamp(due, UTC):%Y-%m-%dT%H:%M:%SZ}"
+                now = self._client.clock.now()
+                begun = now // max(trigger.every, 1) * max(trigger.every, 1)
+                return _later_moment(f"{datetime.fromtimestamp(begun, UTC):%Y-%m-%dT%H:%M:%SZ}", state.handled, now)
             case _:
                 found = await self._branch.last_change(trigger.paths)
                 # The last one may be so long ago that it is not found any more.
@@ -215,6 +218,19 @@ class Pipelines:
             path = f"/apis/batch/v1/namespaces/{pipeline.namespace}/cronjobs/{pipeline.validate}"
             regarding["uid"] = (await self._client.request("GET", path))["metadata"]["uid"]
         await self._events.record(regarding, reason, note, warning=ended and reason not in GOOD)
+
+
+def _later_moment(due: str, handled: str, now: float) -> str:
+    """Return the moment for which a run is due: `due`, unless a later one was handled.
+
+    A clock that was set back, or a schedule with fewer moments, repeats no run. A moment that is far ahead was handled
+    by a clock that was wrong, and holds nothing up.
+    """
+    try:
+        at = unix_time(handled)
+        return handled if due and unix_time(due) <= at <= now + MAX_CLOCK_SKEW_S else due
+    except (ValueError, OverflowError):
+        return due  # a version or commit of another trigger, or none
 
 
 def _protected_versions(pipeline: DeliveredPipeline, seen: Seen, state: PipelineState) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 import traceback
 from collections import Counter
 from dataclasses import dataclass
@@ -172,7 +171,7 @@ class ServingDaemon(ElectedDaemon):
         """Decide; answer the questions that it has."""
         answers = Answers()
         while True:
-            plan = decide(view, time.time(), self._options.settle, answers)
+            plan = decide(view, self._client.clock.now(), self._options.settle, answers)
             match plan.ask:
                 case "":
                     return plan

@@ -15,12 +15,16 @@ from avactl.program.manifest import Manifest
 from avactl.program.program import Item, Program
 from avactl.spec.platform.cluster import ClusterSpec
 
+DEFAULT_DENY = "avactl-default-deny"
+"""NetworkPolicy of the caches' namespace."""
+
 
 def lower(item: Item[ClusterSpec], program: Program) -> list[Manifest]:
     """Return the objects of one cluster."""
     config = placement_policy(item, program)
     return [
         *_build_namespaces(item, program),
+        *_build_cache_isolation(item, program),
         *guard.guard_policies(item),
         *priority_classes(item),
         *device_classes(item, program),
@@ -59,4 +63,16 @@ def _build_namespaces(item: Item[ClusterSpec], program: Program) -> list[Manifes
     return [
         namespaces.build_namespace(item, program, item.name, name, level, labels, holds_data=True)
         for name, level, labels in wanted
+    ]
+
+
+def _build_cache_isolation(item: Item[ClusterSpec], program: Program) -> list[Manifest]:
+    """Return the policy by which no pod of the caches' namespace accepts connections: those that do have their own."""
+    if not program.tiers(item.name):
+        return []
+    spec = {"podSelector": {}, "policyTypes": ["Ingress"]}
+    return [
+        k8s.build_manifest(
+            item, item.name, "networking.k8s.io/v1", "NetworkPolicy", DEFAULT_DENY, namespace=CACHE_NAMESPACE, spec=spec
+        )
     ]

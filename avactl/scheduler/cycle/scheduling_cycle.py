@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+import time
+from collections.abc import Callable, Hashable, Sequence
 from time import monotonic
 from typing import NamedTuple
 
@@ -67,10 +68,12 @@ class SchedulingCycle:
         evictor: EvictionSink | None = None,
         budgets: BudgetChecker | None = None,
         preemption_share: float = 1.0,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """Without an evictor nothing is preempted; without budgets no service is protected.
 
-        `preemption_share`: largest share of time that failed preemption attempts may take.
+        `preemption_share`: largest share of time that failed preemption attempts may take; `clock`: that of the API
+        server, in Unix seconds.
         """
         self.cache, self.queue, self.constraints, self.reporter = cache, queue, constraints, reporter
         self._placer = Placer(cache, constraints)
@@ -80,7 +83,7 @@ class SchedulingCycle:
         self._learnt: set[str] = set()
         """UIDs of the pods that are part of the expected workload."""
         self.preemptor = Preemptor(
-            cache, queue, budgets or DisruptionBudgets(), evictor, self._placer.place_pod, preemption_share
+            cache, queue, budgets or DisruptionBudgets(), evictor, self._placer.place_pod, preemption_share, clock
         )
 
     def sync(self) -> None:

@@ -8,11 +8,11 @@ from weakref import WeakValueDictionary
 
 import orjson
 
+from avactl.contracts.names import CLAIM_FINALIZER
 from avactl.scheduler.cel import compiler as cel
 from avactl.scheduler.dra.resource_slices import AllocationResult
 from avactl.scheduler.objects.node_rules import RuleError
 
-FINALIZER = "resource.kubernetes.io/delete-protection"
 MAX_DEVICES = 32
 """Maximum devices of one claim. Source: resource.k8s.io/v1, AllocationResultsMaxSize."""
 ALL = -1
@@ -108,7 +108,7 @@ class ResourceClaim:
         self.key = f"{self.namespace}/{self.name}"
         self.uid: str = metadata["uid"]
         self.version: str = metadata["resourceVersion"]
-        self.finalized = FINALIZER in (metadata.get("finalizers") or ())
+        self.finalized = CLAIM_FINALIZER in (metadata.get("finalizers") or ())
         self.deleting = "deletionTimestamp" in metadata
         self.template = bool(metadata.get("ownerReferences"))
         """True if it was created from a template, for one pod."""

@@ -58,16 +58,19 @@ class Nomination:
     """Places that are reserved for a unit."""
 
     def __init__(
-        self, places: Sequence[NominatedPlace], victims: Sequence[PodInfo], keys: set[Hashable], words: str
+        self,
+        places: Sequence[NominatedPlace],
+        victims: Sequence[PodInfo],
+        keys: set[Hashable],
+        words: str,
+        unix: float,
     ) -> None:
         self.places, self.victims, self.keys, self.words = places, victims, keys, words
-        """`keys`: bookings whose release it waits for."""
+        """`keys`: bookings whose release it waits for; `unix`: the current Unix time."""
         self.works: list[NominatedUsage] = []
         """Usage of the teams by the places, by GPU model."""
-        now, wall = monotonic(), time.time()
-        self.until = (
-            now + MAX_OVERDUE_S + max((pod.ends - wall if pod.ends else pod.grace for pod in victims), default=0.0)
-        )
+        left = (pod.ends - unix if pod.ends else pod.grace for pod in victims)
+        self.until = monotonic() + MAX_OVERDUE_S + max(left, default=0.0)
         self.ready = False
 
 
@@ -82,10 +85,12 @@ class Preemptor:
         evictor: EvictionSink | None,
         choose: Callable[[PodInfo, Mask], Booking | None],
         share: float,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        """`share`: largest share of time that may be spent on failed attempts."""
+        """`share`: largest share of time that may be spent on failed attempts; `clock`: that of deletion times."""
         self._cache, self._queue, self._budgets, self._evictor, self._choose = cache, queue, budgets, evictor, choose
         self._throttle = PreemptionThrottle(queue, share)
+        self._clock = clock
         self._nominations: dict[str, Nomination] = {}
         self._reservations = Reservations(cache)
         self._candidates: dict[tuple[str, str], tuple[Candidates, float]] = {}
@@ -339,7 +344,11 @@ class Preemptor:
         for pod in victims:
             pod.evicting = True
         self._nominations[unit.key] = Nomination(
-            places, victims, self._booking_keys(victims), describe_reclaims(unit, takes, works)
+            places,
+            victims,
+            self._booking_keys(victims),
+            describe_reclaims(unit, takes, works),
+            self._clock(),
         )
         self._renew_reservations()
         take_of = {pod: take for take in takes for pod in works.victims([take])}
@@ -354,7 +363,7 @@ class Preemptor:
 
     def _will_end(self, pod: PodInfo) -> bool:
         """Return True if a pod will release its resources; False if it should have ended long ago."""
-        return pod.evicting or (pod.deleting and time.time() < pod.ends + MAX_OVERDUE_S)
+        return pod.evicting or (pod.deleting and self._clock() < pod.ends + MAX_OVERDUE_S)
 
     def _ending_pods(self) -> set[PodInfo]:
         quotas = self._cache.quotas
@@ -477,6 +486,6 @@ class Preemptor:
                 pod.evicting = False
             self._clear_nominations(nodes)
             return False
-        self._nominations[unit.key] = Nomination(places, victims, keys, words)
+        self._nominations[unit.key] = Nomination(places, victims, keys, words, self._clock())
         self._renew_reservations()
         return True

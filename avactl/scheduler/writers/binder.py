@@ -8,13 +8,14 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from time import monotonic
 from typing import Any
 
+from avactl.contracts.names import CLAIM_FINALIZER
 from avactl.contracts.pod_annotations import DEVICES
 from avactl.kube import logs
 from avactl.kube.client import MERGE, STRATEGIC, ApiError, Client, Rate, UnreachableError
 from avactl.kube.timestamps import timestamp
 from avactl.scheduler import metrics
 from avactl.scheduler.cache.cluster import ClusterCache
-from avactl.scheduler.dra.resource_claim import FINALIZER, ResourceClaim
+from avactl.scheduler.dra.resource_claim import ResourceClaim
 from avactl.scheduler.interfaces import BindRequest, ClaimAllocation
 from avactl.scheduler.objects.pod_info import PodInfo
 from avactl.scheduler.objects.storage_objects import SELECTED_NODE, LiveVolume, VolumeClaim
@@ -273,7 +274,7 @@ class Binder:
             if not known.finalized:
                 # The finalizer comes first: a claim with devices must not disappear.
                 await self._wait_for_turn()
-                body = {"metadata": {"uid": claim.uid, "resourceVersion": version, "finalizers": [FINALIZER]}}
+                body = {"metadata": {"uid": claim.uid, "resourceVersion": version, "finalizers": [CLAIM_FINALIZER]}}
                 item = await self._client.request("PATCH", path, body, content_type=STRATEGIC)
                 version = item["metadata"]["resourceVersion"]
         await self._wait_for_turn()

@@ -7,7 +7,6 @@ Without the condition its Job would count a failure and try again; with it the J
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 
 from avactl.contracts import names
@@ -40,7 +39,7 @@ class RunTimeouts(ChangeListener):
 
     def tick(self) -> None:
         """Mark all pods whose time is up; pods that could not be marked are tried again."""
-        now = time.time()
+        now = self._client.clock.now()
         for pod in self._limited.values():
             runs = pod.started and not (pod.timed_out or pod.ended or pod.deleting)
             if runs and pod.uid not in self._tasks and now - unix_time(pod.started) > pod.timeout:

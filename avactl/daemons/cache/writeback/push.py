@@ -119,7 +119,7 @@ class WriteBackTask:
                     unpinned.append(dirty[-1])
         # Before anything is persisted: the engine evicts what is persisted and not pinned.
         for each in unpinned:
-            with suppress(NotFoundError):  # its writer has deleted or renamed it
+            with self._report_failures(), suppress(NotFoundError):  # its writer has deleted or renamed it
                 await self._engine.pin(each.file.path, True)
         self._settling.forget({each.file.path for each in dirty})
         self._measure(dirty, hosts)
@@ -182,7 +182,7 @@ class WriteBackTask:
         name = self._tier.name
         metrics.DIRTY.labels(name).set(size)
         metrics.DIRTY_FILES.labels(name).set(len(dirty))
-        metrics.OLDEST.labels(name).set(oldest)
+        metrics.OLDEST.labels(name).set(max(0.0, oldest))
 
     def _capacity_bytes(self) -> int:
         """Return the bytes that `high` and `low` are shares of."""
@@ -204,7 +204,8 @@ class WriteBackTask:
         due = []
         for each in sorted(dirty, key=lambda each: (each.file.created, each.file.path)):
             file = each.file
-            wanted = now - file.created >= self._settings.push.delay_seconds or (
+            # A file that is not written yet was written by a clock that is ahead: how long ago is not known.
+            wanted = not 0 <= now - file.created < self._settings.push.delay_seconds or (
                 self._pushing and rest > self._settings.push.low * capacity
             )
             # What only workers of a drained node hold is what the drain waits for.

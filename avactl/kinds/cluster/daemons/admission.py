@@ -33,9 +33,10 @@ from avactl.spec.schema.pod_settings import LONGEST_GRACE, RUNTIME_PARTS, RUNTIM
 
 COMPONENT = "admission"
 POLICIES = tuple(
-    f"avactl-team-{what}" for what in ("pods", "annotations", "networks", "services", "volumes", "rollouts")
+    f"avactl-team-{what}"
+    for what in ("pods", "annotations", "networks", "services", "volumes", "claims", "deletions", "rollouts")
 )
-PODS, MARKS, NETWORKS, SERVICES, VOLUMES, ROLLOUTS = POLICIES
+PODS, MARKS, NETWORKS, SERVICES, VOLUMES, CLAIMS, DELETIONS, ROLLOUTS = POLICIES
 _JOB_ACCOUNTS = ("follower", "launcher", "master")
 """Endings of accounts that compiled training jobs have."""
 HARMLESS_PRIORITY = 1000
@@ -90,6 +91,20 @@ def admission_policies(item: Item[ClusterSpec], program: Program) -> list[Manife
             [_build_resources("", ["persistentvolumeclaims"])],
             "object.spec.?volumeName != oldObject.spec.?volumeName",
             _VOLUME_RULES,
+        ),
+        *_build_policy(
+            item,
+            CLAIMS,
+            [_build_resources("resource.k8s.io", ["resourceclaims"], ("UPDATE",))],
+            "object.metadata.?finalizers != oldObject.metadata.?finalizers",
+            _CLAIM_RULES,
+        ),
+        *_build_policy(
+            item,
+            DELETIONS,
+            [_build_resources("", ["pods"], ("DELETE",)), _build_resources("", ["pods/eviction"], ("CREATE",))],
+            "true",
+            _DELETION_RULES,
         ),
         *_build_rollouts(item),
     ]
@@ -462,5 +477,25 @@ _VOLUME_RULES = [
         "object.spec.?volumeName.orValue('') == '' || "
         "authorizer.group('').resource('persistentvolumes').check('create').allowed()",
         "only the platform chooses the volume of a claim; remove `volumeName`, and set `storageClassName`",
+    )
+]
+_CLAIM_RULES = [
+    AdmissionRule(
+        "claim-in-use",
+        f"!('{names.CLAIM_FINALIZER}' in oldObject.metadata.?finalizers.orValue([])) || "
+        f"'{names.CLAIM_FINALIZER}' in object.metadata.?finalizers.orValue([]) || {_IS_PLATFORM}",
+        "without its finalizer, a claim can be deleted while a pod uses its devices, which others would then get; "
+        "delete the pod",
+    )
+]
+_DELETION_RULES = [
+    AdmissionRule(
+        "forced-deletion",
+        "(request.operation == 'DELETE' ? (dyn(oldObject).spec.?nodeName.orValue('') == '' || "
+        "dyn(oldObject).status.?phase.orValue('') in ['Succeeded', 'Failed'] || "
+        "dyn(request).options.?gracePeriodSeconds.orValue(1) != 0) : "
+        f"dyn(object).?deleteOptions.?gracePeriodSeconds.orValue(1) != 0) || {_IS_PLATFORM}",
+        "the pod would go on on its node, with devices that others get; delete it with a grace period, of 1 second or "
+        "more",
     )
 ]
