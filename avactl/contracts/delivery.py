@@ -22,6 +22,8 @@ PLAN_KEY, STATE_KEY, PROBLEM_KEY = "pipeline.json", "state.json", "problem"
 """Keys of a pipeline's ConfigMaps: its plan; its state, and the problem that stops it."""
 SERVICE_KEY = "service.json"
 """Key of the ConfigMap with a service's `RollbackPlan`."""
+REPORT_KEY = "report.json"
+"""Key of the ConfigMap with a service's `ReportPlan`."""
 MAX_KNOWN = 128
 """Versions whose metrics a state holds."""
 MAX_ORIGINS = 16
@@ -43,6 +45,7 @@ Phase = Literal[
 ]
 _MAX_BYTES = 1 << 20
 _MaybeText = Annotated[str, Field(max_length=4096)]
+_ModelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}\Z")]
 _Names = Annotated[tuple[ObjectName, ...], Field(max_length=1_000)]
 _Texts = Annotated[tuple[Text, ...], Field(max_length=10_000)]
 _ProvenanceKind = Annotated[str, StringConstraints(pattern=r"^(images|commits)\Z")]
@@ -133,6 +136,8 @@ class DeployPlan(ContractPart):
     paths: ValuePaths
     rollout: bool = False
     """True if the service says by a condition how its rollout ends."""
+    cluster: ObjectName | None = absent(None)
+    """Cluster of the service if the pipeline runs on another one, which cannot read that condition."""
 
 
 class CodeOrigin(ContractPart):
@@ -223,6 +228,30 @@ class RollbackPlan(Contract):
     document: Text
     """Name of the service in that file."""
     by: Literal["commit", "pullRequest"]
+
+
+class ReportPlan(Contract):
+    """`report.json`: a model of a service that a pipeline of another cluster deploys.
+
+    The delivery daemon of the service's cluster records in git how rollouts of the model end.
+    """
+
+    MAX_BYTES = 4096
+    cluster: ObjectName
+    """Cluster of the service."""
+    namespace: ObjectName
+    service: ObjectName
+    """Name of the Deployment."""
+    model: _ModelName
+
+
+class RolloutRecord(Contract):
+    """File of a branch `avactl-rollouts/CLUSTER`: how the last rollout of a model on that cluster ended."""
+
+    MAX_BYTES = 8192
+    url: Text
+    """URL of the model."""
+    outcome: Literal["promoted", "rejected"]
 
 
 class PipelineState(Contract):

@@ -125,6 +125,9 @@ the digest of its version, by which the delivery daemon finds the version in git
 ROLLBACK_CONFIG = "rollback"
 """Value of `CONFIG_LABEL` in the system namespace: the location of a service's spec, for roll-backs by the delivery
 daemon."""
+ROLLOUT_REPORT = "rollout-report"
+"""Value of `CONFIG_LABEL` in the system namespace: a model whose rollouts the delivery daemon records in git, for a
+pipeline on another cluster."""
 MODEL_URLS = f"{GROUP}/model-urls"
 """Annotation of the Deployment of a service: JSON object with the URL of each model that has one."""
 RUN = f"{GROUP}/pipeline-run"

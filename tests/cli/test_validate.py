@@ -26,6 +26,7 @@ def test_examples_are_valid(avactl: Run) -> None:
         "quickstart",
         "serving",
         "training",
+        "two-clusters",
     ]
     for example in examples:
         shown = avactl("validate", str(example))

@@ -31,7 +31,7 @@ from avactl.daemons.delivery.decide import (
 )
 
 GOOD, BAD, GARBAGE = '{"auc": 0.9}', '{"auc": 0.5}', "Traceback (most recent call last)"
-OLD, OTHER = "s3://models/old", "s3://models/by-hand"
+OLD, OTHER, PUBLISHED = "s3://models/old", "s3://models/by-hand", "s3://models/published"
 BOUNDS = (MetricBound(name="auc", min=0.7, at_least=0.99),)
 By = Literal["", "commit", "pullRequest"]
 
@@ -55,9 +55,12 @@ class World(NamedTuple):
     """Runs whose validation wrote good metrics."""
     shown: tuple[str, ...] = (OLD,)
     """Everything that was served, in order."""
+    recorded: tuple[tuple[str, Literal["promoted", "rejected"]], ...] = ()
+    """How rollouts on another cluster ended, by URL."""
 
     def seen(self) -> Seen:
-        return Seen(self.cause, "4f53", dict(self.jobs), self.served, self.rollout, self.proposal)
+        rollout = dict(self.recorded).get(f"{PUBLISHED}/{self.state.run}", self.rollout)
+        return Seen(self.cause, "4f53", dict(self.jobs), self.served, rollout, self.proposal)
 
     def with_job(self, step: Step, job: PipelineJob | None) -> World:
         jobs = dict(self.jobs)
@@ -94,7 +97,7 @@ def apply(config: PipelineConfig, world: World, action: Action) -> World:
                 return world._replace(proposal=world.proposal or "open", proposed=url)
             return world if world.served == url else world.serving(url)
         case Revert(url, back):
-            assert world.rollout == "rejected" or world.served != url
+            assert "rejected" in (world.rollout, dict(world.recorded).get(url)) or world.served != url
             return world.serving(back) if world.served == url else world
 
 
@@ -138,9 +141,16 @@ def events(config: PipelineConfig, world: World) -> Iterator[World]:
     if world.proposal == "open":
         yield world.serving(world.proposed)._replace(proposal="closed", proposed="")
         yield world._replace(proposal="closed", proposed="")
-    if config.rollout and world.served.startswith(config.to) and world.rollout is None:
-        yield world._replace(rollout="promoted")
-        yield world._replace(rollout="rejected")
+    if config.rollout and world.served.startswith(config.to):
+        known = dict(world.recorded).get(world.served)
+        if config.cluster and known is None:
+            yield world._replace(recorded=(*world.recorded, (world.served, "promoted")))
+            yield world._replace(recorded=(*world.recorded, (world.served, "rejected")))
+        elif known == "rejected":  # the other cluster's daemon restores the spec, maybe before the pipeline does
+            yield world.serving(world.shown[-2])
+        elif not config.cluster and world.rollout is None:
+            yield world._replace(rollout="promoted")
+            yield world._replace(rollout="rejected")
 
 
 def explored(config: PipelineConfig) -> tuple[dict[str, World], dict[str, set[str]]]:
@@ -160,13 +170,22 @@ def explored(config: PipelineConfig) -> tuple[dict[str, World], dict[str, set[st
 
 @pytest.mark.parametrize("concurrency", ["forbid", "replace", "queue"])
 @pytest.mark.parametrize(
-    ("deploys", "rollout"), [("", False), ("commit", False), ("commit", True), ("pullRequest", True)]
+    ("deploys", "rollout", "cluster"),
+    [
+        ("", False, ""),
+        ("commit", False, ""),
+        ("commit", True, ""),
+        ("pullRequest", True, ""),
+        ("commit", False, "serve"),
+        ("commit", True, "serve"),
+        ("pullRequest", True, "serve"),
+    ],
 )
 @pytest.mark.parametrize("trains", [True, False])
 def test_every_order_of_events(
-    concurrency: Literal["forbid", "replace", "queue"], deploys: By, rollout: bool, trains: bool
+    concurrency: Literal["forbid", "replace", "queue"], deploys: By, rollout: bool, cluster: str, trains: bool
 ) -> None:
-    config = PipelineConfig("s3://models/published", trains, BOUNDS, deploys, rollout, concurrency)
+    config = PipelineConfig(PUBLISHED, trains, BOUNDS, deploys, rollout, concurrency, cluster=cluster)
     worlds, before = explored(config)
     # From everywhere the pipeline comes to rest: no run hangs, whatever has happened before.
     calm = [key for key, world in worlds.items() if world.state.phase == "idle" and not world.state.queued]
@@ -180,8 +199,15 @@ def test_every_order_of_events(
     assert {"ValidationFailed", "Rejected", "StagingFailed", "PublicationFailed"} <= reasons
     assert ("TrainingFailed" in reasons, "Unchanged" in reasons) == (trains, not trains)
     assert ("Replaced" in reasons) == (concurrency == "replace")
-    expected = {"": {"Published"}, "commit": {"Deployed", "Superseded"}, "pullRequest": {"Deployed", "Declined"}}
+    done = "HandedOver" if cluster and not rollout else "Deployed"
+    expected = {"": {"Published"}, "commit": {done, "Superseded"}, "pullRequest": {done, "Declined"}}
     assert expected[deploys] <= reasons
+    assert ("HandedOver" in reasons) == (done == "HandedOver")
+    if cluster:  # nothing is claimed but what the other cluster has recorded
+        for world in worlds.values():
+            outcome = dict(world.recorded).get(candidate_url(config, world.state.run))
+            assert world.state.reason != "Deployed" or outcome == "promoted"
+            assert world.state.reason != "RolledBack" or outcome == "rejected"
     assert ("RolledBack" in reasons) == rollout
     runs = {world.state.run for world in worlds.values()}
     assert max(runs) == 2

@@ -121,9 +121,19 @@ KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGIO
 class World:
     """One team with a service and a pipeline."""
 
-    def __init__(self, plane: ControlPlane, kube: KubeClient, team: str, folder: Path, s3: str) -> None:
-        self.plane, self.kube, self.team, self.folder = plane, kube, team, folder
-        self.remote, self.work = folder / "specs.git", folder / "work"
+    def __init__(
+        self,
+        plane: ControlPlane,
+        kube: KubeClient,
+        team: str,
+        folder: Path,
+        s3: str,
+        cluster: str = "main",
+        remote: Path | None = None,
+    ) -> None:
+        """`remote`: the repository of another world, whose specs declare this cluster too."""
+        self.plane, self.kube, self.team, self.folder, self.cluster = plane, kube, team, folder, cluster
+        self.remote, self.work = remote or folder / "specs.git", folder / "work"
         self._processes: dict[str, forked.Process | subprocess.Popen[bytes]] = {}
         self._environment = {**KEYS, "AWS_ENDPOINT_URL": s3, "AWS_ALLOW_HTTP": "true"}
         self.delivery_options: list[str] = []
@@ -133,7 +143,8 @@ class World:
         (folder / "pods").mkdir()
         (folder / "pods" / "train.py").write_text(TRAIN)
         (folder / "pods" / "evaluate.py").write_text(EVALUATE)
-        subprocess.run(["git", "init", "-q", "--bare", "--initial-branch=main", str(self.remote)], check=True)
+        if remote is None:
+            subprocess.run(["git", "init", "-q", "--bare", "--initial-branch=main", str(self.remote)], check=True)
         subprocess.run(["git", "clone", "-q", str(self.remote), str(self.work)], check=True, capture_output=True)
         self.kubelet = Kubelet(plane, team, folder / "pods", self._environment)
 
@@ -162,8 +173,12 @@ class World:
     def begin(self, pipeline: str = PIPELINE, service: str = SERVICE) -> None:
         """Commit the specs, apply them, and start everything."""
         self.commit({"platform.yaml": PLATFORM, "dataset.yaml": DATASET, "web.yaml": service, "digits.yaml": pipeline})
+        self.launch("serving", "delivery")
+
+    def launch(self, *daemons: str) -> None:
+        """Apply the specs of this cluster, and start these daemons."""
         self.start("reconcile")
-        for name in ("serving", "delivery"):
+        for name in daemons:
             account = ("v1", "ServiceAccount", f"avactl-{name}", "avactl-system")
             self.until(partial(self.kube.find, *account))
             self.plane.write_kubeconfig(
@@ -217,7 +232,7 @@ class World:
                 "--branch",
                 "main",
                 "--cluster",
-                "main",
+                self.cluster,
                 "--interval",
                 "1s",
                 "--take-over",

@@ -20,6 +20,7 @@ from avactl.program.capacity.capacity import gpu_demand
 from avactl.program.lowering.pods import FETCH_SCRIPT
 from avactl.program.manifest import templates_of
 from avactl.program.registry import get_kind
+from avactl.spec.repository.tree import MemoryTree
 from tests.conftest import ROOT
 from tests.example_trees import example_tree
 from tests.kinds.compiling import DIGEST, codes, compiled, unchecked
@@ -214,17 +215,17 @@ def test_facts_and_look() -> None:
 
 
 def test_docs_list_the_rights_of_the_daemon() -> None:
-    found = objects(compiled(joined(CLUSTER, TEAM, POOL, PIPELINE)), "ranker")
+    found = objects(example(), "ranker")
     rules = found["Role", "ranker-delivery"]["rules"]
     triples = {(g, r, v) for rule in rules for g in rule["apiGroups"] for r in rule["resources"] for v in rule["verbs"]}
     assert triples == documented("`NAME-delivery`, in the namespaces of teams")
-    state = found["Role", "pipeline-state.vision.ranker"]["rules"]
+    state = found["Role", "pipeline-state.search.ranker"]["rules"]
     assert state == [
         {
             "apiGroups": [""],
             "resources": ["configmaps"],
             "verbs": ["patch"],
-            "resourceNames": ["pipeline-state.vision.ranker"],
+            "resourceNames": ["pipeline-state.search.ranker"],
         }
     ]
 
@@ -241,3 +242,88 @@ spec:
 """
     assert codes(unchecked(joined(CLUSTER, team, POOL, PIPELINE))) == ["bucket-access"]
     assert codes(unchecked(joined(CLUSTER, team.replace("b-s3", "a-s3"), POOL, PIPELINE))) == []
+
+
+DELIVERY = "  delivery: {secret: avactl-delivery}\n"
+DAEMONS = "  daemons: {scheduler: true, serving: true, delivery: true, metricsFrom: [monitoring]}\n"
+SPECS = 'repository: "https://github.com/example/specs"'
+
+
+def two_clusters(file: str = "", old: str = "", new: str = "") -> Compilation:
+    """Compile `examples/two-clusters`, with another text in one file."""
+    root = ROOT / "examples" / "two-clusters"
+    files = {str(path.relative_to(root)): path.read_text() for path in root.rglob("*.yaml")}
+    if file:
+        assert files[file].count(old) == 1
+        files[file] = files[file].replace(old, new)
+    return compile_tree(MemoryTree({name: text.encode() for name, text in files.items()}))
+
+
+def test_a_service_on_another_cluster() -> None:
+    """Each cluster gets what its own daemon needs, and no rights beyond that."""
+    result = two_clusters()
+    assert codes(result) == []
+    own = [each for each in result.manifests if (each.item.kind, each.item.name) == ("Pipeline", "embed")]
+    there = [each for each in own if each.cluster == "serve"]
+    assert {each.cluster for each in own} == {"train", "serve"}
+    assert [(each.kind, each.namespace, each.name) for each in there] == [
+        ("ConfigMap", "avactl-system", "rollout-report.search.embed")
+    ]
+    assert json.loads(there[0].body["data"]["report.json"]) == {
+        "cluster": "serve",
+        "model": "embed",
+        "namespace": "search",
+        "service": "embed",
+    }
+    item = result.program.get_kind(Pipeline, "embed", "search")
+    assert get_kind("Pipeline").facts(item, result.program)["deploy"] == "embed on serve by commit"
+    deploy = plan(result, "embed")["deploy"]
+    assert (deploy["cluster"], deploy["rollout"], deploy["file"]) == ("serve", True, "teams/embed.yaml")
+    (role,) = (each.body for each in own if (each.kind, each.name) == ("Role", "embed-delivery"))
+    assert "apps" not in {group for rule in role["rules"] for group in rule["apiGroups"]}
+    # Its daemon reads the rollout there with the rights that roll-backs need anyway.
+    rules = [each.body["rules"] for each in result.manifests if (each.kind, each.name) == ("Role", "embed-rollback")]
+    assert rules[0][0]["resourceNames"] == ["embed"]
+    assert "cluster" not in plan(example(), "ranker")["deploy"]
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "found"),
+    [
+        (
+            "clusters/serve.yaml",
+            DAEMONS + DELIVERY,
+            DAEMONS.replace("delivery: true, ", ""),
+            "error[missing-daemon] write `daemons: {delivery: true}` in Cluster serve, with `delivery: {secret: NAME}`",
+        ),
+        ("clusters/serve.yaml", DELIVERY, "  delivery: {}\n", "error[missing-key] add `delivery: {secret: NAME}` to"),
+        (
+            "clusters/serve.yaml",
+            DELIVERY,
+            DELIVERY.replace("}", ", rollback: never}"),
+            "error[conflicting-keys] write `rollback: commit` in `delivery` of Cluster serve",
+        ),
+        (
+            "clusters/serve.yaml",
+            SPECS,
+            f"{SPECS}, branch: production",
+            "error[other-cluster] let both clusters follow one branch of one repository",
+        ),
+        ("clusters/serve.yaml", SPECS, SPECS.replace("specs", "other"), "error[other-cluster] let both clusters"),
+        ("clusters/train.yaml", SPECS, f"{SPECS}, path: prod", "error[other-cluster] let both clusters"),
+    ],
+)
+def test_what_a_service_on_another_cluster_needs(file: str, old: str, new: str, found: str) -> None:
+    problems = [each for each in two_clusters(file, old, new).diagnostics if each.severity == "error"]
+    assert [f"error[{each.code}] {each.hint}"[: len(found)] for each in problems] == [found]
+
+
+def test_a_service_on_another_cluster_without_rollout() -> None:
+    """Nothing says how its rollout ends, so nothing is recorded, and nothing but git is needed there."""
+    text = (ROOT / "examples" / "two-clusters" / "teams" / "embed.yaml").read_text()
+    rollout = text[text.index("  rollout:\n") :]
+    result = two_clusters("teams/embed.yaml", rollout, "")
+    assert codes(result) == ["no-rollout"]
+    assert {each.cluster for each in result.manifests if each.item.kind == "Pipeline"} == {"train"}
+    deploy = plan(result, "embed")["deploy"]
+    assert (deploy["cluster"], deploy["rollout"]) == ("serve", False)

@@ -205,6 +205,7 @@ def _lay_out_page(found: list[dict[str, Any]]) -> RenderableType:
         since = duration_text(max(0.0, now - each["since"])) if each["since"] else ""
         numbers = ", ".join(f"{name} {value:.6g}" for name, value in each["metrics"].items())
         run = str(each["run"]) if each["run"] else ""
-        cells = (each["pipeline"], each["phase"], since, run, f"{each['reason']} {each['message']}", numbers)
+        phase = f"{each['phase']} on {each['cluster']}" if each["cluster"] else each["phase"]
+        cells = (each["pipeline"], phase, since, run, f"{each['reason']} {each['message']}", numbers)
         table.add_row(*map(plain_text, (*cells, each["problem"])))
     return table

@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 from time import monotonic
-from typing import ParamSpec, TypeVar
+from typing import Literal, ParamSpec, TypeVar
 
 from avactl.daemons.delivery import metrics
+from avactl.daemons.delivery.commits.records import RolledOutModel, RolloutRecords
 from avactl.daemons.delivery.commits.repository import ModelOfService, Repository
 from avactl.daemons.delivery.plans import PipelineTarget
 from avactl.kube import logs
@@ -23,6 +24,7 @@ class SpecBranch:
     def __init__(self, repository: Repository, interval: float) -> None:
         """`interval`: seconds between two fetches of the branch."""
         self.repository, self._interval = repository, interval
+        self._records = RolloutRecords(repository, interval)
         self._turn = asyncio.Lock()
         self._fetched = float("-inf")
         self._problem = ""
@@ -75,6 +77,21 @@ class SpecBranch:
     async def propose(self, target: PipelineTarget, wanted: ModelOfService, message: str, branch: str) -> None:
         """Push a branch with the change; an existing branch is left unchanged."""
         await self.run(self.repository.propose, target, wanted, message, branch)
+
+    async def outcome(
+        self, target: PipelineTarget, url: str, *, fresh: bool
+    ) -> Literal["progressing", "promoted", "rejected"]:
+        """Return how the rollout to a URL ended on another cluster; `progressing` if that is not recorded.
+
+        `fresh`: fetch the records also before the interval has passed.
+        """
+        model = RolledOutModel(target.cluster, target.namespace, target.service, target.model)
+        record = await self.run(partial(self._records.read, fresh=fresh), model)
+        return record.outcome if record is not None and record.url == url else "progressing"
+
+    async def record(self, model: RolledOutModel, url: str, outcome: Literal["promoted", "rejected"]) -> bool:
+        """Record how the rollout of a model to a URL ended; False if that is recorded already."""
+        return await self.run(self._records.write, model, url, outcome)
 
     async def run(self, call: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
         """Call a function that reads or changes the repository, in a thread, with exclusive access."""

@@ -13,7 +13,14 @@ from time import monotonic
 from avactl.base.errors import HintedError
 from avactl.contracts.delivery import STATE_KEY
 from avactl.contracts.document import DocumentError
-from avactl.contracts.names import CONFIG_LABEL, DELIVERY_DAEMON, PIPELINE_CONFIG, PIPELINE_STATE, ROLLBACK_CONFIG
+from avactl.contracts.names import (
+    CONFIG_LABEL,
+    DELIVERY_DAEMON,
+    PIPELINE_CONFIG,
+    PIPELINE_STATE,
+    ROLLBACK_CONFIG,
+    ROLLOUT_REPORT,
+)
 from avactl.daemons.delivery import metrics
 from avactl.daemons.delivery.branch import SpecBranch
 from avactl.daemons.delivery.commits.repository import Repository
@@ -65,8 +72,11 @@ class DeliveryDaemon(ElectedDaemon):
         self._passes = Passes(self._wake.set, _MAX_PARALLEL)
         self._problems: dict[str, str] = {}
         self._later: dict[str, float] = {}
-        kinds = f"{CONFIG_LABEL} in ({PIPELINE_CONFIG},{PIPELINE_STATE},{ROLLBACK_CONFIG})"
-        path, query = f"/api/v1/namespaces/{options.namespace}/configmaps", {"labelSelector": kinds}
+        kinds = ",".join((PIPELINE_CONFIG, PIPELINE_STATE, ROLLBACK_CONFIG, ROLLOUT_REPORT))
+        path, query = (
+            f"/api/v1/namespaces/{options.namespace}/configmaps",
+            {"labelSelector": f"{CONFIG_LABEL} in ({kinds})"},
+        )
         self._reflectors.append(Reflector(client, path, self._maps, self._wake.set, query=query))
 
     # -- the loop ------------------------------------------------------------------------------------------------------

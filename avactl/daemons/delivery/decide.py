@@ -50,6 +50,8 @@ class PipelineConfig(NamedTuple):
     suspended: bool = False
     validation: str = ""
     """Digest of the validation in the specs."""
+    cluster: str = ""
+    """Cluster of the service if it is another one; "" otherwise."""
 
 
 class PipelineJob(NamedTuple):
@@ -73,7 +75,7 @@ class Seen(NamedTuple):
     served: str = ""
     """URL of the service's model in the specs at the head of the branch."""
     rollout: Rollout | None = None
-    """State of the rollout to `served`; None if the service has not taken it up."""
+    """State of the rollout to the version of the active run; None if the service has not taken it up."""
     proposal: Literal["", "open", "closed"] = ""
     """Pull request of the active run: none (yet), open, or closed without a merge."""
     version: str = ""
@@ -316,8 +318,10 @@ def _decide_deploying(config: PipelineConfig, state: PipelineState, seen: Seen, 
     url = candidate_url(config, state.run)
     if seen.served == url:
         if not config.rollout:
-            return DeliveryPlan(_end_run(state, "Deployed", url, now))
+            return DeliveryPlan(_end_without_rollout(config, state, url, now))
         return DeliveryPlan(state.replace(phase="rolling", since=now))
+    if seen.rollout == "rejected":  # the other cluster has restored the spec before this phase saw its own commit
+        return _decide_reverting(config, state, seen, now)
     if not config.deploys:  # the spec was changed meanwhile
         return DeliveryPlan(_end_run(state, "Published", url, now))
     if config.deploys == "pullRequest":
@@ -335,8 +339,12 @@ def _decide_deploying(config: PipelineConfig, state: PipelineState, seen: Seen, 
 def _decide_rolling(config: PipelineConfig, state: PipelineState, seen: Seen, now: float) -> DeliveryPlan:
     url = candidate_url(config, state.run)
     if seen.served != url:
+        if seen.rollout == "rejected":  # the other cluster was the first to restore the spec
+            return _decide_reverting(config, state, seen, now)
         return DeliveryPlan(_end_run(state, "Superseded", f"by {seen.served or 'a service without URL'}", now))
-    if seen.rollout == "promoted" or not config.rollout:
+    if not config.rollout:
+        return DeliveryPlan(_end_without_rollout(config, state, url, now))
+    if seen.rollout == "promoted":
         return DeliveryPlan(_end_run(state, "Deployed", url, now))
     if seen.rollout == "rejected":
         if not state.before:
@@ -345,8 +353,16 @@ def _decide_rolling(config: PipelineConfig, state: PipelineState, seen: Seen, no
     return DeliveryPlan(state)
 
 
+def _end_without_rollout(config: PipelineConfig, state: PipelineState, url: str, now: float) -> PipelineState:
+    """Return the state of a run whose version is in git, and whose service does not say how its rollout ends."""
+    if config.cluster:
+        return _end_run(state, "HandedOver", f"{url}, to cluster {config.cluster}", now)
+    return _end_run(state, "Deployed", url, now)
+
+
 def _decide_reverting(config: PipelineConfig, state: PipelineState, seen: Seen, now: float) -> DeliveryPlan:
     url = candidate_url(config, state.run)
     if seen.served != url:
-        return DeliveryPlan(_end_run(state, "RolledBack", f"{url}, to {seen.served}", now))
+        served = seen.served or "a service without URL"
+        return DeliveryPlan(_end_run(state, "RolledBack", f"{url}, to {served}", now))
     return DeliveryPlan(state, (Revert(url, state.before, state.before_version),))

@@ -40,7 +40,7 @@ _MAX_TURNS = 12
 """Decisions of one pass over a pipeline."""
 MAX_PROPOSAL_INTERVAL_S = 60.0
 """Longest time between two questions to the forge about one pull request."""
-GOOD = ("Deployed", "Published", "Proposed", "Unchanged", "Running")
+GOOD = ("Deployed", "HandedOver", "Published", "Proposed", "Unchanged", "Running")
 
 
 class PipelineProposals(Protocol):
@@ -108,9 +108,6 @@ class Pipelines:
         if pipeline.target is not None:
             served = await self._branch.served(pipeline.target)
         url = candidate_url(pipeline.config, state.run)
-        rollout = None
-        if state.phase == "rolling" and pipeline.target is not None and served.url == url:
-            rollout = await rollout_of(self._client, pipeline.target, url)
         proposal: Literal["", "open", "closed"] = ""
         if (
             state.phase == "deploying"
@@ -125,6 +122,14 @@ class Pipelines:
                 served = await self._branch.served(pipeline.target)
                 # Somebody has merged it, and then deployed something else.
                 proposal = "" if served.url == url else "closed"
+        rollout = None
+        if pipeline.target is not None:
+            if pipeline.target.cluster:
+                if state.phase == "rolling" or (state.phase == "deploying" and proposal != "open"):
+                    # A record is written before the roll-back that it explains is committed.
+                    rollout = await self._branch.outcome(pipeline.target, url, fresh=served.url != url)
+            elif state.phase == "rolling" and served.url == url:
+                rollout = await rollout_of(self._client, pipeline.target, url)
         jobs = (
             {}
             if state.phase in ("idle", "deploying", "rolling", "reverting")

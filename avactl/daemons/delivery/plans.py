@@ -23,6 +23,8 @@ class PipelineTarget(NamedTuple):
     team: str
     url_path: str
     version_path: str
+    cluster: str = ""
+    """Cluster of the service if it is another one; "" otherwise."""
 
 
 class DeliveredPipeline(NamedTuple):
@@ -92,6 +94,7 @@ def _config(plan: PipelinePlan) -> PipelineConfig:
         concurrency=plan.concurrency,
         timeout=plan.timeout,
         suspended=plan.suspended,
+        cluster="" if plan.deploy is None else plan.deploy.cluster or "",
         validation=plan.validation.digest,
     )
 
@@ -106,4 +109,5 @@ def _target(deploy: DeployPlan, team: str) -> PipelineTarget:
         team=team,
         url_path=deploy.paths.url,
         version_path=deploy.paths.version,
+        cluster=deploy.cluster or "",
     )

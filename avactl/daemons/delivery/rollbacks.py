@@ -24,6 +24,7 @@ from avactl.daemons.delivery.commits.rollback import NoTextError, RollbackFindin
 from avactl.daemons.delivery.config_maps import ConfigMaps, state_name
 from avactl.daemons.delivery.pipelines import PipelineProposals
 from avactl.daemons.delivery.plans import read_plan, read_state
+from avactl.daemons.delivery.reports import Reports
 from avactl.daemons.delivery.rollouts import deployment_of, replica_sets
 from avactl.daemons.serving.revisions import find, revisions_of, template_of
 from avactl.kube import logs
@@ -49,14 +50,15 @@ class Rollbacks:
         """`interval`: seconds between two checks of a service."""
         self._client, self._maps, self._branch, self._proposals = client, maps, branch, proposals
         self._events = EventRecorder(client, DELIVERY_DAEMON, "Rollback")
+        self._reports = Reports(client, maps, branch)
         self._interval = interval
         self._looked: dict[str, float] = {}
         self._done: dict[str, tuple[str, RollbackFinding]] = {}
         """Commit and finding for which there is nothing more to do, by plan."""
-        self._told: dict[str, str] = {}
+        self._told: dict[tuple[str, str], str] = {}
 
     async def advance(self, name: str) -> None:
-        """Check one service, and revert its spec if its version was rolled back.
+        """Check one service: record its rollouts for other clusters, and revert its spec if it was rolled back.
 
         Raises ApiError, UnreachableError, DocumentError and DeliveryError; a later pass tries again.
         """
@@ -66,8 +68,20 @@ class Rollbacks:
         self._looked[name] = monotonic()
         service = load(RollbackPlan, plan.get(SERVICE_KEY, ""))
         deployment = await deployment_of(self._client, service.namespace, service.name)
-        if deployment is None or not _is_rolled_back(deployment) or self._has_pipeline(service):
+        if deployment is None:
             return
+        unrecorded = None
+        try:
+            await self._reports.record(service, deployment)
+        except DeliveryError as error:  # a roll-back does not wait for it
+            unrecorded = error
+            await self._tell_problem(name, deployment, "RolloutNotRecorded", error)
+        if _is_rolled_back(deployment) and not self._has_pipeline(service):
+            await self._roll_back(name, service, deployment)
+        if unrecorded is not None:
+            raise unrecorded
+
+    async def _roll_back(self, name: str, service: RollbackPlan, deployment: Body) -> None:
         try:
             found = find_rollback(deployment, await replica_sets(self._client, deployment))
             if found is None or self._done.get(name) == (self._branch.head, found):
@@ -75,18 +89,18 @@ class Rollbacks:
             try:
                 seen = await self._set_back(service, deployment, found)
             except NoTextError as error:
-                await self._tell_problem(name, deployment, error)
+                await self._tell_problem(name, deployment, "SpecNotRolledBack", error)
                 seen = error.head
             self._done[name] = (seen, found)
         except DeliveryError as error:
-            await self._tell_problem(name, deployment, error)
+            await self._tell_problem(name, deployment, "SpecNotRolledBack", error)
             raise
 
-    async def _tell_problem(self, name: str, deployment: Body, error: DeliveryError) -> None:
+    async def _tell_problem(self, name: str, deployment: Body, reason: str, error: DeliveryError) -> None:
         problem = f"{error}: {error.hint}" if error.hint else str(error)
-        if self._told.get(name) != problem:
-            self._told[name] = problem
-            await self._emit_event(deployment, "SpecNotRolledBack", problem, warning=True)
+        if self._told.get((name, reason)) != problem:
+            self._told[name, reason] = problem
+            await self._emit_event(deployment, reason, problem, warning=True)
 
     async def _set_back(self, service: RollbackPlan, deployment: Body, found: RollbackFinding) -> str:
         """Commit or propose the text of the running version; return the head that needs no further change."""
@@ -121,7 +135,9 @@ class Rollbacks:
                 phase = read_state((self._maps.data(state_name(name)) or {}).get(STATE_KEY)).phase
             except DocumentError:
                 continue
-            same = target is not None and (target.namespace, target.service) == (service.namespace, service.name)
+            if target is None or target.cluster:
+                continue
+            same = (target.namespace, target.service) == (service.namespace, service.name)
             if same and phase in _DEPLOYING_PHASES:
                 return True
         return False

@@ -59,7 +59,7 @@ async def replica_sets(client: Client, deployment: Body) -> list[Body]:
 def rollout_verdict(deployment: Body, sets: Iterable[Body], model: str, url: str) -> Rollout | None:
     """Return how the rollout to a URL goes, from the Deployment and the ReplicaSets of its versions."""
     notes = deployment["metadata"].get("annotations") or {}
-    if ROLLOUT not in notes or _parse_urls(notes.get(MODEL_URLS)).get(model) != url:
+    if ROLLOUT not in notes or model_urls(deployment).get(model) != url:
         return None
     state, template = RolloutState.read(notes.get(ROLLOUT_STATE)), template_of(deployment)
     revisions = revisions_of(deployment, sets)
@@ -71,8 +71,9 @@ def rollout_verdict(deployment: Body, sets: Iterable[Body], model: str, url: str
     return "rejected" if state.outcome == "rolledBack" and state.version == hash else "progressing"
 
 
-def _parse_urls(text: object) -> Mapping[str, str]:
+def model_urls(deployment: Body) -> Mapping[str, str]:
+    """Return the URLs of a service's models, by model."""
     try:
-        return load(ModelUrls, text).root
+        return load(ModelUrls, (deployment["metadata"].get("annotations") or {}).get(MODEL_URLS)).root
     except DocumentError:
         return {}

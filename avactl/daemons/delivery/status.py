@@ -35,6 +35,7 @@ def _pipeline_entry(plan: Mapping[str, Any], held: Mapping[str, Any]) -> dict[st
     entry: dict[str, Any] = {
         "pipeline": plan["metadata"]["name"].removeprefix("pipeline."),
         "phase": "",
+        "cluster": "",
         "run": 0,
         "since": 0.0,
         "reason": "",
@@ -52,6 +53,7 @@ def _pipeline_entry(plan: Mapping[str, Any], held: Mapping[str, Any]) -> dict[st
         **entry,
         "pipeline": str(pipeline),
         "phase": state.phase,
+        "cluster": pipeline.config.cluster if state.phase == "rolling" else "",
         "run": state.run,
         "since": state.since,
         "reason": state.reason,

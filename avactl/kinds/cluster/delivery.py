@@ -32,6 +32,15 @@ class CommitTarget(NamedTuple):
     no_proposals: str
     """Why pull requests cannot be opened there; "" if they can."""
 
+    @property
+    def source(self) -> tuple[str, str, str, str]:
+        """Host and path of the repository, branch, and directory: equal for equal specs."""
+        return (*host_and_path(self.repository), self.branch, self.path.strip("/"))
+
+    def describe(self) -> str:
+        """Return repository, branch and directory as a message shows them."""
+        return f"{self.repository}@{self.branch}" + (f":{self.path}" if self.path.strip("/") else "")
+
     def refuse_proposals(
         self, use: str, instead: str, span: Span, notes: tuple[Note, ...] = ()
     ) -> Iterator[Diagnostic]:

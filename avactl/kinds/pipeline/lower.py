@@ -11,11 +11,13 @@ from typing import Any
 
 from avactl.contracts.delivery import (
     PLAN_KEY,
+    REPORT_KEY,
     CodeOrigin,
     DeployPlan,
     MetricBound,
     PipelinePlan,
     PublishPlan,
+    ReportPlan,
     SpecOrigin,
     TrainPlan,
     TriggerPlan,
@@ -30,6 +32,7 @@ from avactl.contracts.names import (
     PIPELINE_STATE,
     PIPELINE_STATE_PREFIX,
     PIPELINE_STEP,
+    ROLLOUT_REPORT,
 )
 from avactl.kinds.pipeline.service import deployed_model, live_urls, service_of, value_paths
 from avactl.kinds.pipeline.spec import Metric, PipelineSpec
@@ -51,9 +54,13 @@ _RULES = [
     k8s.policy_rule(["batch"], ["jobs"], ["list", "create", "delete"]),
     # Messages of pods (metrics, reasons of failures), and their images and commits.
     k8s.policy_rule([""], ["pods"], ["list"]),
+]
+_ROLLOUT_RULES = [
     # How the rollout of a deployed version goes.
     k8s.policy_rule(["apps"], ["deployments"], ["get"]),
     k8s.policy_rule(["apps"], ["replicasets"], ["list"]),
+]
+_EVENT_RULES = [
     # Begin and end of runs.
     k8s.policy_rule(["events.k8s.io"], ["events"], ["create", "patch"]),
 ]
@@ -64,7 +71,8 @@ def lower(item: Item[PipelineSpec], program: Program) -> list[Manifest]:
     training = training_objects(item, program)
     jobs = [each.name for each in training if PIPELINE_STEP in each.body["metadata"].get("annotations", {})]
     steps = step_objects(item, program)
-    return [*training, *steps, _build_plan(item, program, jobs, steps), *_build_state(item, program)]
+    plan = _build_plan(item, program, jobs, steps)
+    return [*training, *steps, plan, *_build_state(item, program), *_build_report(item, program)]
 
 
 def _build_state(item: Item[PipelineSpec], program: Program) -> list[Manifest]:
@@ -73,6 +81,9 @@ def _build_state(item: Item[PipelineSpec], program: Program) -> list[Manifest]:
     Without it, numbers of versions would begin anew: it outlives the pipeline.
     """
     system, name = program.cluster_spec(item.cluster).system_namespace, f"{PIPELINE_STATE_PREFIX}{item.ns}.{item.name}"
+
+    service = service_of(item, program)
+    follows = service is not None and service.cluster == item.cluster
 
     def rights(role: str, namespace: str, rules: list[Body]) -> list[Manifest]:
         subject = {"kind": "ServiceAccount", "name": DELIVERY_DAEMON, "namespace": system}
@@ -100,7 +111,7 @@ def _build_state(item: Item[PipelineSpec], program: Program) -> list[Manifest]:
     return [
         state,
         *rights(name, system, [k8s.policy_rule([""], ["configmaps"], ["patch"], resourceNames=[name])]),
-        *rights(f"{item.name}-delivery", item.ns, _RULES),
+        *rights(f"{item.name}-delivery", item.ns, [*_RULES, *(_ROLLOUT_RULES if follows else ()), *_EVENT_RULES]),
     ]
 
 
@@ -183,7 +194,29 @@ def _deploy(item: Item[PipelineSpec], program: Program) -> DeployPlan | None:
         document=service.spec_name,
         paths=ValuePaths(**value_paths(*found)),
         rollout=chosen_strategy(service.spec) is not None,
+        cluster=None if service.cluster == item.cluster else service.cluster,
     )
+
+
+def _build_report(item: Item[PipelineSpec], program: Program) -> list[Manifest]:
+    """Return the ConfigMap that lets the service's cluster record in git how rollouts end; none on the same cluster."""
+    service, deploy = service_of(item, program), _deploy(item, program)
+    if service is None or deploy is None or deploy.cluster is None or not deploy.rollout:
+        return []
+    document = ReportPlan(
+        cluster=deploy.cluster, namespace=deploy.namespace, service=deploy.service, model=deploy.model
+    )
+    return [
+        k8s.config_map(
+            item,
+            deploy.cluster,
+            f"rollout-report.{service.ns}.{item.name}",
+            program.cluster_spec(deploy.cluster).system_namespace,
+            {REPORT_KEY: dump(document, indent=True)},
+            component="report",
+            extra_labels={CONFIG_LABEL: ROLLOUT_REPORT},
+        )
+    ]
 
 
 def _build_lineage(item: Item[PipelineSpec], program: Program) -> SpecOrigin:

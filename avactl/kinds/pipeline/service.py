@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import did_you_mean
+from avactl.kinds.cluster.delivery import commit_place
 from avactl.kinds.pipeline.spec import Deploy, PipelineSpec
 from avactl.kinds.pipeline.steps import versions_directory
 from avactl.kinds.serving.llm import machines_per_replica
@@ -16,6 +17,7 @@ from avactl.kinds.serving.rollout.lower import chosen_strategy
 from avactl.kinds.serving.spec import ServingDeployment, ServingDeploymentSpec
 from avactl.kinds.team.buckets import relative_path
 from avactl.program.program import Item, Program
+from avactl.spec.platform.delivery import Delivery
 
 _DEPLOY_PATH = ("spec", "deploy")
 
@@ -114,13 +116,59 @@ def service_problems(item: Item[PipelineSpec], program: Program) -> Iterator[Dia
             notes=(declared,),
         )
     if service.cluster != item.cluster:
+        yield from _other_cluster_problems(item, program, service)
+
+
+def _other_cluster_problems(
+    item: Item[PipelineSpec], program: Program, service: Item[ServingDeploymentSpec]
+) -> Iterator[Diagnostic]:
+    """Yield reasons why a commit of the pipeline would not reach a service on another cluster, or its end be unknown.
+
+    The two clusters have nothing in common but the branch of the specs and the object store.
+    """
+    own, other = program.cluster(item.cluster), program.cluster(service.cluster)
+    at, needs = item.span(*_DEPLOY_PATH, "service"), chosen_strategy(service.spec) is not None
+    notes = (Note(other.span("spec", key=True), f"Cluster {other.name}, of {service}"),)
+    commits, follows = commit_place(own), commit_place(other)
+    if commits is not None and follows is not None and commits.source != follows.source:
         yield Diagnostic(
             "other-cluster",
-            f"{service} is on cluster {service.cluster}, and {item} on {item.cluster}: its daemon does not see the "
-            "rollout",
-            item.span(*_DEPLOY_PATH, "service"),
-            hint=f"write `cluster: {service.cluster}` in the pipeline",
-            notes=(declared,),
+            f"{item} commits to {commits.describe()}, and cluster {other.name}, of {service}, follows "
+            f"{follows.describe()}: its service would not change",
+            at,
+            hint="let both clusters follow one branch of one repository, or remove `deploy` and promote versions by "
+            "hand",
+            notes=notes,
+        )
+    if not needs:
+        return
+    if not other.spec.daemons.delivery or follows is None:
+        yield Diagnostic(
+            "missing-daemon",
+            f"{item} learns how rollouts of {service} end from the delivery daemon of cluster {other.name}, which does "
+            "not run it",
+            at,
+            hint=f"write `daemons: {{delivery: true}}` in Cluster {other.name}, with `delivery: {{secret: NAME}}`",
+            notes=notes,
+        )
+    elif not follows.secret:
+        yield Diagnostic(
+            "missing-key",
+            f"the delivery daemon of cluster {other.name} has no credentials to record with how rollouts of {service} "
+            "end",
+            at,
+            hint=f"add `delivery: {{secret: NAME}}` to Cluster {other.name}: a Secret in its system namespace with the "
+            "keys `username` and `password`",
+            notes=notes,
+        )
+    elif (other.spec.delivery or Delivery()).rollback == "never":
+        yield Diagnostic(
+            "conflicting-keys",
+            f"cluster {other.name} leaves rejected versions in git, and {item} on another cluster would take them for "
+            "live ones",
+            at,
+            hint=f"write `rollback: commit` in `delivery` of Cluster {other.name}",
+            notes=(Note(other.span("spec", "delivery", "rollback"), "rejected versions stay"),),
         )
 
 

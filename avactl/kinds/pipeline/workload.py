@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 
+from avactl.kinds.pipeline.service import service_of
 from avactl.kinds.pipeline.spec import PipelineSpec
 from avactl.kinds.pipeline.training import training_roles
 from avactl.program.capacity.capacity import gpu_model
@@ -72,7 +73,9 @@ def facts(item: Item[PipelineSpec], program: Program) -> dict[str, Fact]:
     result["publish"] = f"{spec.publish.to}, {spec.publish.keep} kept"
     if spec.deploy is not None:
         how = "pull request" if spec.deploy.by == "pullRequest" else "commit"
-        result["deploy"] = f"{spec.deploy.service} by {how}"
+        service = service_of(item, program)
+        there = f" on {service.cluster}" if service is not None and service.cluster != item.cluster else ""
+        result["deploy"] = f"{spec.deploy.service}{there} by {how}"
     if spec.concurrency != "forbid":
         result["concurrency"] = spec.concurrency
     if spec.suspended:

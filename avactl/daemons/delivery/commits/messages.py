@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from avactl.base.terminal import shorten_middle
 from avactl.contracts.delivery import PipelineState, RollbackPlan
-from avactl.daemons.delivery.commits.repository import ROLLBACK_TRAILER, TRAILER
+from avactl.daemons.delivery.commits.repository import RECORD_TRAILER, ROLLBACK_TRAILER, TRAILER
 from avactl.daemons.delivery.plans import DeliveredPipeline
 
 _MAX_SUBJECT_LENGTH = 72
@@ -68,6 +68,12 @@ def rollback_message(service: RollbackPlan, why: str, undone: Sequence[str], goo
     ]
     subject = f"{service.document}: roll back to the version that runs"
     return _format_message(subject, facts, f"{ROLLBACK_TRAILER}: {service.team}/{service.document}")
+
+
+def record_message(namespace: str, service: str, model: str, url: str, outcome: str) -> str:
+    """Return the message of the commit that records how a rollout ended."""
+    subject = f"{namespace}/{service}: {model} {outcome}"
+    return _format_message(subject, [f"Model: {url}"], f"{RECORD_TRAILER}: {outcome}")
 
 
 def _format_message(subject: str, facts: list[str], trailer: str) -> str:

@@ -34,6 +34,8 @@ ATTEMPTS = 5
 """Pushes of one change, if others push at the same time."""
 TRAILER, ROLLBACK_TRAILER = "Avactl-Pipeline", "Avactl-Rollback"
 """Trailers of commits by pipelines, and of commits for roll-backs. Commits with either trigger no pipeline."""
+RECORD_TRAILER = "Avactl-Rollout"
+"""Trailer of commits that record how a rollout ended."""
 _MAX_COMMITS = 1000
 """Commits of the branch that are searched for a change of certain files."""
 _SERVING_KIND = "ServingDeployment"
@@ -201,6 +203,42 @@ class Repository:
             raise DeliveryError(str(error), error.hint) from None
         return OverlayTree(below, file, text.encode("utf-8", "surrogateescape")) if file else below
 
+    def file_at(self, commit: str, path: str, max_bytes: int) -> str | None:
+        """Return the text of a file of the repository at a commit; None if there is no such file.
+
+        Raises DeliveryError, also if it is larger than `max_bytes`.
+        """
+        store = self.store
+        try:
+            entry = store.run("ls-tree", "-z", "--full-tree", commit, "--", path).rstrip("\0")
+            mode, _, oid = entry.partition("\t")[0].split() if entry else ("", "", "")
+            if mode not in ("100644", "100755"):
+                return None
+            if int(store.run("cat-file", "-s", oid)) > max_bytes:
+                raise DeliveryError(f"{path} is larger than {max_bytes >> 10} KiB")
+            return store.run("cat-file", "blob", oid)
+        except PublishError as error:
+            raise DeliveryError(str(error), error.hint) from None
+
+    def remote(self, branch: str) -> Remote:
+        """Return a branch of the repository. Raises DeliveryError."""
+        try:
+            return Remote(self.store, self._url, branch)
+        except PublishError as error:
+            raise DeliveryError(str(error), error.hint) from None
+
+    def write_commit(self, tree: str, parent: str | None, message: str) -> str:
+        """Write a commit of the daemon's author to the clone, and return it. Raises DeliveryError."""
+        who = {
+            f"GIT_{role}_{key}": value
+            for role in ("AUTHOR", "COMMITTER")
+            for key, value in (("NAME", self._author.name), ("EMAIL", self._author.email))
+        }
+        try:
+            return self.store.write_commit(tree, parent, message, who)
+        except PublishError as error:
+            raise DeliveryError(str(error), error.hint) from None
+
     # -- changes -------------------------------------------------------------------------------------------------------
 
     def deploy(
@@ -294,15 +332,7 @@ class Repository:
     def _commit(self, file: str, new: Edited) -> str:
         """Return a commit on the head with another text of a file."""
         self._want_no_new_errors(file, new.text.encode("utf-8", "surrogateescape"))
-        who = {
-            f"GIT_{role}_{key}": value
-            for role in ("AUTHOR", "COMMITTER")
-            for key, value in (("NAME", self._author.name), ("EMAIL", self._author.email))
-        }
-        try:
-            return self.store.write_commit(self._tree_with(file, new), self.head, new.message, who)
-        except PublishError as error:
-            raise DeliveryError(str(error), error.hint) from None
+        return self.write_commit(self._tree_with(file, new), self.head, new.message)
 
     def _tree_with(self, file: str, new: Edited) -> str:
         """Return the tree of the head with another text of a file."""
@@ -330,17 +360,10 @@ class Repository:
 
     def document(self, commit: str, declared: ServiceDeclaration) -> tuple[str, Document]:
         """Return the text of a service's file at a commit, and its document there. Raises DeliveryError."""
-        store, path = self.store, self._prefix + declared.file
-        try:
-            entry = store.run("ls-tree", "-z", "--full-tree", commit, "--", path).rstrip("\0")
-            mode, _, oid = entry.partition("\t")[0].split() if entry else ("", "", "")
-            if mode not in ("100644", "100755"):
-                raise DeliveryError(f"{path} is not a file of {self.branch} at {commit[:10]}")
-            if int(store.run("cat-file", "-s", oid)) > MAX_INPUT:
-                raise DeliveryError(f"{path} is larger than {MAX_INPUT >> 20} MiB")
-            text = store.run("cat-file", "blob", oid)
-        except PublishError as error:
-            raise DeliveryError(str(error), error.hint) from None
+        path = self._prefix + declared.file
+        text = self.file_at(commit, path, MAX_INPUT)
+        if text is None:
+            raise DeliveryError(f"{path} is not a file of {self.branch} at {commit[:10]}")
         documents, _ = load_yaml(declared.file, text.encode("utf-8", "surrogateescape"))
         found = [each for each in documents if _is_declared(each, declared)]
         if len(found) != 1:
