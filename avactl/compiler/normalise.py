@@ -207,7 +207,7 @@ def _add_annotations(manifest: Manifest, program: Program) -> None:
     notes: dict[str, str] = {}
     if manifest.holds_data:
         notes["avactl.dev/holds-data"] = "true"
-    if ROLLOUT in manifest.body["metadata"].get("annotations", {}):
+    if manifest.kind == "Deployment" and ROLLOUT in manifest.body["metadata"].get("annotations", {}):
         # With the patches of the spec, which are applied after its lowering.
         notes[TEMPLATE_DIGEST] = short_digest(manifest.body["spec"]["template"], 16)
     waits = _PULUMI_WAITS.get(manifest.kind, {}) if mode in PULUMI else {}

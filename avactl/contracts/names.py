@@ -100,6 +100,8 @@ From it, the serving daemon writes the weight of each address to `WEIGHTS_KEY` o
 WEIGHTS_KEY = "weights.json"
 RECONCILER = "avactl-reconcile"
 """Name of the reconciler's objects, its service account in the system namespace, and the beginning of its leases'."""
+REVISION_COMPONENT = "revision"
+"""Component label of the objects of one version of a service: Service, and ReplicaSet during a rollout."""
 SERVING_DAEMON = "avactl-serving"
 """Name of the serving daemon's objects, and its service account in the system namespace."""
 

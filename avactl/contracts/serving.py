@@ -29,6 +29,8 @@ _WRITTEN_MESSAGE = 900
 """Characters of a message that is written."""
 """Characters of the texts in the state of a rollout."""
 _MAX_BYTES = 64 * 1024
+GROUPS_HOLD = 2**31 - 1
+"""`partition` of a LeaderWorkerSet with which its controller replaces no group."""
 Traffic = Literal["gateway", "replicas", "service"]
 """How requests are divided between versions."""
 _Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")]
@@ -89,7 +91,8 @@ class RolloutRoute(NamedTuple):
 
 
 class RolloutConfig(Contract):
-    """Annotation `ROLLOUT` of a Deployment: a canary or blue-green rollout. Durations are in seconds."""
+    """Annotation `ROLLOUT` of a Deployment or LeaderWorkerSet: a canary or blue-green rollout. Durations are in
+    seconds."""
 
     MAX_BYTES = _MAX_BYTES
     traffic: Traffic
@@ -104,8 +107,10 @@ class RolloutConfig(Contract):
     """HTTPRoute, with `traffic: gateway`."""
     grpc_route: _Name | None = absent(None)
     start: Amount | None = absent(None)
-    """Seconds in which pods must be ready once their images are pulled and their files copied. Default: those of the
-    Deployment's `progressDeadlineSeconds`, which counts from the creation of the pods."""
+    """Seconds in which pods must be ready once their images are pulled and their files copied. Default: `deadline`."""
+    deadline: Amount | None = absent(None)
+    """Seconds in which pods must be ready, from their creation on. Default: `progressDeadlineSeconds` of the
+    Deployment. A LeaderWorkerSet has no such field."""
     analysis: RolloutAnalysis | None = absent(None)
 
     @model_validator(mode="after")
@@ -130,7 +135,8 @@ class RolloutConfig(Contract):
 
 
 class RolloutState(Contract):
-    """Annotation `ROLLOUT_STATE` of a Deployment, which the serving daemon writes. Times are Unix seconds."""
+    """Annotation `ROLLOUT_STATE` of a Deployment or LeaderWorkerSet, which the serving daemon writes. Times are Unix
+    seconds."""
 
     model_config = ConfigDict(alias_generator=None)
     MAX_BYTES = _MAX_BYTES
@@ -157,6 +163,10 @@ class RolloutState(Contract):
     """The stable version has had ready pods."""
     validated: bool = absent(False)
     in_place: bool = absent(False)
+    rejected: _Hash = absent("")
+    """Hash of a version of groups that was rolled back and is not tried again; a ReplicaSet has an annotation."""
+    groups: Count = absent(0)
+    """Most groups of the new version that were ready: the next ones have the time of a start from then on."""
     reason: _Message = absent("")
     """Reason of the condition, in CamelCase."""
     message: _Message = absent("")

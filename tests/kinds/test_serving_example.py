@@ -42,6 +42,7 @@ SERVICES = (
     "score",
     "reason",
     "plan",
+    "prove",
     "complete",
     "digits",
     "summarise",

@@ -14,6 +14,9 @@ from avactl.change.diff.fields import ValueChange
 from avactl.change.diff.rules import POD_RESTART, classify_change
 from avactl.change.plan.workloads import GROUPS, KINDS, find_workloads
 from avactl.compiler import Compilation, compile_tree
+from avactl.contracts.document import load
+from avactl.contracts.names import ROLLOUT
+from avactl.contracts.serving import GROUPS_HOLD, RolloutConfig
 from avactl.policy.builtin import nested_pods
 from avactl.program import registry
 from avactl.program.dependencies import dependencies
@@ -197,3 +200,32 @@ def test_doctor_says_that_the_controller_is_missing() -> None:
 def test_the_api_server_takes_every_object(text: str, kube: KubeClient, namespace: str) -> None:
     define_groups(kube)
     assert api_server_says(objects(text), kube, namespace) == []
+
+
+CANARY = """  replicas: 3
+  rollout: {canary: {traffic: replicas, steps: [{percent: 50, pause: 1m}]}}
+"""
+
+
+def test_a_changed_spec_of_a_canary_replaces_no_group() -> None:
+    cluster = b"  leaderWorkerSet: {}\n  daemons: {serving: true}\n"
+    found = {(m.kind, m.name): m for m in compiled(VLLM + CANARY, cluster).manifests}
+    body = found["LeaderWorkerSet", "classifier"].body
+    rolling = body["spec"]["rolloutStrategy"]["rollingUpdateConfiguration"]
+    assert rolling == {"maxSurge": 1, "maxUnavailable": 0, "partition": GROUPS_HOLD}
+    config = load(RolloutConfig, body["metadata"]["annotations"][ROLLOUT])
+    assert (config.traffic, config.surge) == ("replicas", 1)
+    # A start, and before it a copy of 40 GiB.
+    assert config.start is not None
+    assert config.deadline is not None
+    assert config.deadline > config.start + 1800
+    rules = found["Role", "avactl-serving"].body["rules"]
+    assert {"apiGroups": [""], "resources": ["pods"], "verbs": ["delete"]} in rules
+
+
+def test_the_daemon_has_no_rights_on_groups_without_their_controller() -> None:
+    text = VLLM.replace("machines: 2", "maxLength: 4096")
+    for manifest in compiled(text, b"  daemons: {serving: true}\n").manifests:
+        if manifest.kind in ("Role", "ClusterRole") and manifest.name.startswith("avactl-serving"):
+            assert "leaderworkersets" not in str(manifest.body)
+            assert {"apiGroups": [""], "resources": ["pods"], "verbs": ["delete"]} not in manifest.body["rules"]

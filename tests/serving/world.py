@@ -37,6 +37,8 @@ ROUTES = "gateway.networking.k8s.io/v1"
 class World:
     """Services of one team, and the daemon."""
 
+    platform = PLATFORM
+
     def __init__(self, plane: ControlPlane, kube: KubeClient, team: str, folder: Path) -> None:
         self.plane, self.kube, self.team, self.folder = plane, kube, team, folder
         self.log = folder / "daemon.log"
@@ -50,7 +52,7 @@ class World:
 
     def deploy(self, specs: str, **metadata: str) -> None:
         """Apply the platform and these specs."""
-        result = compiled(PLATFORM.replace("TEAM", self.team) + specs)
+        result = compiled(self.platform.replace("TEAM", self.team) + specs)
         apply(self.kube, [each for each in result.manifests if not each.patch])
 
     def deploy_rolling(self, version: int) -> None:

@@ -108,6 +108,7 @@ RULES: tuple[DiffRule, ...] = (
     DiffRule("Deployment", "spec.template", POD_RESTART, "canary or blue-green rollout", _in_steps),
     DiffRule("Deployment StatefulSet", "spec.template", POD_RESTART, "rolling restart"),
     DiffRule("DaemonSet", "spec.template", POD_RESTART, "rolling restart on each machine"),
+    DiffRule("LeaderWorkerSet", "spec.leaderWorkerTemplate spec.networkConfig", POD_RESTART, "canary", _in_steps),
     DiffRule(
         "LeaderWorkerSet", "spec.leaderWorkerTemplate spec.networkConfig", POD_RESTART, "rolling restart by groups"
     ),

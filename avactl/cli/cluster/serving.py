@@ -48,13 +48,16 @@ def run(
     settle: Annotated[
         float, typer.Option(min=0, max=300, help="Seconds that gateways need to see changed Services and weights.")
     ] = 5.0,
+    groups: Annotated[
+        bool, typer.Option("--groups", help="Roll out services whose replicas have several machines, too.")
+    ] = False,
     kubeconfig: DaemonKubeconfig = None,
 ) -> None:
     """Run the daemon: carry out canary and blue-green rollouts, and roll bad versions back."""
     with guard_imports():
         from avactl.daemons.serving import daemon
     own = namespace or os.environ.get("POD_NAMESPACE", "") or SYSTEM_NAMESPACE
-    options = daemon.ServingOptions(own, lease, listen, prometheus, interval, settle)
+    options = daemon.ServingOptions(own, lease, listen, prometheus, interval, settle, groups)
     with check_listen(listen):
         asyncio.run(daemon.run(connect(kubeconfig), options))
 

@@ -14,7 +14,6 @@ from avactl.daemons.serving.revisions import (
     Body,
     ServingRevision,
     new_body,
-    owner_of,
     revision_membership,
     service_body,
 )
@@ -23,11 +22,14 @@ from avactl.daemons.serving.view import (
     AddService,
     AttachVersion,
     Create,
+    HoldGroups,
     Reject,
+    RemoveService,
     RemoveVersion,
     Scale,
     Select,
     StartJob,
+    StopGroup,
     View,
     Weigh,
 )
@@ -67,14 +69,12 @@ class Actor:
                     sets, revision, {"metadata": {"annotations": {REJECTED: reason[:900] or "worse"}}}
                 )
             case RemoveVersion(revision):
-                body = {"preconditions": {"uid": revision.body["metadata"]["uid"]}, "propagationPolicy": "Background"}
-                try:
-                    await self._client.request("DELETE", f"{sets}/{revision.name}", body)
-                except ApiError as error:
-                    if error.status != 404:
-                        raise
+                await self._delete(sets, revision.body)
             case AddService(revision):
-                await self._create(services, service_body(view.deployment, view.config, revision))
+                name, ports, hash = view.service_name(revision.hash), view.config.ports, revision.hash
+                await self._create(
+                    services, service_body(name, space, ports, hash, view.selector(hash), view.owner(hash))
+                )
             case Weigh(weights):
                 for route in view.unweighed(weights):
                     path = f"{ROUTES}/namespaces/{space}/{route.kind.lower()}s/{route.name}"
@@ -91,13 +91,28 @@ class Actor:
                 for name in view.config.services:
                     chosen = {"spec": {"selector": {**own, HASH_LABEL: hash}}}
                     self._seen(await self._client.request("PATCH", f"{services}/{name}", chosen, content_type=MERGE))
+            case RemoveService(service):
+                await self._delete(services, service)
+            case HoldGroups(partition):
+                rolling = {"rollingUpdateConfiguration": {"partition": partition}}
+                await self._patch(
+                    _workload_path(view.deployment), view.deployment, {"spec": {"rolloutStrategy": rolling}}
+                )
+            case StopGroup(leader):
+                # As the controller does it: the next leader starts once the workers of this one are gone.
+                await self._delete(f"/api/v1/namespaces/{space}/pods", leader, "Foreground")
             case StartJob(revision):
                 await self._start_job(view, space, revision)
 
     async def write_state(self, view: View, state: RolloutState) -> None:
         """Write a state, if nobody has changed the Deployment. Raises ApiError and UnreachableError."""
-        path = _deployment_path(view.deployment)
+        path = _workload_path(view.deployment)
         await self._patch(path, view.deployment, {"metadata": {"annotations": {names.ROLLOUT_STATE: dump(state)}}})
+
+    async def remove_state(self, view: View) -> None:
+        """Remove the state of a service without a rollout. Raises ApiError and UnreachableError."""
+        path = _workload_path(view.deployment)
+        await self._patch(path, view.deployment, {"metadata": {"annotations": {names.ROLLOUT_STATE: None}}})
 
     async def write_condition(self, deployment: Mapping[str, Any], good: bool, reason: str, message: str) -> None:
         """Write the condition, if it differs. Raises ApiError and UnreachableError."""
@@ -107,19 +122,29 @@ class Actor:
         if (own.get("status"), own.get("reason"), own.get("message", "")) == (status, reason, message):
             return
         now = timestamp()
-        condition = {"type": CONDITION, "status": status, "reason": reason, "message": message, "lastUpdateTime": now}
+        condition = {"type": CONDITION, "status": status, "reason": reason, "message": message}
         condition["lastTransitionTime"] = now if own.get("status") != status else own.get("lastTransitionTime", now)
-        self._seen(
-            await self._client.request(
-                "PATCH",
-                f"{_deployment_path(deployment)}/status",
-                {"status": {"conditions": [condition]}},
-                content_type=STRATEGIC,
-            )
-        )
+        path = f"{_workload_path(deployment)}/status"
+        if deployment["kind"] != "Deployment":
+            # Custom resources have no strategic merge: all conditions, if nobody has changed the object.
+            others = [each for each in known if each.get("type") != CONDITION]
+            await self._patch(path, deployment, {"status": {"conditions": [*others, condition]}})
+            return
+        patch = {"status": {"conditions": [{**condition, "lastUpdateTime": now}]}}
+        self._seen(await self._client.request("PATCH", path, patch, content_type=STRATEGIC))
 
     async def _create(self, path: str, body: Body) -> None:
         self._seen(await self._client.request("POST", path, body))
+
+    async def _delete(self, path: str, observed: Body, propagation: str = "Background") -> None:
+        """Delete an object, if it is still the one that was observed."""
+        metadata = observed["metadata"]
+        body = {"preconditions": {"uid": metadata["uid"]}, "propagationPolicy": propagation}
+        try:
+            await self._client.request("DELETE", f"{path}/{metadata['name']}", body)
+        except ApiError as error:
+            if error.status != 404:
+                raise
 
     async def _patch_set(self, path: str, revision: ServingRevision, body: Body) -> None:
         await self._patch(f"{path}/{revision.name}", revision.body, body)
@@ -146,7 +171,7 @@ class Actor:
             for name, hash in urls.items()
         ]
         containers = [{**each, "env": [*env, *(each.get("env") or ())]} for each in pod["containers"]]
-        owner = owner_of(revision)
+        owner = view.job_owner(revision.hash)
         labels = (template.get("metadata") or {}).get("labels") or {}
         await self._create(
             f"{batch}/jobs",
@@ -164,6 +189,7 @@ class Actor:
         )
 
 
-def _deployment_path(deployment: Mapping[str, Any]) -> str:
-    metadata = deployment["metadata"]
-    return f"/apis/apps/v1/namespaces/{metadata['namespace']}/deployments/{metadata['name']}"
+def _workload_path(workload: Mapping[str, Any]) -> str:
+    metadata = workload["metadata"]
+    plural = f"{workload['kind'].lower()}s"
+    return f"/apis/{workload['apiVersion']}/namespaces/{metadata['namespace']}/{plural}/{metadata['name']}"

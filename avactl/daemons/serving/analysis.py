@@ -66,9 +66,12 @@ def _parse_answer(status: int, content: bytes) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def of_version(query: RolloutQuery, analysis: RolloutAnalysis, namespace: str, name: str, hash: str) -> str:
-    """Return a query for the pods of one version. Raises DocumentError if it reads metrics of other namespaces."""
-    promql = fill_placeholders(query.promql, namespace, f"{name}-{hash}-[a-z0-9]+", analysis.interval_s)
+def of_version(query: RolloutQuery, analysis: RolloutAnalysis, namespace: str, pods: str) -> str:
+    """Return a query for the pods of one version, by a regular expression of their names.
+
+    Raises DocumentError if it reads metrics of other namespaces.
+    """
+    promql = fill_placeholders(query.promql, namespace, pods, analysis.interval_s)
     problem = confinement_problem(promql, namespace)
     if problem is not None:
         raise DocumentError(f"query `{query.name}`: {problem.message}; {problem.hint}")
@@ -76,9 +79,11 @@ def of_version(query: RolloutQuery, analysis: RolloutAnalysis, namespace: str, n
 
 
 async def run_analysis(
-    prometheus: Prometheus | None, analysis: RolloutAnalysis, namespace: str, name: str, stable: str, canary: str
+    prometheus: Prometheus | None, analysis: RolloutAnalysis, namespace: str, stable: str, canary: str
 ) -> tuple[str, str]:
     """Return `passed`, `failed`, `unavailable` or `empty` (no requests), and the values or the reason.
+
+    `stable`, `canary`: regular expressions of the names of the pods of both versions.
 
     Raises DocumentError for a query that reads metrics of other namespaces.
     """
@@ -87,10 +92,10 @@ async def run_analysis(
     texts, failed, empty = [], False, False
     try:
         for query in analysis.queries:
-            new = await prometheus.value(of_version(query, analysis, namespace, name, canary))
+            new = await prometheus.value(of_version(query, analysis, namespace, canary))
             old = None
             if query.compares:
-                old = await prometheus.value(of_version(query, analysis, namespace, name, stable))
+                old = await prometheus.value(of_version(query, analysis, namespace, stable))
             if new is None or (old is None and query.ratio is not None):
                 empty = True
                 texts.append(f"{query.name}: no value")

@@ -5,25 +5,36 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from avactl.base.object_identity import namespaced_name, object_reference
 from avactl.contracts.document import DocumentError, load
-from avactl.contracts.names import MANAGED_BY, MANAGER, ROLLOUT, ROLLOUT_STATE, SERVING_DAEMON
-from avactl.contracts.serving import RolloutConfig, RolloutState, RolloutStep
-from avactl.daemons.serving import metrics
+from avactl.contracts.names import (
+    LWS_INDEX,
+    LWS_NAME,
+    MANAGED_BY,
+    MANAGER,
+    ROLLOUT,
+    ROLLOUT_STATE,
+    SERVING_DAEMON,
+)
+from avactl.contracts.serving import RolloutConfig, RolloutRoute, RolloutState, RolloutStep
+from avactl.daemons.serving import groups, metrics
 from avactl.daemons.serving.actions import ROUTES, VALIDATION, Actor
 from avactl.daemons.serving.analysis import Prometheus, of_version, run_analysis
 from avactl.daemons.serving.decide import decide
+from avactl.daemons.serving.decide_groups import decide_groups
 from avactl.daemons.serving.questions import Room, diagnose_version
 from avactl.daemons.serving.revisions import HASH_LABEL, Body, revisions_of
-from avactl.daemons.serving.stores import ANSWER, PAGE, objects_of
-from avactl.daemons.serving.view import Answers, AttachVersion, ServingPlan, View
+from avactl.daemons.serving.stores import ANSWER, PAGE, objects_of, owner_uids
+from avactl.daemons.serving.view import Answers, AttachVersion, RemoveService, ServingPlan, View
 from avactl.daemons.serving.weights import Weights
 from avactl.kube import logs
 from avactl.kube.access import ClusterAccess
-from avactl.kube.client import MERGE, ApiError, Client, UnreachableError, list_all
+from avactl.kube.client import ApiError, Client, UnreachableError, list_all
 from avactl.kube.elected_daemon import ElectedDaemon, ReplicaOptions, run_elected
 from avactl.kube.events import EventRecorder
 from avactl.kube.passes import Passes
@@ -35,9 +46,15 @@ _MAX_PARALLEL = 4
 """Maximum number of concurrent passes of one namespace: slow queries or many objects of one team delay no other."""
 _BATCH_S = 0.05
 """Seconds between two turns: a batch of events, such as those of many pods, is one."""
+_WORKLOADS = ("Deployment", "LeaderWorkerSet")
+"""Kinds that declare a service with a rollout."""
+_GROUP_KINDS = ("LeaderWorkerSet", "StatefulSet", "Pod")
 GOOD = ("Stable", "Promoted")
 _API_PATHS = {
     "Deployment": "/apis/apps/v1/deployments",
+    "LeaderWorkerSet": f"/apis/{groups.API}/leaderworkersets",
+    "StatefulSet": "/apis/apps/v1/statefulsets",
+    "Pod": "/api/v1/pods",
     "ReplicaSet": "/apis/apps/v1/replicasets",
     "Service": "/api/v1/services",
     "Job": "/apis/batch/v1/jobs",
@@ -54,6 +71,8 @@ class ServingOptions(ReplicaOptions):
     """Seconds between two passes."""
     settle: float = 5.0
     """Seconds that gateways and clients get to see changed Services and weights."""
+    groups: bool = False
+    """Services may have replicas of several machines: watch LeaderWorkerSets and their leaders."""
 
 
 class ServingDaemon(ElectedDaemon):
@@ -71,19 +90,25 @@ class ServingDaemon(ElectedDaemon):
         self._prometheus = Prometheus(options.prometheus) if options.prometheus else None
         self._passes = Passes(self._wake.set, _MAX_PARALLEL)
         self._errors: dict[str, str] = {}
-        own = {"labelSelector": f"{MANAGED_BY}={MANAGER}"}
+        own = f"{MANAGED_BY}={MANAGER}"
+        selectors = {
+            "Job": f"app.kubernetes.io/component={VALIDATION}",
+            "StatefulSet": LWS_NAME,
+            "Pod": f"{own},{LWS_NAME},{LWS_INDEX}=0",
+        }
         self._reflectors = [
             Reflector(
                 client,
                 path,
                 self._stores[kind],
                 self._wake.set,
-                optional=path.startswith(ROUTES),
-                query={"labelSelector": f"app.kubernetes.io/component={VALIDATION}"} if kind == "Job" else own,
+                optional=path.startswith((ROUTES, f"/apis/{groups.API}")),
+                query={"labelSelector": selectors.get(kind, own)},
                 page=PAGE,
                 most=ANSWER,
             )
             for kind, path in _API_PATHS.items()
+            if options.groups or kind not in _GROUP_KINDS
         ]
         self._weights = Weights(client, self._stores["Service"], self._wake.set)
         self._reflectors += self._weights.reflectors
@@ -92,8 +117,9 @@ class ServingDaemon(ElectedDaemon):
         async with asyncio.TaskGroup() as group:
 
             async def turn() -> None:
-                for key in self._stores["Deployment"].keys():  # noqa: SIM118 - not a mapping
-                    self._passes.begin(group, self._advance_service, key, key.partition("/")[0])
+                for kind in _WORKLOADS:
+                    for key in self._stores[kind].keys():  # noqa: SIM118 - not a mapping
+                        self._passes.begin(group, self._advance_service, f"{kind}/{key}", key.partition("/")[0])
                 for key in self._stores["Service"].keys():  # noqa: SIM118 - not a mapping
                     self._passes.begin(group, self._weights.sync, key, key.partition("/")[0])
 
@@ -130,8 +156,9 @@ class ServingDaemon(ElectedDaemon):
         self._errors[key] = text
 
     async def _advance(self, key: str) -> None:
+        kind, _, name = key.partition("/")
         for _ in range(_MAX_TURNS):
-            deployment = self._stores["Deployment"].get(key)
+            deployment = self._stores[kind].get(name)
             if deployment is None or deployment["metadata"].get("deletionTimestamp") or not self.leading():
                 return
             notes = deployment["metadata"].get("annotations") or {}
@@ -165,13 +192,17 @@ class ServingDaemon(ElectedDaemon):
         metadata = deployment["metadata"]
         for query in config.analysis.queries if config.analysis is not None else ():
             assert config.analysis is not None
-            of_version(query, config.analysis, metadata["namespace"], metadata["name"], "x")
+            of_version(query, config.analysis, metadata["namespace"], f"{metadata['name']}-x")
 
     async def _plan(self, view: View) -> ServingPlan:
         """Decide; answer the questions that it has."""
         answers = Answers()
         while True:
-            plan = decide(view, self._client.clock.now(), self._options.settle, answers)
+            now, settle = self._client.clock.now(), self._options.settle
+            if isinstance(view, groups.GroupView):
+                plan = decide_groups(view, now, settle, answers)
+            else:
+                plan = decide(view, now, settle, answers)
             match plan.ask:
                 case "":
                     return plan
@@ -186,15 +217,20 @@ class ServingDaemon(ElectedDaemon):
                         self._prometheus,
                         view.config.analysis,
                         metadata["namespace"],
-                        view.name,
-                        view.state.stable,
-                        view.state.canary,
+                        view.pod_names(view.state.stable),
+                        view.pod_names(view.state.canary),
                     )
                     answers = answers._replace(measured=measured)
 
     def _view(self, deployment: Body, config: RolloutConfig) -> View:
         metadata = deployment["metadata"]
         space = metadata["namespace"]
+        routes = {
+            route: body for route in config.routes if (body := self._stores[route.kind].get(f"{space}/{route.name}"))
+        }
+        state = RolloutState.read((metadata.get("annotations") or {}).get(ROLLOUT_STATE))
+        if deployment["kind"] == groups.KIND:
+            return self._view_groups(deployment, config, state, routes)
         revisions = revisions_of(deployment, self._stores["ReplicaSet"].of(metadata["uid"]))
         jobs = {
             each.hash: job
@@ -204,15 +240,25 @@ class ServingDaemon(ElectedDaemon):
         }
         names = {*config.services, *(f"{metadata['name']}-{hash}" for hash in revisions)}
         services = {name: found for name in names if (found := self._stores["Service"].get(f"{space}/{name}"))}
-        routes = {
-            route: body for route in config.routes if (body := self._stores[route.kind].get(f"{space}/{route.name}"))
-        }
-        state = RolloutState.read((metadata.get("annotations") or {}).get(ROLLOUT_STATE))
         return View(deployment, config, state, revisions, services, routes, jobs)
 
+    def _view_groups(
+        self, workload: Body, config: RolloutConfig, state: RolloutState, routes: Mapping[RolloutRoute, Body]
+    ) -> groups.GroupView:
+        metadata = workload["metadata"]
+        uid, space = metadata["uid"], metadata["namespace"]
+        leader_set = self._stores["StatefulSet"].get(f"{space}/{metadata['name']}")
+        pods = self._stores["Pod"].of(leader_set["metadata"]["uid"]) if leader_set is not None else ()
+        services = [
+            each
+            for each in self._stores["Service"].of(space)
+            if HASH_LABEL in each["metadata"]["labels"] and uid in owner_uids(each)
+        ]
+        jobs = [job for each in services for job in self._stores["Job"].of(each["metadata"]["uid"])]
+        return groups.view_groups(workload, config, state, leader_set, pods, services, routes, jobs)
+
     async def _release(self, deployment: Body) -> None:
-        """Give the versions of a service that is rolling again to the Deployment controller, with their pods."""
-        metadata = deployment["metadata"]
+        """Give the versions of a service that is rolling again to its controller, with their pods."""
         config = RolloutConfig(
             traffic="replicas",
             steps=(RolloutStep(percent=100, pause=0),),
@@ -222,18 +268,19 @@ class ServingDaemon(ElectedDaemon):
             ports={},
         )
         view = self._view(deployment, config)
+        if isinstance(view, groups.GroupView):  # their versions are no objects, except for these
+            for service in view.services.values():
+                await self._actor.act(view, RemoveService(service))
         for each in view.revisions.values():
-            if not each.attached:
+            if not each.attached and not isinstance(view, groups.GroupView):
                 await self._actor.act(view, AttachVersion(each, True))
-        path = f"{_API_PATHS['Deployment'].removesuffix('/deployments')}/namespaces/{metadata['namespace']}/deployments"
-        body = {"metadata": {"annotations": {ROLLOUT_STATE: None}, "resourceVersion": metadata["resourceVersion"]}}
-        self._update_store(await self._client.request("PATCH", f"{path}/{metadata['name']}", body, content_type=MERGE))
+        await self._actor.remove_state(view)
 
     async def _emit_events(self, view: View, plan: ServingPlan) -> None:
         """Write events, and count what has ended. One that fails is logged only: the state says the same."""
         if plan.state.ended != view.state.ended:
             metrics.ENDED.labels(plan.state.outcome).inc()
-        regarding = object_reference("apps/v1", "Deployment", view.deployment["metadata"])
+        regarding = object_reference(*view.reference, view.deployment["metadata"])
         for event in plan.events:
             logs.info("event", service=namespaced_name(view.deployment), reason=event.reason, note=event.note)
             await self._events.record(regarding, event.reason, event.note, warning=event.warning)
@@ -241,8 +288,8 @@ class ServingDaemon(ElectedDaemon):
     async def _update_metrics(self) -> None:
         phases: Counter[str] = Counter()
         waiting: Counter[str] = Counter()
-        for key in self._stores["Deployment"].keys():  # noqa: SIM118 - not a mapping
-            deployment = self._stores["Deployment"].get(key) or {"metadata": {}}
+        for kind, key in ((each, key) for each in _WORKLOADS for key in self._stores[each].keys()):  # noqa: SIM118
+            deployment = self._stores[kind].get(key) or {"metadata": {}}
             notes = deployment["metadata"].get("annotations") or {}
             if ROLLOUT in notes:
                 state = RolloutState.read(notes.get(ROLLOUT_STATE))
@@ -271,9 +318,18 @@ async def run(access: ClusterAccess, options: ServingOptions) -> None:
 
 
 async def list_services(client: Client, namespace: str = "") -> list[Body]:
-    """Return the Deployments with a rollout, of one namespace or all. Raises ApiError and UnreachableError."""
-    path = f"/apis/apps/v1/namespaces/{namespace}/deployments" if namespace else _API_PATHS["Deployment"]
-    found = await list_all(
-        lambda query: client.page(path, query), {"labelSelector": f"{MANAGED_BY}={MANAGER}", "limit": "500"}
-    )
+    """Return the objects with a rollout, of one namespace or all. Raises ApiError and UnreachableError."""
+    found: list[Body] = []
+    for kind in _WORKLOADS:
+        path = _API_PATHS[kind]
+        if namespace:
+            api, _, plural = path.rpartition("/")
+            path = f"{api}/namespaces/{namespace}/{plural}"
+        query = {"labelSelector": f"{MANAGED_BY}={MANAGER}", "limit": "500"}
+        try:
+            found += await list_all(partial(client.page, path), query)
+        except ApiError as error:
+            # Clusters without LeaderWorkerSet, and users who may not read it.
+            if error.status not in (403, 404) or kind == "Deployment":
+                raise
     return [each for each in found if ROLLOUT in (each["metadata"].get("annotations") or {})]

@@ -46,7 +46,7 @@ def decide(view: View, now: float, settle: float, answers: Answers = Answers()) 
         return ServingPlan(view.state)
     if view.state.phase == "steady":
         return _decide_steady(view, now, answers)
-    return _Rollout(view, now, settle, answers).plan()
+    return Rollout(view, now, settle, answers).plan()
 
 
 # -- outside of a rollout ----------------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ def _decide_steady(view: View, now: float, answers: Answers) -> ServingPlan:
         )
         return ServingPlan(begun, events=[Event("RolloutStarted", f"version {hash} replaces {stable.hash}")])
     plan = ServingPlan(state)
-    _serve_stable(view, stable, plan)
+    serve_stable(view, stable, plan)
     if plan.actions:
         return plan
     if not stable.attached:
@@ -92,8 +92,14 @@ def _decide_steady(view: View, now: float, answers: Answers) -> ServingPlan:
     if plan.actions:
         return plan
     if target is not stable:
-        plan.state = state  # rolled back: the condition keeps its reason
-    elif stable.ready or not view.total:
+        return plan  # rolled back: the condition keeps its reason
+    return describe_stable(view, stable, now, answers)
+
+
+def describe_stable(view: View, stable: ServingRevision, now: float, answers: Answers) -> ServingPlan:
+    """Return the state of a service that runs what its spec says, or why its first version does not start."""
+    plan, state = ServingPlan(view.state), view.state
+    if stable.ready or not view.total:
         proven = state.proven or stable.ready > 0
         plan.state = state.replace(proven=proven, reason="Stable", message=f"version {stable.hash}", weight=0)
     elif not state.proven and now - state.since >= PATIENCE:
@@ -116,7 +122,7 @@ def _running_version(view: View) -> ServingRevision | None:
     return max(active, key=lambda each: (each.attached, each.ready, each.replicas), default=None)
 
 
-def _serve_stable(view: View, stable: ServingRevision, plan: ServingPlan) -> None:
+def serve_stable(view: View, stable: ServingRevision, plan: ServingPlan) -> None:
     """Give the stable version all requests."""
     if view.routes and not view.gateway_rules_problem():
         if view.service_name(stable.hash) not in view.services:
@@ -143,7 +149,9 @@ def _remove_idle_versions(
 # -- in a rollout ------------------------------------------------------------------------------------------------
 
 
-class _Rollout:
+class Rollout:
+    """A rollout under way: one decision."""
+
     def __init__(self, view: View, now: float, settle: float, answers: Answers) -> None:
         self.view, self.now, self.settle, self.answers = view, now, settle, answers
         self.state, self.config, self.total = view.state, view.config, view.total
@@ -152,6 +160,7 @@ class _Rollout:
         self.in_place = view.state.in_place or (self.by_replicas and not view.config.surge)
 
     def plan(self) -> ServingPlan:
+        """Return the next plan."""
         if self.stable is None:
             # Somebody has deleted the stable version: what is left serves.
             return ServingPlan(self.state.replace(stable=self.state.canary, canary="", phase="steady", since=self.now))
@@ -217,7 +226,7 @@ class _Rollout:
 
     def _decide_stepping(self) -> ServingPlan:
         step = self.config.steps[min(self.state.step, len(self.config.steps) - 1)]
-        goal = step_sizes(self.total, step.percent, by_replicas=self.by_replicas, in_place=self.in_place)
+        goal = self._step_sizes(step.percent)
         plan = (
             self._reach_sizes(goal) or self._validate() or self._shift_traffic(0 if self.by_replicas else step.percent)
         )
@@ -294,7 +303,10 @@ class _Rollout:
             plan = self._back_in_place(sizes, ready)
             if plan is not None:
                 return plan
-        rejected = state.reason in REJECTING
+        return self._rolled_back()
+
+    def _rolled_back(self) -> ServingPlan:
+        state, rejected = self.state, self.state.reason in REJECTING
         done = state.replace(
             canary="",
             phase="steady",
@@ -311,6 +323,9 @@ class _Rollout:
 
     # -- parts of phases; None: done
 
+    def _step_sizes(self, percent: int) -> Sizes:
+        return step_sizes(self.total, percent, by_replicas=self.by_replicas, in_place=self.in_place)
+
     def _reach_sizes(self, goal: Sizes) -> ServingPlan | None:
         sizes, ready, most = self.view.sizes(), self.view.ready(), max(1, self.total)
         if self.in_place:
@@ -326,13 +341,18 @@ class _Rollout:
         if self.state.reached:
             # Pods were lost, or an autoscaler asks for more: they have the same time as at first.
             return ServingPlan(self.state.replace(reached=0.0, since=self.now))
+        return self._await_pods(goal.canary)
+
+    def _await_pods(self, wanted: int) -> ServingPlan:
+        """Wait for pods of the new version, and give it up after their time."""
+        assert self.canary is not None
         waited = self.now - self.state.since
         if waited < min(PATIENCE, self.view.deadline):
             return ServingPlan(self.state)
         pods = self.answers.pods
         if pods is None:
             return ServingPlan(self.state, ask="pods")
-        counted = f"{ready.canary} of {goal.canary} pods are ready"
+        counted = f"{self.canary.ready} of {wanted} pods are ready"
         why = f": {pods.reason}" if pods.reason else ""
         if pods.stage is PodStage.unscheduled:
             if self.config.in_place and not self.state.in_place:

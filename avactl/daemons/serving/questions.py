@@ -9,7 +9,7 @@ from math import inf
 from time import monotonic
 from typing import Any
 
-from avactl.daemons.serving.revisions import HASH_LABEL, template_of
+from avactl.daemons.serving.revisions import template_of
 from avactl.daemons.serving.room import Amounts, MachineRoom, make_machine, missing_capacity, pod_requests
 from avactl.daemons.serving.stores import ANSWER, PAGE
 from avactl.daemons.serving.view import View
@@ -106,8 +106,7 @@ async def diagnose_version(client: Client, view: View) -> PodDiagnosis:
         if revision.failure:
             stage = PodStage.unscheduled if "quota" in revision.failure else PodStage.failing
             return PodDiagnosis(stage, revision.failure[:_MAX_TEXT_LENGTH])
-        own = {**view.deployment["spec"]["selector"].get("matchLabels", {}), HASH_LABEL: revision.hash}
-        selector = ",".join(f"{key}={value}" for key, value in own.items())
+        selector = ",".join(f"{key}={value}" for key, value in view.all_pods(revision.hash).items())
     page = await client.page(
         f"/api/v1/namespaces/{space}/pods", {"labelSelector": selector, "limit": str(PAGE)}, most=ANSWER
     )

@@ -17,17 +17,16 @@ from typing import Any, NamedTuple
 import orjson
 
 from avactl.contracts import names
-from avactl.contracts.serving import RolloutConfig
 
 HASH_LABEL = "pod-template-hash"
 COMPONENT_LABEL = "app.kubernetes.io/component"
-DETACHED = "revision"
+DETACHED = names.REVISION_COMPONENT
 """Component label of a detached ReplicaSet; its pods keep the service's."""
 REJECTED = names.REJECTED_VERSION
 NUMBER = "deployment.kubernetes.io/revision"
 """Annotation of the Deployment controller: it counts versions by it."""
 _HASH_LENGTH = 10
-_HASH = re.compile(r"[a-z0-9]{1,20}").fullmatch
+HASH = re.compile(r"[a-z0-9]{1,20}").fullmatch
 """Hash of a pod template, as this daemon and the Deployment controller write it."""
 
 Body = dict[str, Any]
@@ -86,7 +85,7 @@ def revisions_of(deployment: Mapping[str, Any], owned: Iterable[Body]) -> dict[s
         metadata = body["metadata"]
         own = next((each for each in metadata.get("ownerReferences") or () if each.get("uid") == uid), None)
         hash = str((metadata.get("labels") or {}).get(HASH_LABEL, ""))
-        if own is None or metadata.get("deletionTimestamp") or not _HASH(hash):
+        if own is None or metadata.get("deletionTimestamp") or not HASH(hash):
             continue
         if not same_selector(deployment, body, hash):
             continue  # not a version of this service: a member's own
@@ -194,22 +193,23 @@ def revision_membership(
     return labels, [owner]
 
 
-def service_body(deployment: Mapping[str, Any], config: RolloutConfig, revision: ServingRevision) -> Body:
-    """Return the Service of one version, which is deleted with its ReplicaSet."""
-    metadata = deployment["metadata"]
-    labels = {names.MANAGED_BY: names.MANAGER, HASH_LABEL: revision.hash, COMPONENT_LABEL: DETACHED}
+def service_body(
+    name: str, namespace: str, ports: Mapping[str, int], hash: str, selector: Mapping[str, str], owner: Body
+) -> Body:
+    """Return the Service of one version, which is deleted with its owner."""
+    labels = {names.MANAGED_BY: names.MANAGER, HASH_LABEL: hash, COMPONENT_LABEL: DETACHED}
     return {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {
-            "name": f"{metadata['name']}-{revision.hash}",
-            "namespace": metadata["namespace"],
+            "name": name,
+            "namespace": namespace,
             "labels": labels,
-            "ownerReferences": [owner_of(revision)],
+            "ownerReferences": [owner],
         },
         "spec": {
-            "selector": {**deployment["spec"]["selector"].get("matchLabels", {}), HASH_LABEL: revision.hash},
-            "ports": [{"name": name, "port": port, "targetPort": port} for name, port in config.ports.items()],
+            "selector": dict(selector),
+            "ports": [{"name": each, "port": port, "targetPort": port} for each, port in ports.items()],
         },
     }
 

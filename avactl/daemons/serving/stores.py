@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from avactl.base.object_identity import namespaced_name
-from avactl.contracts.names import ROLLOUT, ROLLOUT_STATE, TEMPLATE_DIGEST, WEIGHTS
+from avactl.contracts.names import LWS_REVISION, ROLLOUT, ROLLOUT_STATE, TEMPLATE_DIGEST, WEIGHTS
 from avactl.daemons.serving.revisions import HASH_LABEL, NUMBER, REJECTED
 from avactl.kube import logs
 
@@ -93,8 +93,17 @@ class Objects:
 
 def objects_of(kind: str) -> Objects:
     """Return an empty store for one kind of objects."""
-    reduce = {"Deployment": _keep_deployment, "ReplicaSet": _replica_set, "Service": _keep_service, "Job": _keep_job}
-    return Objects(owner_uids if kind in ("ReplicaSet", "Job") else object_namespace, reduce.get(kind, _keep_plain))
+    reduce = {
+        "Deployment": _keep_deployment,
+        "LeaderWorkerSet": _keep_groups,
+        "StatefulSet": _keep_leader_set,
+        "Pod": _keep_leader,
+        "ReplicaSet": _replica_set,
+        "Service": _keep_service,
+        "Job": _keep_job,
+    }
+    by_owner = kind in ("ReplicaSet", "Job", "Pod")
+    return Objects(owner_uids if by_owner else object_namespace, reduce.get(kind, _keep_plain))
 
 
 def owner_uids(item: Mapping[str, Any]) -> list[str]:
@@ -110,7 +119,33 @@ def object_namespace(item: Mapping[str, Any]) -> list[str]:
 def _keep_deployment(item: Body) -> Body | None:
     """Keep Deployments with a rollout: only specs and the daemon give them one."""
     notes = item["metadata"].get("annotations") or {}
-    return _keep_plain(item) if ROLLOUT in notes or ROLLOUT_STATE in notes else None
+    if ROLLOUT not in notes and ROLLOUT_STATE not in notes:
+        return None
+    return {**_keep_plain(item), "apiVersion": "apps/v1", "kind": "Deployment"}  # items of lists have neither
+
+
+def _keep_groups(item: Body) -> Body | None:
+    """Keep LeaderWorkerSets with a rollout, without their templates: their controller compares these."""
+    notes = item["metadata"].get("annotations") or {}
+    if ROLLOUT not in notes and ROLLOUT_STATE not in notes:
+        return None
+    kept = {key: item["spec"][key] for key in ("replicas", "rolloutStrategy") if key in item["spec"]}
+    return {**_keep_plain(item), "spec": kept}
+
+
+def _keep_leader_set(item: Body) -> Body | None:
+    """Keep which revision the StatefulSet of the leaders of a LeaderWorkerSet has."""
+    if not any(each.get("kind") == "LeaderWorkerSet" for each in item["metadata"].get("ownerReferences") or ()):
+        return None  # that of the workers of one group
+    status = item.get("status") or {}
+    return {"metadata": _keep_identity(item["metadata"]), "status": {"currentRevision": status.get("currentRevision")}}
+
+
+def _keep_leader(item: Body) -> Body:
+    """Keep which revision a leader has, and whether it is ready."""
+    conditions = (item.get("status") or {}).get("conditions") or ()
+    ready = [{"type": "Ready", "status": each.get("status")} for each in conditions if each.get("type") == "Ready"]
+    return {"metadata": _keep_identity(item["metadata"]), "status": {"conditions": ready}}
 
 
 def _replica_set(item: Body) -> Body | None:
@@ -164,7 +199,7 @@ _IDENTITY_FIELDS = (
     "creationTimestamp",
     "deletionTimestamp",
 )
-_KEPT_LABELS = (HASH_LABEL, "kubernetes.io/service-name")
+_KEPT_LABELS = (HASH_LABEL, "kubernetes.io/service-name", LWS_REVISION, "controller-revision-hash")
 
 
 def _keep_identity(metadata: Mapping[str, Any], *annotations: str) -> Body:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from avactl.contracts import names
 from avactl.contracts.document import DocumentError, load
 from avactl.contracts.serving import RolloutConfig, RolloutRoute, RolloutState, RouteRules
-from avactl.daemons.serving.revisions import HASH_LABEL, Body, ServingRevision
+from avactl.daemons.serving.revisions import HASH_LABEL, Body, ServingRevision, owner_of
 from avactl.daemons.serving.sizes import Sizes
 from avactl.kube.pod_diagnosis import PodDiagnosis
 
@@ -42,6 +42,8 @@ class View:
     @property
     def deadline(self) -> float:
         """Seconds in which pods of a new version must be ready, from their creation on."""
+        if self.config.deadline is not None:
+            return self.config.deadline
         return float(self.deployment["spec"].get("progressDeadlineSeconds", 600))
 
     @property
@@ -67,6 +69,31 @@ class View:
         """Return the pods of both versions that are known not to be ready."""
         found = (self.of(self.state.stable), self.of(self.state.canary))
         return Sizes(*(each.unready if each is not None else 0 for each in found))
+
+    @property
+    def reference(self) -> tuple[str, str]:
+        """API version and kind of the object that declares the service."""
+        return "apps/v1", "Deployment"
+
+    def selector(self, hash: str) -> dict[str, str]:
+        """Return labels by which the Service of a version selects its pods."""
+        return {**self.deployment["spec"]["selector"].get("matchLabels", {}), HASH_LABEL: hash}
+
+    def owner(self, hash: str) -> Body:
+        """Return the reference by which the Service of a version is deleted with it."""
+        return owner_of(self.revisions[hash])
+
+    def job_owner(self, hash: str) -> Body:
+        """Return the reference by which the validation Job of a version is deleted with it."""
+        return self.owner(hash)
+
+    def all_pods(self, hash: str) -> dict[str, str]:
+        """Return labels of all pods of a version, also of those that answer no requests."""
+        return self.selector(hash)
+
+    def pod_names(self, hash: str) -> str:
+        """Return a regular expression of the names of the pods of a version that answer requests."""
+        return f"{self.name}-{hash}-[a-z0-9]+"
 
     def service_name(self, hash: str) -> str:
         """Name of the Service of a version."""
@@ -202,7 +229,38 @@ class StartJob(NamedTuple):
     revision: ServingRevision
 
 
-Action = Create | Scale | AttachVersion | Reject | RemoveVersion | AddService | Weigh | Select | StartJob
+class RemoveService(NamedTuple):
+    """Delete the Service of a version of groups that is gone, with the validation Job that it owns."""
+
+    service: Body
+
+
+class HoldGroups(NamedTuple):
+    """Set the ordinal from which on the controller of groups replaces those of another version."""
+
+    partition: int
+
+
+class StopGroup(NamedTuple):
+    """Delete the leader of a group: its controller starts the group again, with the version of its ordinal."""
+
+    leader: Body
+
+
+Action = (
+    Create
+    | Scale
+    | AttachVersion
+    | Reject
+    | RemoveVersion
+    | AddService
+    | Weigh
+    | Select
+    | StartJob
+    | RemoveService
+    | HoldGroups
+    | StopGroup
+)
 
 
 class Event(NamedTuple):

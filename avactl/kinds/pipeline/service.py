@@ -101,6 +101,14 @@ def service_problems(item: Item[PipelineSpec], program: Program) -> Iterator[Dia
             notes=(Note(service.span(*path, "url"), "the model that is served"),),
         )
     yield from _not_editable(item, service, path)
+    if chosen_strategy(service.spec) is not None and machines_per_replica(service.spec) > 1:
+        yield Diagnostic(
+            "conflicting-keys",
+            f"the delivery daemon cannot tell how a rollout of {service} ends, whose replicas have several machines",
+            item.span(*_DEPLOY_PATH, "service"),
+            hint="remove `rollout` from the service: the pipeline then deploys without waiting for it",
+            notes=(Note(service.span("spec", "rollout", key=True), "the rollout"),),
+        )
     if chosen_strategy(service.spec) is None:
         yield Diagnostic(
             "no-rollout",

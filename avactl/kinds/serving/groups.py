@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from avactl.diagnostics import Diagnostic, Note
 from avactl.kinds.serving.llm import machines_per_replica, split_model
+from avactl.kinds.serving.parts.rollout import BlueGreen
 from avactl.kinds.serving.rollout.lower import chosen_strategy, key_of
 from avactl.kinds.serving.runtime import runtime_of
 from avactl.kinds.serving.spec import ServingDeploymentSpec
@@ -81,15 +82,7 @@ def group_problems(item: Item[ServingDeploymentSpec], program: Program) -> Itera
             f"`machines: {machines_per_replica(spec)}` splits a model over GPUs, and the pods request none",
             "add `gpus: …` to `resources`, those of each machine, or remove `machines`",
         )
-    rollout = chosen_strategy(spec)
-    if rollout is not None:
-        chosen = key_of(rollout)
-        yield _conflict_problem(
-            item,
-            f"`{chosen}` moves the pods of Deployments, and a replica of several machines is a group of pods",
-            "remove `rollout`, or have the model on one machine",
-            Note(item.span("spec", "rollout", chosen, key=True), "the rollout"),
-        )
+    yield from _rollout_problems(item)
     split = split_model(spec)
     if (
         runtime.llm.even_stages
@@ -110,6 +103,43 @@ def group_problems(item: Item[ServingDeploymentSpec], program: Program) -> Itera
             item.span(*_MACHINES_PATH, key=True),
             hint=f"install LeaderWorkerSet, and write `leaderWorkerSet: {{}}` in Cluster {cluster.name}",
             notes=(Note(cluster.span("metadata", "name"), "the cluster"),),
+        )
+
+
+def _rollout_problems(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
+    """Yield rollouts that groups of pods cannot have: all versions are groups of one LeaderWorkerSet."""
+    spec, chosen = item.spec, chosen_strategy(item.spec)
+    if chosen is None or (spec.llm is not None and spec.llm.prefill is not None):
+        return  # with `prefill`, reported there
+    note = Note(item.span("spec", "rollout", key_of(chosen), key=True), "the rollout")
+    if isinstance(chosen, BlueGreen):
+        yield _conflict_problem(
+            item,
+            "`blueGreen` starts all pods twice, and groups of several machines are replaced one after the other",
+            "write `canary: {steps: [{percent: 100}]}`, or have the model on one machine",
+            note,
+        )
+        return
+    if chosen.in_place:
+        yield _conflict_problem(
+            item,
+            "`inPlace` has no effect on groups of several machines: `maxSurge` says how many more there are",
+            "remove `inPlace`, and write `maxSurge: 0` if there is no room for another group",
+            note,
+        )
+    if not isinstance(spec.replicas, int):
+        yield _conflict_problem(
+            item,
+            "an autoscaler that stops groups of several machines stops those of the new version first",
+            f"write a number of `replicas`, or remove `{key_of(chosen)}`",
+            note,
+        )
+    elif spec.replicas == 1 and not spec.max_surge:
+        yield Diagnostic(
+            "rollout-share",
+            f"with `maxSurge: 0`, the only group of {item} would stop before the new version is ready",
+            item.span("spec", "maxSurge"),
+            hint="write `maxSurge: 1`, or `replicas: 2` or more",
         )
 
 

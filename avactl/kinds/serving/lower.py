@@ -131,7 +131,7 @@ def lower(item: Item[ServingDeploymentSpec], program: Program) -> list[Manifest]
         backend=route_backend(item),
         timeout=runtime_of(spec).answer_timeout,
     )
-    return with_rollout(item, program, objects, run.ports, start_limit(spec, run))
+    return with_rollout(item, program, objects, run.ports, start_limit(spec, run), deadline)
 
 
 def _build_roles(

@@ -97,8 +97,11 @@ def build_roles(item: Item[TeamSpec], program: Program, cluster: str, namespace:
     return result
 
 
-def serving_rules() -> list[Body]:
-    """Rules of the serving daemon in each namespace of a team. No Secrets; it creates no pods and no routes."""
+def serving_rules(groups: bool) -> list[Body]:
+    """Rules of the serving daemon in each namespace of a team. No Secrets; it creates no pods and no routes.
+
+    `groups`: services may have replicas of several machines.
+    """
     return [
         # The patch writes the state of a rollout.
         rule(["apps"], ["deployments"], ("patch",)),
@@ -116,6 +119,17 @@ def serving_rules() -> list[Body]:
         rule(["batch"], ["jobs"], ("create", "delete")),
         # Begin, steps and end of rollouts.
         rule(["events.k8s.io"], ["events"], ("create", "patch")),
+        *(_group_rules() if groups else ()),
+    ]
+
+
+def _group_rules() -> list[Body]:
+    return [
+        # The state of a rollout, and from which ordinal on groups are replaced. It creates none.
+        rule(["leaderworkerset.x-k8s.io"], ["leaderworkersets", "leaderworkersets/status"], ("patch",)),
+        # Leaders of a version that is rolled back: their groups start again with the stable one. An admission policy
+        # restricts it to leaders, which RBAC cannot.
+        rule([""], ["pods"], ("delete",)),
     ]
 
 
@@ -132,7 +146,7 @@ def daemon_roles(item: Item[TeamSpec], program: Program, cluster: str, namespace
     reference = k8s.role_reference("Role", name)
     subject = {"kind": "ServiceAccount", "name": name, "namespace": spec.system_namespace}
     return [
-        _build_object(item, cluster, namespace, "Role", name, rules=serving_rules()),
+        _build_object(item, cluster, namespace, "Role", name, rules=serving_rules(spec.leader_worker_set is not None)),
         _build_object(item, cluster, namespace, "RoleBinding", name, roleRef=reference, subjects=[subject]),
     ]
 

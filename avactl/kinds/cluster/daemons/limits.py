@@ -206,10 +206,40 @@ def cache_policy(item: Item[ClusterSpec], name: str, component: str) -> list[Man
 _ROLLOUT_CONDITION = f"{names.GROUP}/Rollout"
 
 
+_OF_GROUPS = (
+    " || (request.resource.resource == 'services' && "
+    f"oldObject.metadata.?labels[?'app.kubernetes.io/component'].orValue('') == '{names.REVISION_COMPONENT}') || "
+    f"(request.resource.resource == 'pods' && oldObject.metadata.?labels[?'{names.LWS_INDEX}'].orValue('') == '0' && "
+    f"oldObject.metadata.?labels[?'{names.MANAGED_BY}'].orValue('') == '{names.MANAGER}')"
+)
+"""CEL: a deletion is of the Service of a version, or of the leader of a group of a service."""
+
+
+def _group_fields() -> AdmissionRule:
+    """Return the rule on LeaderWorkerSets: the daemon changes the partition, and state and condition of rollouts."""
+    strategy = "spec.?rolloutStrategy"
+    fields = _requirement_for(
+        "leaderworkersets",
+        _changes_only("spec", "rolloutStrategy"),
+        _changes_only(strategy, "rollingUpdateConfiguration"),
+        _changes_only(f"{strategy}.?rollingUpdateConfiguration", "partition"),
+        _only_annotations(names.ROLLOUT_STATE),
+    )
+    status = _requirement_for(
+        "leaderworkersets/status", _changes_only("status", "conditions"), _only_conditions(_ROLLOUT_CONDITION)
+    )
+    return AdmissionRule(
+        "groups",
+        f"({fields}) && ({status})",
+        "the serving daemon writes the partition of LeaderWorkerSets, and the state and condition of rollouts",
+    )
+
+
 def serving_policy(item: Item[ClusterSpec], component: str) -> list[Manifest]:
     """Return the policy of the serving daemon: of objects of specs, the fields of a rollout."""
     team = f"namespaceObject.metadata.?labels[?'{names.TEAM_LABEL}'].hasValue()"
-    update = "request.operation != 'UPDATE'"
+    update, groups = "request.operation != 'UPDATE'", item.spec.leader_worker_set is not None
+    of_groups = _OF_GROUPS if groups else ""
     rules = [
         AdmissionRule("team-namespaces", team, "the serving daemon writes only in namespaces of teams"),
         AdmissionRule(
@@ -236,8 +266,9 @@ def serving_policy(item: Item[ClusterSpec], component: str) -> list[Manifest]:
         ),
         AdmissionRule(
             "deletions",
-            "request.operation != 'DELETE' || request.resource.resource == 'replicasets'",
-            "Services and Jobs of a version are deleted with its ReplicaSet",
+            f"request.operation != 'DELETE' || request.resource.resource == 'replicasets'{of_groups}",
+            "Services and Jobs of a version are deleted with its ReplicaSet"
+            + (", without one by themselves; of pods, only the leaders of groups are" if groups else ""),
         ),
         AdmissionRule(
             "cluster-ip",
@@ -246,6 +277,7 @@ def serving_policy(item: Item[ClusterSpec], component: str) -> list[Manifest]:
             ),
             "Services of versions have the type ClusterIP",
         ),
+        *([_group_fields()] if groups else []),
     ]
     resources = [
         _build_resources("apps", ["deployments", "deployments/status"], "UPDATE"),
@@ -254,6 +286,11 @@ def serving_policy(item: Item[ClusterSpec], component: str) -> list[Manifest]:
         _build_resources("batch", ["jobs"], "CREATE", "UPDATE", "DELETE"),
         _build_resources("gateway.networking.k8s.io", ["httproutes", "grpcroutes"], "UPDATE"),
     ]
+    if groups:
+        resources += [
+            _build_resources("leaderworkerset.x-k8s.io", ["leaderworkersets", "leaderworkersets/status"], "UPDATE"),
+            _build_resources("", ["pods"], "DELETE"),
+        ]
     return limit_policy(item, names.SERVING_DAEMON, item.spec.system_namespace, resources, rules, component)
 
 

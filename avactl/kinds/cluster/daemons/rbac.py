@@ -121,8 +121,11 @@ def cache_rules(drains: bool) -> list[Body]:
     return rules
 
 
-def serving_cluster_rules() -> list[Body]:
-    """Rules of the serving daemon, in all namespaces: it reads. It writes in namespaces of teams only, by a Role."""
+def serving_cluster_rules(groups: bool) -> list[Body]:
+    """Rules of the serving daemon, in all namespaces: it reads. It writes in namespaces of teams only, by a Role.
+
+    `groups`: services may have replicas of several machines.
+    """
     return [
         # Services with a rollout, their versions, and the validation Jobs of these.
         rule(["apps"], ["deployments", "replicasets"], WATCH),
@@ -137,6 +140,16 @@ def serving_cluster_rules() -> list[Body]:
         rule([""], ["nodes"], WATCH),
         # Addresses that have weights.
         rule(["discovery.k8s.io"], ["endpointslices"], WATCH),
+        *(_group_rules() if groups else ()),
+    ]
+
+
+def _group_rules() -> list[Body]:
+    return [
+        # Services whose replicas have several machines, the revisions of their groups, and the leaders of these.
+        rule(["leaderworkerset.x-k8s.io"], ["leaderworkersets"], WATCH),
+        rule(["apps"], ["statefulsets"], WATCH),
+        rule([""], ["pods"], WATCH),
     ]
 
 

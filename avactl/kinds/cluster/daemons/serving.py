@@ -20,10 +20,12 @@ def build_serving_daemon(item: Item[ClusterSpec]) -> list[Manifest]:
     daemon = DaemonDeployment(item, COMPONENT, SERVING_DAEMON, item.spec.system_namespace)
     monitoring = item.spec.monitoring
     metrics = ["--prometheus", monitoring.prometheus] if monitoring is not None and monitoring.prometheus else []
+    groups = item.spec.leader_worker_set is not None
+    several = ["--groups"] if groups else []
     volumes: dict[str, tuple[str, Body]] = {"tmp": (TMP, {"emptyDir": {"sizeLimit": "64Mi"}})}
     return [
-        *daemon.deployment(["run", *metrics], build_resources("200m", "512Mi"), volumes),
-        *daemon.cluster_role(rbac.serving_cluster_rules()),
+        *daemon.deployment(["run", *metrics, *several], build_resources("200m", "512Mi"), volumes),
+        *daemon.cluster_role(rbac.serving_cluster_rules(groups)),
         *daemon.role(rbac.leader_rules(daemon.name)),
     ]
 

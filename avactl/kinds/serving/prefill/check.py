@@ -153,7 +153,7 @@ def _check_entrance(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
         why = "requests go through the gateway, which asks the endpoint picker"
         yield without_effect(item, ("spec", "exposeTo"), why)
     rollout = chosen_strategy(spec)
-    if rollout is not None and machines_per_replica(spec) == 1:
+    if rollout is not None:
         chosen = key_of(rollout)
         yield _conflict_problem(
             item,

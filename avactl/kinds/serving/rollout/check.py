@@ -8,6 +8,7 @@ from math import ceil
 from avactl.base.promql import confinement_problem, fill_placeholders, is_per_pod, syntax_problem
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import one_of
+from avactl.kinds.serving.llm import machines_per_replica
 from avactl.kinds.serving.parts.rollout import Analysis, BlueGreen, Canary
 from avactl.kinds.serving.queries import query_diagnostic
 from avactl.kinds.serving.rollout.lower import LONGEST_NAME, chosen_strategy, has_gateway, key_of, traffic_division
@@ -32,6 +33,7 @@ def rollout_problems(item: Item[ServingDeploymentSpec], program: Program, least:
     if chosen is None:
         return
     key, way = key_of(chosen), traffic_division(item, program, chosen)
+    grouped = machines_per_replica(item.spec) > 1  # `groups` has its own checks of shares
     path: Path = ("spec", "rollout", key)
     yield from _check_daemon(item, program, path)
     yield from rollback_problems(item, program, key)
@@ -47,9 +49,9 @@ def rollout_problems(item: Item[ServingDeploymentSpec], program: Program, least:
         yield from _check_steps(item, chosen, path)
         if chosen.traffic == "gateway" and not has_gateway(item, program):
             yield _no_gateway(item, program, path)
-        elif way == "replicas":
+        elif way == "replicas" and not grouped:
             yield from _check_shares(item, chosen, path, least)
-        if chosen.in_place and least == 1 and way == "gateway":
+        if chosen.in_place and least == 1 and way == "gateway" and not grouped:
             yield Diagnostic(
                 "rollout-share",
                 f"{item} has one pod, which would stop before the new version is ready",
@@ -58,7 +60,8 @@ def rollout_problems(item: Item[ServingDeploymentSpec], program: Program, least:
             )
     if chosen.analysis is not None:
         yield from _check_analysis(item, program, chosen.analysis, (*path, "analysis"))
-    yield from _check_capacity(item, program, chosen, path, least)
+    if not grouped:  # `maxSurge` groups more are checked without a canary, too
+        yield from _check_capacity(item, program, chosen, path, least)
 
 
 def _check_daemon(item: Item[ServingDeploymentSpec], program: Program, path: Path) -> Iterator[Diagnostic]:

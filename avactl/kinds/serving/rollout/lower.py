@@ -10,6 +10,7 @@ from __future__ import annotations
 from avactl.contracts import names
 from avactl.contracts.document import dump
 from avactl.contracts.serving import (
+    GROUPS_HOLD,
     ModelUrls,
     RolloutAnalysis,
     RolloutConfig,
@@ -18,6 +19,7 @@ from avactl.contracts.serving import (
     RouteRules,
     Traffic,
 )
+from avactl.kinds.serving.llm import machines_per_replica
 from avactl.kinds.serving.parts.rollout import Analysis, BlueGreen, Canary, ValidationJob
 from avactl.kinds.serving.rollout.rollback import rollback_objects
 from avactl.kinds.serving.runtime import runtime_of
@@ -67,9 +69,17 @@ def has_gateway(item: Item[ServingDeploymentSpec], program: Program) -> bool:
 
 
 def with_rollout(
-    item: Item[ServingDeploymentSpec], program: Program, objects: list[Manifest], ports: dict[str, int], start: int
+    item: Item[ServingDeploymentSpec],
+    program: Program,
+    objects: list[Manifest],
+    ports: dict[str, int],
+    start: int,
+    deadline: int,
 ) -> list[Manifest]:
-    """Return the objects of a service with its rollout. `start`: seconds in which its server must be ready."""
+    """Return the objects of a service with its rollout.
+
+    `start`: seconds in which its server must be ready; `deadline`: seconds in which its pods must be.
+    """
     chosen = chosen_strategy(item.spec)
     if chosen is None:
         return objects
@@ -83,6 +93,11 @@ def with_rollout(
             urls = {model.name: model.url.rstrip("/") for model in item.spec.served if model.url is not None}
             if urls:
                 notes[names.MODEL_URLS] = dump(ModelUrls(urls))
+        elif manifest.kind == "LeaderWorkerSet":
+            # A changed spec replaces no group by itself, as in a paused Deployment. At rest it is what the daemon sets.
+            body["spec"]["rolloutStrategy"]["rollingUpdateConfiguration"]["partition"] = GROUPS_HOLD
+            config = rollout_config(item, chosen, way, ports, start)
+            notes[names.ROLLOUT] = dump(config.replace(deadline=float(deadline)))
         elif manifest.kind in ROUTES and way == "gateway":
             # Another name than that of a rolling service's route, which is removed only once this one has its rules.
             body["metadata"]["name"] = f"{item.name}-rollout"
@@ -99,7 +114,9 @@ def with_rollout(
             del body["metadata"]["annotations"]
     job = chosen.analysis.job if chosen.analysis is not None else None
     validation = [] if job is None else [_build_validation(item, program, job)]
-    return [*objects, *validation, *rollback_objects(item, program)]
+    # The delivery daemon knows the versions of Deployments only.
+    reverts = rollback_objects(item, program) if machines_per_replica(item.spec) == 1 else []
+    return [*objects, *validation, *reverts]
 
 
 def rollout_config(
