@@ -86,8 +86,8 @@ def test_a_file_that_the_engine_refuses_holds_up_no_other() -> None:
     facts = SimpleNamespace(capacity_bytes=1 << 30, fill=0.1, push_error="")
     tier = SimpleNamespace(name="write", push_targets={"/": "/"})
     engine = Engine()
-    given: list[Any] = [engine, tier, settings, facts]
-    task = WriteBackTask(*given, tuple, lambda: True)
+    given: Any = (engine, tier, settings, facts, tuple, lambda: True)
+    task = WriteBackTask(*given)
 
     async def run() -> None:
         for _ in range(len(HOSTILE)):

@@ -6,6 +6,7 @@ and UDP. Source: kubernetes/kubernetes, test/e2e/network/netpol/network_policy.g
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Any
 
 import pytest
@@ -22,8 +23,8 @@ PODS = {
     for j, name in enumerate("abc", 1)
 }
 SPACES = {space: {"ns": space} for space in "xyz"}
-EVERYONE = frozenset(PODS)
-OF_X = frozenset(name for name in PODS if name.startswith("x/"))
+EVERYONE: Set[str] = frozenset(PODS)
+OF_X: Set[str] = frozenset(name for name in PODS if name.startswith("x/"))
 DENY: Body = {"podSelector": {}, "policyTypes": ["Ingress"]}
 
 
@@ -47,12 +48,12 @@ def network(*policies: Body) -> Network:
     return Network(SPACES, policies)
 
 
-def callers(made: Network, port: int = 80, protocol: str = "TCP", to: str = "x/a") -> frozenset[str]:
+def callers(made: Network, port: int = 80, protocol: str = "TCP", to: str = "x/a") -> Set[str]:
     """The pods that reach one."""
     return frozenset(name for name, pod in PODS.items() if made.admits(pod, PODS[to], port, protocol))
 
 
-def callees(made: Network, port: int = 80, protocol: str = "TCP") -> frozenset[str]:
+def callees(made: Network, port: int = 80, protocol: str = "TCP") -> Set[str]:
     """The pods that x/a reaches."""
     return frozenset(name for name, pod in PODS.items() if made.admits(PODS["x/a"], pod, port, protocol))
 
