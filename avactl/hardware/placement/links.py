@@ -6,7 +6,7 @@ Sets of GPUs are bit masks, GPU i is bit i, as in `avactl.hardware.topology`. Th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -21,6 +21,12 @@ Masks = npt.NDArray[np.int32]
 NO_PAIRS_SPEED = np.iinfo(np.int64).max // 2
 """Slowest pair of a set without pairs."""
 NOT_COMPUTED = -1
+MAX_SET_STATES = 1 << 17
+"""Maximum number of states of a search for disjoint sets: more than one size and link on 16 GPUs can have."""
+
+
+class SearchLimitError(Exception):
+    """A search that was given up: it is not known if there is a result."""
 
 
 class Links:
@@ -177,16 +183,87 @@ class Links:
         return int(_with_least(sets, -self.worth[free ^ sets])[0])
 
     def room(self, free: int, count: int, wanted: str = "any", required: bool = False) -> int:
-        """Return how many sets of `count` GPUs fit into the free ones, taken one after the other by `best`."""
-        rank = _max_level(wanted)
+        """Return how many disjoint sets of `count` GPUs fit into the free ones."""
+        most = free.bit_count() // count
         if not required:
-            return free.bit_count() // count
+            return most
+        rank = _max_level(wanted)
         sets = self._room.get((free, count, rank, required))
         if sets is None:
-            taken = self.best(free, count, wanted, required)
-            sets = 1 + self.room(free ^ taken, count, wanted, required) if taken else 0
+            sets = len(self._sets_one_by_one(free, count, wanted, most))
+            # Without NVLinks between single pairs, sets are within groups of equal GPUs: any order takes as many.
+            if self._has_pairs:
+                while sets < most and self.disjoint_sets(free, [(count, wanted)] * (sets + 1)) is not None:
+                    sets += 1
             self._room[free, count, rank, required] = sets
         return sets
+
+    def sets_of(self, free: int, count: int, wanted: str, number: int, rdma: bool = False) -> list[int]:
+        """Return disjoint sets of `count` GPUs with the required link level: the best one after the other if possible.
+
+        Raises ValueError if there are fewer than `number`.
+        """
+        sets = self._sets_one_by_one(free, count, wanted, number, rdma)
+        if len(sets) < number:
+            disjoint = self.disjoint_sets(free, [(count, wanted)] * number)
+            if disjoint is None:
+                raise ValueError(f"{number} sets of {count} GPUs with link {wanted} in {free:b}")
+            sets = disjoint
+        return sets
+
+    def _sets_one_by_one(self, free: int, count: int, wanted: str, most: int, rdma: bool = False) -> list[int]:
+        sets: list[int] = []
+        while len(sets) < most and (taken := self.best(free, count, wanted, True, rdma)):
+            sets.append(taken)
+            free ^= taken
+        return sets
+
+    def disjoint_sets(self, free: int, wanted: Sequence[tuple[int, str]]) -> list[int] | None:
+        """Return disjoint sets of free GPUs for sizes and required link levels; None if there are none.
+
+        Exact: all sets with the lowest GPU are tried, and to leave it out. Raises SearchLimitError.
+        """
+        kinds = sorted(set(wanted), key=lambda kind: (-kind[0], kind[1]))
+        options = [np.flatnonzero((self.sizes == count) & self._satisfying(link)) for count, link in kinds]
+        failed: set[tuple[int, tuple[int, ...]]] = set()
+
+        def search(free: int, left: tuple[int, ...]) -> list[tuple[int, int]] | None:
+            if not any(left):
+                return []
+            spare = free.bit_count() - sum(number * kinds[kind][0] for kind, number in enumerate(left))
+            if spare < 0 or (free, left) in failed:
+                return None
+            if len(failed) >= MAX_SET_STATES:
+                raise SearchLimitError
+            lowest = free & -free
+            for kind, number in enumerate(left):
+                if not number:
+                    continue
+                sets = options[kind][(options[kind] & lowest != 0) & (options[kind] & ~free == 0)]
+                for chosen in sets.tolist():
+                    rest = search(free ^ chosen, (*left[:kind], number - 1, *left[kind + 1 :]))
+                    if rest is not None:
+                        return [(kind, chosen), *rest]
+            rest = search(free ^ lowest, left) if spare else None
+            if rest is None:
+                failed.add((free, left))
+            return rest
+
+        found = search(free, tuple(sum(each == kind for each in wanted) for kind in kinds))
+        if found is None:
+            return None
+        by_kind = [[chosen for kind, chosen in found if kind == index] for index in range(len(kinds))]
+        return [by_kind[kinds.index(each)].pop(0) for each in wanted]
+
+    @cached_property
+    def _has_pairs(self) -> bool:
+        nvlink = self.topology.machine.nvlink
+        return nvlink is not None and bool(nvlink.pairs)
+
+    def _satisfying(self, wanted: str) -> npt.NDArray[np.bool_]:
+        """Return the sets that have at least a link level."""
+        satisfying: npt.NDArray[np.bool_] = self.levels <= _max_level(wanted)
+        return satisfying
 
     def level(self, mask: int) -> Level:
         """Return the link level of a set."""
