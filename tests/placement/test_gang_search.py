@@ -16,13 +16,20 @@ from avactl.hardware.placement.gang_search import _pack
 from avactl.hardware.placement.links import Links
 from avactl.hardware.placement.request import Request
 from avactl.hardware.placement.score import Scorer
-from avactl.hardware.topology import LEVELS, Topology, gpus_in_mask
+from avactl.hardware.topology import LEVELS, Topology, gpus_in_mask, satisfies
 from tests.kinds.test_hardware import mask, of
 
 SWITCHES = (PcieSwitch(0, (0, 1)), PcieSwitch(0, (2,)), PcieSwitch(1, (3,)))
 CHAIN = Nvlink(25.0, (NvlinkPair(0, 1, 1), NvlinkPair(1, 2, 2), NvlinkPair(2, 3, 1)))
 """The fastest pair is the one in the middle: who takes it, leaves no other."""
 LINKED = Machine("V100", 4, 2**34, 8.0, 2**36, SWITCHES, CHAIN, (), 3.0, 8.0, 12.0)
+
+
+def has_link(gpus: int, wanted: str) -> bool:
+    topology = Topology(LINKED)
+    if wanted == "socket" and len({topology.switch(gpu).socket for gpu in gpus_in_mask(gpus)}) > 1:
+        return False
+    return satisfies(topology.subset_level(gpus), wanted)
 
 
 class Fleet:
@@ -109,8 +116,7 @@ class Fleet:
             fitting = fitting[: request.gpus]
         results = set()
         for chosen in combinations(fitting, request.gpus):
-            level = Topology(LINKED).subset_level(mask(*chosen)) if self.intricate else "node"
-            if not request.required or LEVELS.index(level) <= LEVELS.index(request.link):
+            if not (self.intricate and request.required) or has_link(mask(*chosen), request.link):
                 results.add(tuple(milli - request.milli * (gpu in chosen) for gpu, milli in enumerate(gpus)))
         return results
 
@@ -135,8 +141,7 @@ def compare(seed: int) -> bool:
         assert len(gpus_in_mask(member.gpus)) == request.gpus
         assert request.nodes is None or state.allowed[request.nodes][member.node]
         if request.required and request.gpus > 1:
-            level = state.kinds[state.kind[member.node]].level(member.gpus)
-            assert LEVELS.index(level) <= LEVELS.index(request.link)
+            assert has_link(member.gpus, request.link)
     if gang.within is not None:
         assert any({member.node for member in placed} <= set(domain) for domain in fleet._domains())
     return True

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from avactl.contracts import names
-from avactl.contracts.pod_annotations import GANG_SIZE, GPU_SHARE, LINK, LINK_POLICY
+from avactl.contracts.pod_annotations import DEVICES, GANG_SIZE, GPU_SHARE, LINK, LINK_POLICY
 from avactl.hardware.machine import Machine, Nvlink
 from avactl.hardware.placement import gang_search
 from avactl.scheduler.objects.config import ConfiguredPool
@@ -116,6 +116,26 @@ def test_a_gang_whose_roles_never_fit_together() -> None:
         made.pod("a", name, gpus, notes, labels=labels)
     made.settle()
     assert made.said["chief"].endswith("but not all of them together, not even if the cluster is empty")
+
+
+def test_pods_of_a_machine_with_nvswitch_get_one_socket() -> None:
+    made = world(library_machine("h100-sxm-8"), 8)
+    made.pod("a", "one", 1)
+    made.settle()
+    made.pod("a", "four", 4)
+    made.settle()
+    devices = {name: made.items[f"a/{name}"]["metadata"]["annotations"][DEVICES.name] for name in ("one", "four")}
+    assert devices == {"one": "0", "four": "4,5,6,7"}
+    made.pod("a", "two", 2, {LINK.name: "socket", LINK_POLICY.name: "required"})
+    made.settle()
+    made.drop("a", "four")
+    for name in ("b1", "b2", "b3"):
+        made.pod("a", name, 1)
+    made.settle()
+    assert starts(made, 2, "socket"), "GPUs 6 and 7"
+    made.drop("a", "two", "p")
+    made.settle()
+    assert not starts(made, 4, "socket")
 
 
 def test_a_gang_whose_roles_share_machines() -> None:

@@ -38,6 +38,7 @@ class Links:
         self._size = 1 << self.count
         self._best: dict[tuple[int, int, bool, bool], Masks] = {}
         self._room: dict[tuple[int, int, int, bool], int] = {}
+        self._missing: dict[str, Ints] = {}
 
     # -- value of sets ----------------------------------------------------------------------------------------------
 
@@ -118,6 +119,38 @@ class Links:
         return worth
 
     @cached_property
+    def sockets(self) -> Ints:
+        """Number of sockets of each set."""
+        places = [self.topology.switch(gpu).socket for gpu in range(self.count)]
+        masks = [sum(1 << gpu for gpu in range(self.count) if places[gpu] == socket) for socket in sorted(set(places))]
+        every = np.arange(self._size)
+        result: Ints = sum((every & mask != 0 for mask in masks), np.zeros(self._size, np.int64))
+        return result
+
+    @cached_property
+    def wholeness(self) -> Ints:
+        """Value of a free set for pods that need one socket: the squares of its GPUs by socket, summed."""
+        places = [self.topology.switch(gpu).socket for gpu in range(self.count)]
+        result = np.zeros(self._size, np.int64)
+        for socket in sorted(set(places)):
+            mask = sum(1 << gpu for gpu in range(self.count) if places[gpu] == socket)
+            result += self.sizes[np.arange(self._size) & mask] ** 2
+        return result
+
+    def missing_levels(self, wanted: str) -> Ints:
+        """Return by how many levels each set falls short of a link level; 0 if it has it.
+
+        `socket` also needs one socket where NVLinks connect several: it is about the CPUs, memory and NICs beside it.
+        """
+        missing = self._missing.get(wanted)
+        if missing is None:
+            missing = np.maximum(self.levels.astype(np.int64) - _max_level(wanted), 0)
+            if wanted == "socket":
+                missing[self.sockets > 1] = 1
+            self._missing[wanted] = missing
+        return missing
+
+    @cached_property
     def nic_distance(self) -> Ints:
         """Distance of each set's GPUs from RDMA NICs, summed: 0 under one PCIe switch, 1 on one socket, 2 otherwise."""
         distance = np.zeros(self._size, np.int64)
@@ -148,7 +181,8 @@ class Links:
         """Return the best `count` of the free GPUs; 0 if there are too few, or none with the required level.
 
         Order: sets of the wanted link level, then with RDMA those nearest to NICs, then the best slowest pair, the
-        largest sum over pairs, the most value left, the smallest mask. Exact: all subsets are compared.
+        largest sum over pairs, the fewest sockets, the most value left, sockets left whole, the smallest mask. Exact:
+        all subsets are compared.
         """
         return int(self.choose(np.array([free]), count, wanted, required, rdma)[0])
 
@@ -163,16 +197,16 @@ class Links:
         chosen: Masks = table[free]
         if chosen.size and chosen.min() == NOT_COMPUTED:
             for mask in np.unique(free[chosen == NOT_COMPUTED]).tolist():
-                table[mask] = self._find_best(mask, count, rank, required, rdma)
+                table[mask] = self._find_best(mask, count, wanted, required, rdma)
             chosen = table[free]
         return chosen
 
-    def _find_best(self, free: int, count: int, rank: int, required: bool, rdma: bool) -> int:
+    def _find_best(self, free: int, count: int, wanted: str, required: bool, rdma: bool) -> int:
         if not 1 <= count <= free.bit_count():
             return 0
         sets = np.flatnonzero(self.sizes == count)
         sets = sets[sets & ~free == 0]
-        as_wanted = sets[self.levels[sets] <= rank]
+        as_wanted = sets[self.missing_levels(wanted)[sets] == 0]
         if required and not as_wanted.size:
             return 0
         sets = as_wanted if as_wanted.size else sets
@@ -180,7 +214,9 @@ class Links:
             sets = _with_least(sets, self.nic_distance[sets])
         sets = _with_least(sets, -self.slowest[sets])
         sets = _with_least(sets, -self.total[sets])
-        return int(_with_least(sets, -self.worth[free ^ sets])[0])
+        sets = _with_least(sets, self.sockets[sets])
+        sets = _with_least(sets, -self.worth[free ^ sets])
+        return int(_with_least(sets, -self.wholeness[free ^ sets])[0])
 
     def room(self, free: int, count: int, wanted: str = "any", required: bool = False) -> int:
         """Return how many disjoint sets of `count` GPUs fit into the free ones."""
@@ -224,7 +260,7 @@ class Links:
         Exact: all sets with the lowest GPU are tried, and to leave it out. Raises SearchLimitError.
         """
         kinds = sorted(set(wanted), key=lambda kind: (-kind[0], kind[1]))
-        options = [np.flatnonzero((self.sizes == count) & self._satisfying(link)) for count, link in kinds]
+        options = [np.flatnonzero((self.sizes == count) & (self.missing_levels(link) == 0)) for count, link in kinds]
         failed: set[tuple[int, tuple[int, ...]]] = set()
 
         def search(free: int, left: tuple[int, ...]) -> list[tuple[int, int]] | None:
@@ -259,11 +295,6 @@ class Links:
     def _has_pairs(self) -> bool:
         nvlink = self.topology.machine.nvlink
         return nvlink is not None and bool(nvlink.pairs)
-
-    def _satisfying(self, wanted: str) -> npt.NDArray[np.bool_]:
-        """Return the sets that have at least a link level."""
-        satisfying: npt.NDArray[np.bool_] = self.levels <= _max_level(wanted)
-        return satisfying
 
     def level(self, mask: int) -> Level:
         """Return the link level of a set."""
