@@ -22,6 +22,7 @@ from tests.test_layout import ROOT
 
 SMALLEST = {
     "datasets": "--lines 50 --files 20",
+    "gangs": "--sets 40 --large 50",
     "importing": "--copies 1 --repeats 1",
     "links": "--jobs 50 --nodes 4",
     "plan": "--jobs 4 --machines 100 --repeats 1",

@@ -124,14 +124,23 @@ class Topology:
     def room(self, count: int, wanted: str = "any") -> int:
         """Return how many disjoint sets of `count` GPUs with the wanted link level fit on an empty machine.
 
-        Exact for machines without NVLink and for those with NVSwitch, an upper bound for NVLink pairs.
+        Exact for `socket`, for machines without NVLink and for those with NVSwitch; an upper bound for NVLink pairs.
         """
+        if wanted == "socket":
+            return sum(size // count for size in self._groups(True)) if 1 <= count <= self.count else 0
         best = self.reachable_level(count)
         if best is None or not satisfies(best, wanted):
             return 0
-        if any(any(row) for row in self._links) or wanted not in ("pcieSwitch", "socket") or count == 1:
+        if any(any(row) for row in self._links) or wanted != "pcieSwitch" or count == 1:
             return self.count // count
-        return sum(size // count for size in self._groups(wanted == "socket"))
+        return sum(size // count for size in self._groups(False))
+
+    def is_certain(self, count: int, wanted: str) -> bool:
+        """Return True if every choice of `count` GPUs has a link level."""
+        if wanted == "socket" and count > 1:
+            return count > self.count or len(self._groups(True)) == 1
+        level = self.certain_level(count)
+        return level is None or satisfies(level, wanted)
 
     # -- tables ----------------------------------------------------------------------------------------------------
 

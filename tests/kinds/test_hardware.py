@@ -188,6 +188,17 @@ def test_room_counts_sets_that_stand_together() -> None:
     assert dgx.room(9) == 0
 
 
+def test_a_socket_is_one_also_where_nvlinks_connect_several() -> None:
+    h100, dgx = of("h100-sxm-8"), of("dgx1-v100")
+    for machine in (h100, dgx):
+        assert [machine.room(count, "socket") for count in (1, 2, 3, 4, 5, 8, 9)] == [8, 4, 2, 2, 0, 0, 0]
+        assert not machine.is_certain(2, "socket")
+    assert h100.is_certain(8, "nvlink")
+    assert not dgx.is_certain(4, "nvlink")
+    assert of("t4-4").is_certain(4, "socket")
+    assert h100.is_certain(1, "socket")
+
+
 def test_satisfies() -> None:
     assert satisfies("nvlink", "pcieSwitch")
     assert not satisfies("socket", "pcieSwitch")

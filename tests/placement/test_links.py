@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import combinations
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from avactl.hardware import library
 from avactl.hardware.machine import Machine, Nic, Nvlink, NvlinkPair, PcieSwitch
 from avactl.hardware.placement.links import Links, links, unknown_links
-from avactl.hardware.topology import LEVELS, Topology, gpus_in_mask, satisfies
+from avactl.hardware.topology import LEVELS, Level, Topology, gpus_in_mask, satisfies
 from tests.kinds.test_hardware import mask, of
 from tests.work import calls
 
@@ -59,11 +60,20 @@ def test_the_best_subset_is_that_of_an_enumeration(machine: Machine, data: st.Da
         level = topology.subset_level(each)
         near = sum(int(table.nic_distance[1 << gpu]) for gpu in gpus_in_mask(each)) if rdma else 0
         total = sum(round(topology.bandwidth(i, j) * 1000) for i, j in combinations(gpus_in_mask(each), 2))
-        return (not satisfies(level, wanted), near, -slowest(each), -total, -worth(free ^ each), each)
+        apart = len(by_socket(each))
+        whole = sum(gpus**2 for gpus in by_socket(free ^ each).values())
+        lacking = not as_wanted(each, level)
+        return (lacking, near, -slowest(each), -total, apart, -worth(free ^ each), -whole, each)
+
+    def by_socket(each: int) -> Counter[int]:
+        return Counter(topology.switch(gpu).socket for gpu in gpus_in_mask(each))
+
+    def as_wanted(each: int, level: Level) -> bool:
+        return satisfies(level, wanted) and (wanted != "socket" or len(by_socket(each)) == 1)
 
     options = [mask(*each) for each in combinations(gpus_in_mask(free), count)]
     if required:
-        options = [each for each in options if satisfies(topology.subset_level(each), wanted)]
+        options = [each for each in options if as_wanted(each, topology.subset_level(each))]
     expected = min(options, key=key, default=0)
     assert table.best(free, count, wanted, required, rdma) == expected
 
@@ -96,6 +106,17 @@ def test_single_gpus_keep_sockets_whole() -> None:
     assert table.best(mask(3, 4, 5, 6, 7), 4) == mask(4, 5, 6, 7)
     assert table.best(mask(0, 1, 2, 4, 5, 6), 4, "pcieSwitch", required=True) == 0
     assert table.best(mask(0, 1, 2, 4, 5, 6), 4, "pcieSwitch").bit_count() == 4
+
+
+def test_sockets_of_an_nvswitch_machine_stay_whole() -> None:
+    table = links(of("h100-sxm-8").machine)
+    assert table.best(0b11111110, 4) == 0b11110000, "among equal links, those on one socket"
+    assert table.best(0b11111110, 1) == 0b10, "the other socket stays whole"
+    assert table.best(0b11111110, 2) == 0b110
+    assert table.best(0b11100001, 4, "socket", required=True) == 0
+    assert table.best(0b11100001, 4, "socket") == 0b11100001, "only preferred"
+    assert table.best(0b11100001, 4, "nvlink", required=True) == 0b11100001
+    assert [table.room(free, 2, "socket", required=True) for free in (0xFF, 0b11101110, 0b10001)] == [4, 2, 0]
 
 
 def test_rdma_goes_next_to_the_nic() -> None:

@@ -166,10 +166,10 @@ def test_roles_that_are_too_much_together() -> None:
     roles = GangRole("worker", Request((1,), 8), 1), GangRole("server", Request((1,), 4), 3)
     assert why_gang(state, Gang(roles)) is None
     assert place_gang(Scorer(state), "x", Gang(roles)) is None
-    assert not fits_empty(state, Gang(roles))
+    assert fits_empty(state, Gang(roles)) is False
     fewer = Gang((roles[0], GangRole("server", Request((1,), 4), 2)))
     assert place_gang(Scorer(state), "x", fewer) is None
-    assert fits_empty(state, fewer)
+    assert fits_empty(state, fewer) is True
     assert list(state.bookings) == ["runs"]
 
 

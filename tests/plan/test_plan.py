@@ -540,3 +540,45 @@ def test_a_new_run_of_a_job_is_waited_for() -> None:
     assert entry(plan(base, only, live=live), "train").verdict is PlanVerdict.STARTS
     alone = compile_(platform(4), job("train", 1))
     assert entry(plan(base, alone, live=live), "train").verdict is PlanVerdict.STARTS
+
+
+@pytest.mark.parametrize(("gpus", "nics"), [(1, 1), (2, 2), (3, 3), (4, 5), (8, 10)])
+def test_all_gpus_of_a_machine_can_be_used_beside_its_nics(gpus: int, nics: int) -> None:
+    names = [f"mlx5_{number}" for number in range(10)]
+    below = [names[:3], *([name] for name in names[3:])]
+    switches = ", ".join(
+        f"{{socket: {gpu // 4}, gpus: [{gpu}], nics: [{', '.join(nearest)}]}}" for gpu, nearest in enumerate(below)
+    )
+    cards = ", ".join(
+        f"{{name: {name}, socket: {int(number > 5)}, bandwidth: 400, rdma: true}}" for number, name in enumerate(names)
+    )
+    machine = f"""---
+kind: MachineType
+metadata: {{name: h100x}}
+spec:
+  gpus: {{model: H100, count: 8, memory: 80Gi}}
+  cpu: 192
+  memory: 1536Gi
+  sockets: 2
+  switches: [{switches}]
+  nvlink: {{generation: 4, nvswitchLinks: 18}}
+  nics: [{cards}]
+---
+kind: NodePool
+metadata: {{name: h100}}
+spec: {{cluster: main, machineType: h100x, count: 1, rdmaResource: nvidia.com/hostdev}}
+"""
+    jobs = [
+        job(f"j{number}", 1, gpus=gpus).replace("V100", "H100").replace("cpu: 4", "cpu: 4, rdma: true")
+        for number in range(8 // gpus)
+    ]
+    head = compile_(platform(), machine, *jobs)
+    requested = {
+        manifest.body["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/hostdev"]
+        for manifest in head.manifests
+        if manifest.kind == "Job" and manifest.name.startswith("j")
+    }
+    assert requested == {str(nics)}
+    found = plan(compile_(platform(), machine), head)
+    assert {each.verdict for each in found.entries} == {PlanVerdict.STARTS}
+    assert len(found.entries) == 8 // gpus

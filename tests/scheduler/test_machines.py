@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from avactl.contracts import names
-from avactl.contracts.pod_annotations import GANG_SIZE, GPU_SHARE, LINK, LINK_POLICY
+from avactl.contracts.pod_annotations import DEVICES, GANG_SIZE, GPU_SHARE, LINK, LINK_POLICY
 from avactl.hardware.machine import Machine, Nvlink
+from avactl.hardware.placement import gang_search
 from avactl.scheduler.objects.config import ConfiguredPool
 from tests.hardware.topo_matrices import library_machine
 from tests.scheduler.memory import Memory
@@ -114,6 +116,69 @@ def test_a_gang_whose_roles_never_fit_together() -> None:
         made.pod("a", name, gpus, notes, labels=labels)
     made.settle()
     assert made.said["chief"].endswith("but not all of them together, not even if the cluster is empty")
+
+
+def test_pods_of_a_machine_with_nvswitch_get_one_socket() -> None:
+    made = world(library_machine("h100-sxm-8"), 8)
+    made.pod("a", "one", 1)
+    made.settle()
+    made.pod("a", "four", 4)
+    made.settle()
+    devices = {name: made.items[f"a/{name}"]["metadata"]["annotations"][DEVICES.name] for name in ("one", "four")}
+    assert devices == {"one": "0", "four": "4,5,6,7"}
+    made.pod("a", "two", 2, {LINK.name: "socket", LINK_POLICY.name: "required"})
+    made.settle()
+    made.drop("a", "four")
+    for name in ("b1", "b2", "b3"):
+        made.pod("a", name, 1)
+    made.settle()
+    assert starts(made, 2, "socket"), "GPUs 6 and 7"
+    made.drop("a", "two", "p")
+    made.settle()
+    assert not starts(made, 4, "socket")
+
+
+def test_a_gang_whose_roles_share_machines() -> None:
+    made = Memory(machines=2, gpus=4)
+    labels, notes = {names.GANG_LABEL: "g"}, {GANG_SIZE.name: "4"}
+    for number in range(2):
+        made.pod("a", f"worker-{number}", 1, notes, labels=labels, amounts={"cpu": "18"})
+        made.pod("a", f"server-{number}", 0, notes, labels=labels, amounts={"cpu": "40"})
+    made.settle()
+    where = made.where()
+    assert {where["worker-0"], where["worker-1"]} == {where["server-0"], where["server-1"]} == {"n0", "n1"}
+
+
+@pytest.fixture
+def small_search(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A search that compares hardly anything."""
+    monkeypatch.setattr(gang_search, "MAX_GRID", 1)
+    gang_search._node_option.cache_clear()
+    yield
+    gang_search._node_option.cache_clear()
+
+
+def too_much_together() -> Memory:
+    made = Memory(machines=3, gpus=0)
+    labels, notes = {names.GANG_LABEL: "g"}, {GANG_SIZE.name: "4"}
+    for number, cpu in enumerate((40, 40, 40, 30)):
+        made.pod("a", f"p{number}", 0, notes, labels=labels, amounts={"cpu": str(cpu)})
+    made.settle()
+    assert not made.where()
+    return made
+
+
+def test_all_ways_were_compared_before_a_gang_is_told_that_it_never_fits() -> None:
+    assert too_much_together().said["p0"] == (
+        "each of its pods would fit, but not all of them together, not even if the cluster is empty"
+    )
+
+
+@pytest.mark.usefixtures("small_search")
+def test_a_gang_that_is_too_large_to_compare_is_not_told_that_it_never_fits() -> None:
+    assert too_much_together().said["p0"] == (
+        "no placement found for all of its pods together, though each of them would fit"
+    )
 
 
 def node(made: Memory, name: str, gpus: int = 8, model: str = "V100", **spec: Any) -> None:

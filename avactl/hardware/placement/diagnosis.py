@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from avactl.hardware.placement.allocation import ABSENT, MILLI_PER_GPU, AllocationState
 from avactl.hardware.placement.fragmentation import Ints
-from avactl.hardware.placement.gang import Gang, GangRole, count_fitting, place_gang
+from avactl.hardware.placement.gang import Gang, GangRole, count_fitting, is_impossible, place_gang
 from avactl.hardware.placement.masks import Mask
 from avactl.hardware.placement.request import Request
 from avactl.hardware.placement.score import Scorer
@@ -190,14 +190,17 @@ def fits_empty(
     gang: Gang,
     feasible: Mask | None = None,
     allowed: Mapping[Hashable, npt.NDArray[np.bool_]] | None = None,
-) -> bool:
-    """Return True if the gang fits an empty cluster: roles that fit one by one may not fit together.
+) -> bool | None:
+    """Return True if the gang fits an empty cluster, False if that is impossible, None if no placement was found.
 
-    `allowed` are node sets as they may become, by key.
+    Roles that fit one by one may not fit together. `allowed` are node sets as they may become, by key.
     """
     empty = state.emptied()
     empty.allowed.update(allowed or {})
-    return place_gang(Scorer(empty), "", gang, feasible) is not None
+    scorer = Scorer(empty)
+    if place_gang(scorer, "", gang, feasible) is not None:
+        return True
+    return False if is_impossible(scorer, gang, feasible) else None
 
 
 def _domain_capacities(state: AllocationState, within: str | None, room: Ints) -> list[DomainRoom]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +12,8 @@ import numpy.typing as npt
 
 from avactl.hardware.placement.allocation import ABSENT, MILLI_PER_GPU, AllocationState, Booking
 from avactl.hardware.placement.fragmentation import Ints
+from avactl.hardware.placement.gang_search import SearchResult, assign_gpus, search_counts
+from avactl.hardware.placement.links import SearchLimitError
 from avactl.hardware.placement.masks import Mask
 from avactl.hardware.placement.request import Request
 from avactl.hardware.placement.score import Scorer
@@ -18,6 +21,8 @@ from avactl.hardware.placement.score import Scorer
 MAX_DOMAINS_TRIED = 8
 """Maximum number of domains of one level that are tried. One is enough for one role, whose capacity is exact; several
 roles can compete."""
+MAX_DOMAINS_SEARCHED = 64
+"""Maximum number of domains that are searched where none of those tried holds the gang."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +57,7 @@ class GangMember(NamedTuple):
 def count_fitting(
     state: AllocationState, request: Request, slots: Ints, feasible: Mask | None = None, empty: bool = False
 ) -> Ints:
-    """Return the number of such pods that fit on each node, with `empty` on each empty node.
-
-    Exact except for required link levels, where sets of GPUs are taken greedily.
-    """
+    """Return the number of such pods that fit on each node, with `empty` on each empty node. Exact."""
     most = np.iinfo(np.int32).max
     free = np.maximum((state.capacity if empty else state.free)[slots], 0)
     room = np.full(len(slots), most, np.int64)
@@ -102,11 +104,12 @@ def place_gang(scorer: Scorer, key: Hashable, gang: Gang, feasible: Mask | None 
     """Book the minimum members of every role under `(key, role, number)`; None, and no booking, if they do not fit.
 
     A single node is best, then one domain of the narrowest level that holds the gang, the one with least spare capacity
-    (ties: the parent with least); without such a domain, as few of the widest level as possible.
+    (ties: the parent with least); without such a domain, as few of the widest level as possible. Where this order finds
+    no place for several roles, a bounded search follows; see `is_impossible`.
     """
     state = scorer.state
     every = np.arange(state.size)
-    roles = sorted((role for role in gang.roles if role.least), key=lambda role: -role.request.total_milli * role.least)
+    roles = _roles_by_size(gang)
     if not roles:
         return []
     if len(roles) == 1 and roles[0].least == 1 and gang.within is None:
@@ -124,7 +127,80 @@ def place_gang(scorer: Scorer, key: Hashable, gang: Gang, feasible: Mask | None 
                     state.keep(mark)
                     return placed
                 state.rollback(mark)
+    return _search_place(scorer, key, gang, roles, room) if len(roles) > 1 else None
+
+
+def is_impossible(scorer: Scorer, gang: Gang, feasible: Mask | None = None) -> bool:
+    """Return True if it is proven that the gang does not fit: its pods exceed a capacity, or all ways were compared."""
+    state = scorer.state
+    every = np.arange(state.size)
+    roles = _roles_by_size(gang)
+    room = [count_fitting(state, role.request, every, feasible) for role in roles]
+    domains = list(islice(_widest_domains(scorer, gang, roles, room, None), MAX_DOMAINS_SEARCHED + 1))
+    if not roles or len(domains) > MAX_DOMAINS_SEARCHED:
+        return False
+    results = (_search(state, roles, slots, room) for slots in domains)
+    return all(result.counts is None and result.exhaustive for result in results)
+
+
+def _roles_by_size(gang: Gang) -> list[GangRole]:
+    return sorted((role for role in gang.roles if role.least), key=lambda role: -role.request.total_milli * role.least)
+
+
+def _widest_domains(
+    scorer: Scorer, gang: Gang, roles: list[GangRole], room: list[Ints], most: int | None = MAX_DOMAINS_SEARCHED
+) -> Iterator[Ints]:
+    """Yield the slots of each domain that may hold the gang and is in no other one, the tightest first."""
+    *_, (level, domain) = _domains_by_level(scorer.state, gang.within)
+    return _tightest_domains(scorer, roles, level, domain, room, most)
+
+
+def _search(state: AllocationState, roles: list[GangRole], slots: Ints, room: list[Ints]) -> SearchResult:
+    return search_counts(state, [role.request for role in roles], [role.least for role in roles], slots, room)
+
+
+def _search_place(
+    scorer: Scorer, key: Hashable, gang: Gang, roles: list[GangRole], room: list[Ints]
+) -> list[GangMember] | None:
+    """Search the widest domains first, which shows most often that there is no place, then narrower ones inside."""
+    state = scorer.state
+    for slots in _widest_domains(scorer, gang, roles, room):
+        counts = _search(state, roles, slots, room).counts
+        if counts is None:
+            continue
+        inside = np.isin(np.arange(state.size), slots)
+        room_inside = [np.where(inside, pods, 0) for pods in room]
+        for level, domain in [*_domains_by_level(state, gang.within)][1:-1]:
+            domains = _tightest_domains(scorer, roles, level, domain, room_inside)
+            results = (_search(state, roles, narrower, room_inside).counts for narrower in domains)
+            closer = next((result for result in results if result is not None), None)
+            if closer is not None:
+                counts = closer
+                break
+        return _book_counts(scorer, key, roles, counts)
     return None
+
+
+def _book_counts(
+    scorer: Scorer, key: Hashable, roles: list[GangRole], counts: dict[int, tuple[int, ...]]
+) -> list[GangMember] | None:
+    state = scorer.state
+    nodes = [list(counts)[position] for position in contiguous(state, list(counts))]
+    gpus: dict[int, list[list[int]]] = {}
+    try:
+        for node in nodes:
+            free = state.gpu_free[node, : state.width].tolist()
+            wanted = [(role.request, count) for role, count in zip(roles, counts[node], strict=True)]
+            masks = assign_gpus(state.kinds[state.kind[node]], free, wanted)
+            if masks is None:
+                return None
+            gpus[node] = masks
+    except SearchLimitError:
+        return None
+    placed: list[GangMember] = []
+    for index, role in enumerate(roles):
+        placed += _book_role(state, key, role, [(node, mask) for node in nodes for mask in gpus[node][index]])
+    return placed
 
 
 def _member_size(role: GangRole) -> tuple[int, ...]:
@@ -156,9 +232,14 @@ def _domains_by_level(state: AllocationState, within: str | None) -> Iterator[tu
 
 
 def _tightest_domains(
-    scorer: Scorer, roles: list[GangRole], level: int, domain: Ints, room: list[Ints]
+    scorer: Scorer,
+    roles: list[GangRole],
+    level: int,
+    domain: Ints,
+    room: list[Ints],
+    most: int | None = MAX_DOMAINS_TRIED,
 ) -> Iterator[Ints]:
-    """Yield the slots of each domain with capacity for every role, the tightest first."""
+    """Yield the slots of each domain with capacity for every role, the tightest first; at most so many are compared."""
     state = scorer.state
     names, first, inverse = np.unique(domain, return_index=True, return_inverse=True)
     sums = [_sum_by_group(inverse, counts, len(names)) for counts in room]
@@ -175,7 +256,7 @@ def _tightest_domains(
         above = np.where(above == ABSENT, parents, above)
         ties = _sum_by_group(above, room[0], parents + 1)[above[first[fitting]]].astype(np.float64)
     gpus, amounts = _total_demand(roles)
-    for index in fitting[np.lexsort((ties, sums[0][fitting]))][:MAX_DOMAINS_TRIED].tolist():
+    for index in fitting[np.lexsort((ties, sums[0][fitting]))][:most].tolist():
         slots = np.flatnonzero(inverse == index)
         if len(roles) == 1 or _has_enough_in_total(state, slots, gpus, amounts):
             yield slots
@@ -253,13 +334,20 @@ def _fewest_nodes(scorer: Scorer, request: Request, slots: Ints, room: Ints, nee
 
 
 def _book_members(scorer: Scorer, key: Hashable, role: GangRole, counts: list[tuple[int, int]]) -> list[GangMember]:
-    state, request = scorer.state, role.request
-    placed: list[GangMember] = []
-    for node, count in (counts[index] for index in contiguous(state, [node for node, _ in counts])):
-        for gpus in _choose_gpus(state, request, node, count):
-            member = GangMember(role.name, len(placed), node, gpus)
-            state.book((key, role.name, member.number), Booking(node, request.amounts, gpus, request.milli))
-            placed.append(member)
+    state = scorer.state
+    in_order = (counts[index] for index in contiguous(state, [node for node, _ in counts]))
+    gpus = [(node, mask) for node, count in in_order for mask in _choose_gpus(state, role.request, node, count)]
+    return _book_role(state, key, role, gpus)
+
+
+def _book_role(
+    state: AllocationState, key: Hashable, role: GangRole, places: Sequence[tuple[int, int]]
+) -> list[GangMember]:
+    """Book the members of a role at nodes with GPU masks."""
+    placed = [GangMember(role.name, number, node, gpus) for number, (node, gpus) in enumerate(places)]
+    for member in placed:
+        booking = Booking(member.node, role.request.amounts, member.gpus, role.request.milli)
+        state.book((key, role.name, member.number), booking)
     return placed
 
 
@@ -282,6 +370,9 @@ def _choose_gpus(state: AllocationState, request: Request, node: int, count: int
         return [0] * count
     if request.milli == MILLI_PER_GPU:
         kind, free = state.kinds[state.kind[node]], int(state.whole[node])
+        if request.required:
+            sets: list[int] = kind.sets_of(free, request.gpus, request.link, count, request.rdma)
+            return sets
         taken = []
         for _ in range(count):
             taken.append(kind.best(free, request.gpus, request.link, request.required, request.rdma))

@@ -6,7 +6,7 @@ Sets of GPUs are bit masks, GPU i is bit i, as in `avactl.hardware.topology`. Th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -21,6 +21,12 @@ Masks = npt.NDArray[np.int32]
 NO_PAIRS_SPEED = np.iinfo(np.int64).max // 2
 """Slowest pair of a set without pairs."""
 NOT_COMPUTED = -1
+MAX_SET_STATES = 1 << 17
+"""Maximum number of states of a search for disjoint sets: more than one size and link on 16 GPUs can have."""
+
+
+class SearchLimitError(Exception):
+    """A search that was given up: it is not known if there is a result."""
 
 
 class Links:
@@ -32,6 +38,7 @@ class Links:
         self._size = 1 << self.count
         self._best: dict[tuple[int, int, bool, bool], Masks] = {}
         self._room: dict[tuple[int, int, int, bool], int] = {}
+        self._missing: dict[str, Ints] = {}
 
     # -- value of sets ----------------------------------------------------------------------------------------------
 
@@ -112,6 +119,38 @@ class Links:
         return worth
 
     @cached_property
+    def sockets(self) -> Ints:
+        """Number of sockets of each set."""
+        places = [self.topology.switch(gpu).socket for gpu in range(self.count)]
+        masks = [sum(1 << gpu for gpu in range(self.count) if places[gpu] == socket) for socket in sorted(set(places))]
+        every = np.arange(self._size)
+        result: Ints = sum((every & mask != 0 for mask in masks), np.zeros(self._size, np.int64))
+        return result
+
+    @cached_property
+    def wholeness(self) -> Ints:
+        """Value of a free set for pods that need one socket: the squares of its GPUs by socket, summed."""
+        places = [self.topology.switch(gpu).socket for gpu in range(self.count)]
+        result = np.zeros(self._size, np.int64)
+        for socket in sorted(set(places)):
+            mask = sum(1 << gpu for gpu in range(self.count) if places[gpu] == socket)
+            result += self.sizes[np.arange(self._size) & mask] ** 2
+        return result
+
+    def missing_levels(self, wanted: str) -> Ints:
+        """Return by how many levels each set falls short of a link level; 0 if it has it.
+
+        `socket` also needs one socket where NVLinks connect several: it is about the CPUs, memory and NICs beside it.
+        """
+        missing = self._missing.get(wanted)
+        if missing is None:
+            missing = np.maximum(self.levels.astype(np.int64) - _max_level(wanted), 0)
+            if wanted == "socket":
+                missing[self.sockets > 1] = 1
+            self._missing[wanted] = missing
+        return missing
+
+    @cached_property
     def nic_distance(self) -> Ints:
         """Distance of each set's GPUs from RDMA NICs, summed: 0 under one PCIe switch, 1 on one socket, 2 otherwise."""
         distance = np.zeros(self._size, np.int64)
@@ -142,7 +181,8 @@ class Links:
         """Return the best `count` of the free GPUs; 0 if there are too few, or none with the required level.
 
         Order: sets of the wanted link level, then with RDMA those nearest to NICs, then the best slowest pair, the
-        largest sum over pairs, the most value left, the smallest mask. Exact: all subsets are compared.
+        largest sum over pairs, the fewest sockets, the most value left, sockets left whole, the smallest mask. Exact:
+        all subsets are compared.
         """
         return int(self.choose(np.array([free]), count, wanted, required, rdma)[0])
 
@@ -157,16 +197,16 @@ class Links:
         chosen: Masks = table[free]
         if chosen.size and chosen.min() == NOT_COMPUTED:
             for mask in np.unique(free[chosen == NOT_COMPUTED]).tolist():
-                table[mask] = self._find_best(mask, count, rank, required, rdma)
+                table[mask] = self._find_best(mask, count, wanted, required, rdma)
             chosen = table[free]
         return chosen
 
-    def _find_best(self, free: int, count: int, rank: int, required: bool, rdma: bool) -> int:
+    def _find_best(self, free: int, count: int, wanted: str, required: bool, rdma: bool) -> int:
         if not 1 <= count <= free.bit_count():
             return 0
         sets = np.flatnonzero(self.sizes == count)
         sets = sets[sets & ~free == 0]
-        as_wanted = sets[self.levels[sets] <= rank]
+        as_wanted = sets[self.missing_levels(wanted)[sets] == 0]
         if required and not as_wanted.size:
             return 0
         sets = as_wanted if as_wanted.size else sets
@@ -174,19 +214,87 @@ class Links:
             sets = _with_least(sets, self.nic_distance[sets])
         sets = _with_least(sets, -self.slowest[sets])
         sets = _with_least(sets, -self.total[sets])
-        return int(_with_least(sets, -self.worth[free ^ sets])[0])
+        sets = _with_least(sets, self.sockets[sets])
+        sets = _with_least(sets, -self.worth[free ^ sets])
+        return int(_with_least(sets, -self.wholeness[free ^ sets])[0])
 
     def room(self, free: int, count: int, wanted: str = "any", required: bool = False) -> int:
-        """Return how many sets of `count` GPUs fit into the free ones, taken one after the other by `best`."""
-        rank = _max_level(wanted)
+        """Return how many disjoint sets of `count` GPUs fit into the free ones."""
+        most = free.bit_count() // count
         if not required:
-            return free.bit_count() // count
+            return most
+        rank = _max_level(wanted)
         sets = self._room.get((free, count, rank, required))
         if sets is None:
-            taken = self.best(free, count, wanted, required)
-            sets = 1 + self.room(free ^ taken, count, wanted, required) if taken else 0
+            sets = len(self._sets_one_by_one(free, count, wanted, most))
+            # Without NVLinks between single pairs, sets are within groups of equal GPUs: any order takes as many.
+            if self._has_pairs:
+                while sets < most and self.disjoint_sets(free, [(count, wanted)] * (sets + 1)) is not None:
+                    sets += 1
             self._room[free, count, rank, required] = sets
         return sets
+
+    def sets_of(self, free: int, count: int, wanted: str, number: int, rdma: bool = False) -> list[int]:
+        """Return disjoint sets of `count` GPUs with the required link level: the best one after the other if possible.
+
+        Raises ValueError if there are fewer than `number`.
+        """
+        sets = self._sets_one_by_one(free, count, wanted, number, rdma)
+        if len(sets) < number:
+            disjoint = self.disjoint_sets(free, [(count, wanted)] * number)
+            if disjoint is None:
+                raise ValueError(f"{number} sets of {count} GPUs with link {wanted} in {free:b}")
+            sets = disjoint
+        return sets
+
+    def _sets_one_by_one(self, free: int, count: int, wanted: str, most: int, rdma: bool = False) -> list[int]:
+        sets: list[int] = []
+        while len(sets) < most and (taken := self.best(free, count, wanted, True, rdma)):
+            sets.append(taken)
+            free ^= taken
+        return sets
+
+    def disjoint_sets(self, free: int, wanted: Sequence[tuple[int, str]]) -> list[int] | None:
+        """Return disjoint sets of free GPUs for sizes and required link levels; None if there are none.
+
+        Exact: all sets with the lowest GPU are tried, and to leave it out. Raises SearchLimitError.
+        """
+        kinds = sorted(set(wanted), key=lambda kind: (-kind[0], kind[1]))
+        options = [np.flatnonzero((self.sizes == count) & (self.missing_levels(link) == 0)) for count, link in kinds]
+        failed: set[tuple[int, tuple[int, ...]]] = set()
+
+        def search(free: int, left: tuple[int, ...]) -> list[tuple[int, int]] | None:
+            if not any(left):
+                return []
+            spare = free.bit_count() - sum(number * kinds[kind][0] for kind, number in enumerate(left))
+            if spare < 0 or (free, left) in failed:
+                return None
+            if len(failed) >= MAX_SET_STATES:
+                raise SearchLimitError
+            lowest = free & -free
+            for kind, number in enumerate(left):
+                if not number:
+                    continue
+                sets = options[kind][(options[kind] & lowest != 0) & (options[kind] & ~free == 0)]
+                for chosen in sets.tolist():
+                    rest = search(free ^ chosen, (*left[:kind], number - 1, *left[kind + 1 :]))
+                    if rest is not None:
+                        return [(kind, chosen), *rest]
+            rest = search(free ^ lowest, left) if spare else None
+            if rest is None:
+                failed.add((free, left))
+            return rest
+
+        found = search(free, tuple(sum(each == kind for each in wanted) for kind in kinds))
+        if found is None:
+            return None
+        by_kind = [[chosen for kind, chosen in found if kind == index] for index in range(len(kinds))]
+        return [by_kind[kinds.index(each)].pop(0) for each in wanted]
+
+    @cached_property
+    def _has_pairs(self) -> bool:
+        nvlink = self.topology.machine.nvlink
+        return nvlink is not None and bool(nvlink.pairs)
 
     def level(self, mask: int) -> Level:
         """Return the link level of a set."""

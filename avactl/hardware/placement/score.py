@@ -18,7 +18,6 @@ from avactl.hardware.placement.links import Links
 from avactl.hardware.placement.masks import Mask
 from avactl.hardware.placement.objective import Objective as Objective
 from avactl.hardware.placement.request import Request
-from avactl.hardware.topology import LEVELS
 
 CHUNK_NODES = 512
 """Number of nodes scored at once, so that intermediate arrays stay in the processor's cache."""
@@ -328,11 +327,11 @@ class Scorer:
         cost = np.zeros(len(slots))
         if request.gpus < 2:
             return cost
-        wanted = len(LEVELS) - 1 if request.link == "any" else LEVELS.index(request.link)
         for links, here in self._by_links(slots):
             level = links.levels[masks[here]].astype(np.float64)
+            missing = links.missing_levels(request.link)[masks[here]]
             # With any link accepted, better links still break ties.
-            cost[here] = LEVEL_COST_MILLI * np.maximum(level - wanted, 0.0) + 0.1 * level
+            cost[here] = LEVEL_COST_MILLI * missing + 0.1 * level
         return cost
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from avactl.base.quantity import format_quantity, parse_quantity
 from avactl.diagnostics import Diagnostic, Note
-from avactl.hardware.topology import Topology, satisfies
+from avactl.hardware.topology import LEVELS, Topology, satisfies
 from avactl.program import registry
 from avactl.program.capacity.cache_overhead import Taken, reserved_by_tiers
 from avactl.program.capacity.machine_hardware import pool_topology
@@ -231,8 +231,8 @@ def _link_problem(item: Item, ask: Ask, found: list[Offer], path: Path) -> Diagn
         (count for offer in found for count in range(2, max(counts) + 1) if offer.topology.room(count, ask.link)),
         default=0,
     )
-    levels = {str(offer.topology.reachable_level(ask.gpus)) for offer in found}
-    best = min(levels, key=lambda level: ("nvlink", "pcieSwitch", "socket", "node").index(level))
+    levels = {offer.topology.reachable_level(ask.gpus) for offer in found}
+    best = min((level for level in levels if level is not None), key=LEVELS.index)
     if reachable:
         hint = (
             f"at most {reachable} GPUs have it: write `gpus: {reachable}`, `link: {best}`, or `linkPolicy: preferred`"
@@ -242,7 +242,7 @@ def _link_problem(item: Item, ask: Ask, found: list[Offer], path: Path) -> Diagn
     return Diagnostic(
         "link-unreachable",
         f"no machine of {_place_text(item, found)} has {ask.gpus} {ask.model} with link `{ask.link}`; "
-        f"`{best}` is the best",
+        f"`{best}`{' across sockets' if satisfies(best, ask.link) else ''} is the best",
         item.span(*path, "link") if item.doc.get(*path, "link") else item.span(*path, "gpus"),
         hint=hint,
         notes=pool_notes(found),
@@ -330,8 +330,8 @@ def link_warning(item: Item, program: Program, ask: Ask, found: list[Offer], pat
     if ask.link == "any" or ask.gpus < 2 or program.cluster_spec(item.cluster).daemons.scheduler:
         return None
     for offer in found:
-        level = offer.topology.certain_level(ask.gpus)
-        if level is not None and not satisfies(level, ask.link):
+        if not offer.topology.is_certain(ask.gpus, ask.link):
+            level = offer.topology.certain_level(ask.gpus)
             return Diagnostic(
                 "link-not-enforced",
                 f"link `{ask.link}` is required, but the scheduler of cluster {item.cluster} ignores GPU links",

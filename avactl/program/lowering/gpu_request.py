@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-from math import ceil
 from typing import Any, NamedTuple
 
 from avactl.contracts import names
@@ -249,16 +247,18 @@ def _gpu_steering(
 
 
 def nic_count(program: Program, pools: list[Item[NodePoolSpec]], gpus: int, rdma: bool | int) -> int:
-    """Return the number of RDMA NICs of a pod: the given one, or that of its GPUs by the machine type.
+    """Return the number of RDMA NICs of a pod: the given one, or that of its GPUs by the machine type, at least one.
 
+    Shares are rounded down: together, the pods of a machine do not request more NICs than it has, and all of its GPUs
+    can be used. Only where it has fewer NICs than pods, it has too few.
     NVIDIA's shared device plugin (resources `rdma/…`) gives all NICs of a machine for a count of 1.
     Source: https://github.com/Mellanox/k8s-rdma-shared-dev-plugin
     """
     if rdma is not True:
         return int(rdma)
     machines = [program.machine(pool) for pool in pools if not shares_nics(pool)]
-    shares = [Fraction(sum(nic.rdma for nic in each.nics) * gpus, each.gpus.count) for each in machines]
-    return max(1, ceil(min(shares, default=Fraction(1))))
+    shares = [sum(nic.rdma for nic in each.nics) * gpus // each.gpus.count for each in machines]
+    return max(1, min(shares, default=1))
 
 
 def shares_nics(pool: Item[NodePoolSpec]) -> bool:

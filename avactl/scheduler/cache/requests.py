@@ -196,7 +196,7 @@ class RequestBuilder(ChangeListener):
         return self._reasons[number]
 
     def exceeds_cluster(self, gang: Gang) -> bool:
-        """Return True if the gang would not fit the empty cluster. Answers are cached."""
+        """Return True if the gang cannot fit the empty cluster. Answers are cached."""
         if self._exceeding[0] != self._tables.node_epoch or len(self._exceeding[1]) >= MAX_NODE_SETS:
             self._exceeding = (self._tables.node_epoch, {})
         known = self._exceeding[1]
@@ -207,13 +207,13 @@ class RequestBuilder(ChangeListener):
         return known[gang]
 
     def never_fits(self, gang: Gang, feasible: Mask | None = None, untried: bool = False) -> bool:
-        """Return True if the gang will never fit, even once taints and cordons are gone.
+        """Return True if it is proven that the gang never fits, even once taints and cordons are gone.
 
         `untried`: only single roles were tried, so the cluster may still be too small for all of them.
         """
         sets = {role.request.nodes: self._lasting_nodes(role.request) for role in gang.roles}
         wider = {key: mask for key, mask in sets.items() if mask is not None}
-        return not ((untried or wider) and fits_empty(self._tables.state, gang, feasible, wider))
+        return not (untried or wider) or fits_empty(self._tables.state, gang, feasible, wider) is False
 
     def _lasting_nodes(self, request: Request) -> Mask | None:
         """Return a request's node set regardless of taints and cordons, which are transient; None if it is the same."""

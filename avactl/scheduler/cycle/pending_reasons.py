@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from avactl.hardware.placement.diagnosis import gang_message, pod_message, short, why_gang, why_pod
-from avactl.hardware.placement.gang import Gang, GangRole
+from avactl.hardware.placement.gang import Gang, GangRole, is_impossible
 from avactl.hardware.placement.masks import Mask, intersect_masks
 from avactl.hardware.placement.request import Request
 from avactl.scheduler.cache.cluster import ClusterCache
@@ -17,6 +17,10 @@ from avactl.scheduler.queue.gang_request import gang_of
 
 MAX_OBSTACLES = 4
 """Maximum number of reasons that a message names for nodes outside a request's node set."""
+
+APART = "each of its pods would fit, but not all of them together"
+NOT_FOUND = "no placement found for all of its pods together, though each of them would fit"
+"""For gangs that are too large for an exhaustive search: a placement may exist."""
 
 
 class PendingReasons:
@@ -50,12 +54,9 @@ class PendingReasons:
         gang = gang_of(unit, pods, requests)[0]
         reason = why_gang(tables.state, gang, mask)
         if reason is None:
-            never = (
-                ", not even if the cluster is empty"
-                if self._cache.requests.never_fits(gang, mask, untried=True)
-                else ""
-            )
-            return f"each of its pods would fit, but not all of them together{never}"
+            if self._cache.requests.never_fits(gang, mask, untried=True):
+                return f"{APART}, not even if the cluster is empty"
+            return APART if is_impossible(tables.scorer, gang, mask) else NOT_FOUND
         if reason.pod.barred or not (reason.ever or self._cache.requests.never_fits(gang)):
             reason = reason._replace(ever=True, pod=reason.pod._replace(ever=True))
         return gang_message(reason, self._obstacles(reason.role.request, self._cache.quotas.describe_excluded(models)))
