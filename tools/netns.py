@@ -68,7 +68,7 @@ class NetworkNamespace(process.Closing):
 
 
 def _call(function: str, *arguments: int) -> bool:
-    return getattr(ctypes.CDLL(None, use_errno=True), function)(*arguments) == 0
+    return bool(getattr(ctypes.CDLL(None, use_errno=True), function)(*arguments) == 0)
 
 
 def _in_thread(action: Callable[[], _T]) -> _T:

@@ -20,7 +20,7 @@ from tests.networks.pods import network_of, pods_of
 from tests.networks.test_connections import NEEDED, PORTS, REFUSED, ava, every_kind, extra_pods
 from tools.controlplane import ControlPlane, KubeClient
 from tools.kuberouter import KubeRouter
-from tools.waiting import patience, wait_until
+from tools.waiting import wait_until
 
 pytestmark = [pytest.mark.xdist_group("kuberouter")]
 STORE = "198.51.100.7"
@@ -104,7 +104,7 @@ def expect(case: Compiled, packets: PodNetwork, tries: set[Try]) -> None:
         return made == wanted
 
     try:
-        wait_until(agrees, patience(60.0))
+        wait_until(agrees)
     except TimeoutError:
         assert (sorted(made - wanted), sorted(wanted - made)) == ([], []), "(only in packets, only by the evaluator)"
 

@@ -38,7 +38,7 @@ class KubeRouter(process.Processes):
         self._relay = relay(self.log, (self._network.path, address), (OWN_NETWORK, address))
         nsenter = shutil.which("nsenter")
         assert nsenter is not None
-        command = [nsenter, f"--net={self._network.path}", binary, "--node", self._node]
+        command: list[str | Path] = [nsenter, f"--net={self._network.path}", binary, "--node", self._node]
         command += ["--kubeconfig", self._plane.kubeconfig]
         self._processes["kube-router"] = process.spawn(command, self.log, dict(os.environ))
         return self
