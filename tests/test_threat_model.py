@@ -9,7 +9,20 @@ from tests.test_layout import ROOT
 
 TEXT = (ROOT / "docs" / "security.md").read_text()
 MODEL = TEXT[TEXT.index("## Threat model\n") : TEXT.index("## Rules for all objects\n")]
-_FIXTURES = {"world", "plane", "admin", "user", "member", "kube", "machine", "lab", "mine", "whole", "clusters"}
+_FIXTURES = {
+    "world",
+    "plane",
+    "admin",
+    "user",
+    "member",
+    "kube",
+    "machine",
+    "lab",
+    "mine",
+    "whole",
+    "clusters",
+    "packets",
+}
 """Fixtures with a real API server."""
 TEST = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`").findall
 

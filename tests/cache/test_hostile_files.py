@@ -86,8 +86,7 @@ def test_a_file_that_the_engine_refuses_holds_up_no_other() -> None:
     facts = SimpleNamespace(capacity_bytes=1 << 30, fill=0.1, push_error="")
     tier = SimpleNamespace(name="write", push_targets={"/": "/"})
     engine = Engine()
-    given: Any = (engine, tier, settings, facts, tuple, lambda: True)
-    task = WriteBackTask(*given)
+    task = WriteBackTask(cast(Any, engine), cast(Any, tier), cast(Any, settings), cast(Any, facts), tuple, lambda: True)
 
     async def run() -> None:
         for _ in range(len(HOSTILE)):

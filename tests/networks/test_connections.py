@@ -136,9 +136,8 @@ def network() -> Network:
     return network_of(every_kind(), "main")
 
 
-@pytest.fixture(scope="module")
-def pods() -> dict[str, Pod]:
-    """The pods of all kinds, and pods of members and of components that others install."""
+def extra_pods() -> dict[str, Pod]:
+    """Return pods of members, and of components that others install."""
     of_experiment = {NAME: "trainingjob", GANG_LABEL: "try-1a2b", EXPERIMENT: "try-1a2b"}
     others = [
         Pod("own", "vision", {}),
@@ -154,8 +153,13 @@ def pods() -> dict[str, Pod]:
         Pod("dns", "kube-system"),
         Pod("stranger", "default"),
     ]
-    extra = {pod.name: pod._replace(ip=f"10.1.0.{i}") for i, pod in enumerate(others, 1)}
-    return {**pods_of(every_kind(), "main"), **extra}
+    return {pod.name: pod._replace(ip=f"10.1.0.{i}") for i, pod in enumerate(others, 1)}
+
+
+@pytest.fixture(scope="module")
+def pods() -> dict[str, Pod]:
+    """The pods of all kinds, and the others."""
+    return {**pods_of(every_kind(), "main"), **extra_pods()}
 
 
 NEEDED = [
