@@ -8,6 +8,9 @@ STAMP := $(VENV)/.ready
 JOBS ?= 3
 # tests/conftest.py says what runs first.
 WORKERS := -n $(JOBS) --dist loadgroup --no-loadscope-reorder
+# ALL=1: also the tests that tests/long_tests.txt leaves to CI.
+ALL ?=
+SELECTED := not slow and not frameworks$(if $(ALL),, and not long)
 # Runs a command, and writes the row of a target in docs/measured.md.
 MEASURED := $(BIN)/python -m tools.measured
 
@@ -44,7 +47,7 @@ lint: $(STAMP)
 
 unit: $(STAMP) controlplane alluxio
 	@pods=$$($(BIN)/python -m tools.realnode --permitted) && set -x && $(BIN)/python -m pytest $(WORKERS) \
-		-m "not slow and not frameworks and (not e2e$${pods:+ or short})"
+		-m "$(SELECTED) and (not e2e$${pods:+ or short})"
 
 controlplane: $(STAMP)  ## build the Kubernetes control plane of the tests, once
 	@$(BIN)/python -m tools.controlplane build --optional

@@ -18,6 +18,7 @@ pytest_plugins = [
     "tests.build_ahead",
     "tests.cli.running",
     "tests.cpu",
+    "tests.long_tests",
     "tests.skips",
 ]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-MAX_ROWS = 40
+MAX_ROWS = 400
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _USED = "avactl_used_seconds"
 """The attribute of a report; pytest-xdist sends it from its workers."""
