@@ -147,7 +147,7 @@ def events(config: PipelineConfig, world: World) -> Iterator[World]:
             yield world._replace(recorded=(*world.recorded, (world.served, "promoted")))
             yield world._replace(recorded=(*world.recorded, (world.served, "rejected")))
         elif known == "rejected":  # the other cluster's daemon restores the spec, maybe before the pipeline does
-            yield world.serving(world.shown[-2])
+            yield world.serving(next(each for each in world.shown[::-1] if dict(world.recorded).get(each) != known))
         elif not config.cluster and world.rollout is None:
             yield world._replace(rollout="promoted")
             yield world._replace(rollout="rejected")
