@@ -36,9 +36,9 @@ def test_a_spec_takes_the_place_of_the_shipped_machine_of_its_name() -> None:
     own = "kind: MachineType\nmetadata: {name: t4}\n"
     own += "spec: {gpus: {model: T4, count: 2, memory: 16Gi}, cpu: 8, memory: 30Gi}"
     result = compiled(CLUSTER + own + POOL % "t4")
-    assert [item.spec.gpus.count for item in result.program.machine_types()] == [2]
+    assert [item.spec.gpu_count for item in result.program.machine_types()] == [2]
     result = compiled(CLUSTER.rstrip("-\n") + POOL % "t4")
-    assert [item.spec.gpus.count for item in result.program.machine_types()] == [1]
+    assert [item.spec.gpu_count for item in result.program.machine_types()] == [1]
 
 
 def test_only_shipped_machines_in_use_are_in_the_program() -> None:

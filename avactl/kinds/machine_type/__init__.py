@@ -1,4 +1,4 @@
-"""The MachineType kind: the hardware of a GPU machine."""
+"""The MachineType kind: the hardware of a machine, with GPUs or without."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def facts(item: Item[MachineTypeSpec], program: Program) -> Mapping[str, Fact]:
         link = f"{sum(pair.links for pair in nvlink.pairs)} links, generation {nvlink.generation}"
     rdma = [nic for nic in spec.nics if nic.rdma]
     return {
-        "GPUs": f"{spec.gpus.count} {spec.gpus.model} of {spec.gpus.memory}",
+        "GPUs": None if spec.gpus is None else f"{spec.gpus.count} {spec.gpus.model} of {spec.gpus.memory}",
         "NVLink": link,
         "sockets": spec.sockets,
         "RDMA": f"{len(rdma)} × {rdma[0].bandwidth:g} Gbit/s" if rdma else None,

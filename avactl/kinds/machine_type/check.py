@@ -24,9 +24,12 @@ def check(item: Item[MachineTypeSpec], program: Program) -> Iterator[Diagnostic]
 def check_machine_type(item: Item[MachineTypeSpec]) -> Iterator[Diagnostic]:
     """Yield the problems of one machine type, independently of other specs."""
     yield from _check_memory(item)
-    yield from _check_switches(item)
+    if item.spec.gpus is None:
+        yield from _check_no_gpus(item)
+    else:
+        yield from _check_switches(item)
     yield from _check_nics(item)
-    if item.spec.nvlink is not None:
+    if item.spec.gpus is not None and item.spec.nvlink is not None:
         yield from _check_nvlink(item, item.spec.nvlink)
 
 
@@ -39,10 +42,10 @@ def _make_problem(
 def _check_memory(item: Item[MachineTypeSpec]) -> Iterator[Diagnostic]:
     """Yield amounts that indicate a missing suffix."""
     spec = item.spec
-    for path, value, least in (
-        (("spec", "gpus", "memory"), spec.gpus.memory, _GIB // 4),
-        (("spec", "memory"), spec.memory, _GIB),
-    ):
+    amounts: list[tuple[tuple[str, ...], str, int]] = [(("spec", "memory"), spec.memory, _GIB)]
+    if spec.gpus is not None:
+        amounts.insert(0, (("spec", "gpus", "memory"), spec.gpus.memory, _GIB // 4))
+    for path, value, least in amounts:
         if parse_quantity(value) < least:
             number = value.rstrip("kKMGTPEim")
             yield Diagnostic(
@@ -60,13 +63,26 @@ def _check_memory(item: Item[MachineTypeSpec]) -> Iterator[Diagnostic]:
         )
 
 
+def _check_no_gpus(item: Item[MachineTypeSpec]) -> Iterator[Diagnostic]:
+    """Yield the keys that describe connections of GPUs."""
+    for key in ("switches", "nvlink", "bandwidth"):
+        if item.doc.get("spec", key):
+            yield _make_problem(
+                item,
+                ("spec", key),
+                f"`spec.{key}` connects GPUs, and the machine has none",
+                "add `gpus: {model: …, count: …, memory: …}`, or remove the key",
+                key=True,
+            )
+
+
 def _format_indexes(count: int) -> str:
     return f"the machine has {count} GPU{'s' if count > 1 else ''}: " + ("0" if count == 1 else f"0 to {count - 1}")
 
 
 def _check_switches(item: Item[MachineTypeSpec]) -> Iterator[Diagnostic]:
     spec = item.spec
-    count = spec.gpus.count
+    count = spec.gpu_count
     seen: dict[int, tuple[int, int]] = {}
     wrong = False
     for index, switch in enumerate(spec.switches):
@@ -132,7 +148,7 @@ def _check_nics(item: Item[MachineTypeSpec]) -> Iterator[Diagnostic]:
 
 
 def _check_nvlink(item: Item[MachineTypeSpec], nvlink: Nvlink) -> Iterator[Diagnostic]:
-    count = item.spec.gpus.count
+    count = item.spec.gpu_count
     path = ("spec", "nvlink")
     most = NVLINK[nvlink.generation].max_links
     if bool(nvlink.pairs) == bool(nvlink.nvswitch_links):
@@ -181,7 +197,7 @@ def _too_many(
 
 
 def _check_domain(item: Item[MachineTypeSpec], nvlink: Nvlink, domain: int) -> Iterator[Diagnostic]:
-    count = item.spec.gpus.count
+    count = item.spec.gpu_count
     path = ("spec", "nvlink", "domain")
     if not nvlink.nvswitch_links:
         yield _make_problem(

@@ -25,7 +25,7 @@ def machine_facts(spec: MachineTypeSpec) -> MachineFacts:
     over the sockets), and the NVLink speed is given. Bandwidths are GB/s per direction; `domain` is the number of
     GPUs in an NVLink domain that spans machines.
     """
-    count = spec.gpus.count
+    gpus, count = spec.gpus, spec.gpu_count
     switches = [
         PcieSwitchFacts(socket=switch.socket, gpus=tuple(sorted(switch.gpus)), nics=tuple(switch.nics))
         for switch in spec.switches
@@ -41,7 +41,9 @@ def machine_facts(spec: MachineTypeSpec) -> MachineFacts:
             domain=nvlink.domain,
         )
     return MachineFacts(
-        gpus=MachineGpuFacts(model=spec.gpus.model, count=count, memory_bytes=int(parse_quantity(spec.gpus.memory))),
+        gpus=None
+        if gpus is None
+        else MachineGpuFacts(model=gpus.model, count=count, memory_bytes=int(parse_quantity(gpus.memory))),
         cpu=float(parse_quantity(spec.cpu)),
         memory_bytes=int(parse_quantity(spec.memory)),
         sockets=spec.sockets,

@@ -37,18 +37,14 @@ def has_amd_gpus(program: Program, pool: Item[NodePoolSpec]) -> bool:
 
 def nvidia_pools(program: Program, cluster: str) -> list[Item[NodePoolSpec]]:
     """Pools whose machines have NVIDIA GPUs."""
-    return [
-        pool for pool in program.pools(cluster) if program.machine(pool).gpus.count and not has_amd_gpus(program, pool)
-    ]
+    return [pool for pool in program.gpu_pools(cluster) if not has_amd_gpus(program, pool)]
 
 
 def uses_amd_gpus(program: Program, cluster: str) -> bool:
     """Return True if a pool of the cluster has GPUs of AMD."""
     return program.memo(
         ("amd gpus", cluster),
-        lambda: any(
-            program.machine(pool).gpus.count and has_amd_gpus(program, pool) for pool in program.pools(cluster)
-        ),
+        lambda: any(has_amd_gpus(program, pool) for pool in program.gpu_pools(cluster)),
     )
 
 
@@ -103,8 +99,8 @@ class GpuRequest:
         machines = [program.machine(pool) for pool in self.pools]
         return all(
             machine.nvlink is not None
-            and (machine.nvlink.domain or 0) > machine.gpus.count
-            and machine.gpus.count == self.count
+            and (machine.nvlink.domain or 0) > machine.gpu_count
+            and machine.gpu_count == self.count
             for machine in machines
         )
 
@@ -257,7 +253,7 @@ def nic_count(program: Program, pools: list[Item[NodePoolSpec]], gpus: int, rdma
     if rdma is not True:
         return int(rdma)
     machines = [program.machine(pool) for pool in pools if not shares_nics(pool)]
-    shares = [Fraction(sum(nic.rdma for nic in each.nics) * gpus, each.gpus.count) for each in machines]
+    shares = [Fraction(sum(nic.rdma for nic in each.nics) * gpus, max(1, each.gpu_count)) for each in machines]
     return max(1, ceil(min(shares, default=Fraction(1))))
 
 

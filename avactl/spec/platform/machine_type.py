@@ -1,4 +1,4 @@
-"""The MachineType kind: the hardware of a GPU machine."""
+"""The MachineType kind: the hardware of a machine, with GPUs or without."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Bandwidth(Model):
 class MachineTypeSpec(Model):
     """Hardware of one machine."""
 
-    gpus: Gpus = Field(description="The GPUs.")
+    gpus: Gpus | None = Field(None, description="The GPUs. Omit them for a machine with CPUs only.")
     cpu: PodCpu = Field(description="CPU cores that pods may use.")
     memory: AnyBytes = Field(description="Memory that pods may use, in bytes.")
     sockets: Annotated[int, Field(ge=1, le=8)] = Field(1, description="CPU sockets.")
@@ -89,9 +89,19 @@ class MachineTypeSpec(Model):
         "balancing, until clients have measured it.",
     )
 
+    @property
+    def gpu_count(self) -> int:
+        """GPUs per machine; 0 for a machine with CPUs only."""
+        return self.gpus.count if self.gpus is not None else 0
+
+    @property
+    def gpu_model(self) -> str | None:
+        """GPU model as jobs request it; None for a machine with CPUs only."""
+        return self.gpus.model if self.gpus is not None else None
+
 
 class MachineType(Resource):
-    """GPUs, sockets, PCIe switches, NVLinks and NICs of one type of machine.
+    """Cores, memory, GPUs, sockets, PCIe switches, NVLinks and NICs of one type of machine.
 
     avactl ships a library of machine types; a spec of the same name replaces the shipped one.
     Compiles to hardware facts in the topology ConfigMap of the pools that use it.

@@ -1,4 +1,4 @@
-"""Nodes with GPUs → NodePools and MachineTypes."""
+"""Nodes → NodePools and MachineTypes."""
 
 from __future__ import annotations
 
@@ -31,10 +31,12 @@ def convert_nodes(nodes: list[GivenValue], cluster: str) -> tuple[list[ImportedS
     """Return pools and machine types of the nodes, and the nodes that belong to no pool."""
     groups: dict[tuple[Any, ...], list[GivenValue]] = {}
     left: list[ImportOutcome] = []
+    # Machines with GPUs are told apart by them, those without by their cores.
     for node in nodes:
         labels: Body = node.get("metadata", "labels") or {}
         try:
             gpus, resource = _node_gpus(node)
+            cores = 0 if gpus else _node_cores(node)
             for name in ("cpu", "memory"):
                 parse_quantity((node.get("status", "allocatable") or {}).get(name, 1))
         except (AttributeError, TypeError, ValueError):
@@ -42,20 +44,17 @@ def convert_nodes(nodes: list[GivenValue], cluster: str) -> tuple[list[ImportedS
             continue
         if any(key.startswith("node-role.kubernetes.io/control-plane") for key in labels):
             left.append(ImportOutcome(node, ImportResult.left_out, note="it runs the control plane"))
-        elif not gpus:
-            left.append(
-                ImportOutcome(node, ImportResult.left_out, note="it has no GPUs, and pools are machines with GPUs")
-            )
         else:
             product = next((str(labels[key]) for key in GPU_LABELS if key in labels), "")
-            model = gpu_model(product) if product else "GPU"
+            model = (gpu_model(product) if product else "GPU") if gpus else ""
             kept = tuple(sorted(tuple(sorted(each.items())) for each in _node_taints(node)))
-            key = model, gpus, resource, str(labels.get(_INSTANCE_LABEL, "")), kept, _gpu_memory(model, labels)
+            memory = _gpu_memory(model, labels) if gpus else ""
+            key = model, gpus, resource, str(labels.get(_INSTANCE_LABEL, "")), kept, memory, cores
             groups.setdefault(key, []).append(node)
     made: list[ImportedSpec] = []
     names: set[str] = set()
-    for (model, gpus, resource, instance, *_), own in sorted(groups.items(), key=lambda each: str(each[0])):
-        name = base = spec_name(instance.replace("_", "-") or f"{model}-{gpus}", 40)
+    for (model, gpus, resource, instance, *_, cores), own in sorted(groups.items(), key=lambda each: str(each[0])):
+        name = base = spec_name(instance.replace("_", "-") or (f"{model}-{gpus}" if gpus else f"cpu-{cores}"), 40)
         number = 1
         while name in names:
             number += 1
@@ -66,7 +65,7 @@ def convert_nodes(nodes: list[GivenValue], cluster: str) -> tuple[list[ImportedS
         taints = _node_taints(own[0])
         if taints:
             pool["taints"] = taints
-        if resource != "nvidia.com/gpu":
+        if resource not in ("", "nvidia.com/gpu"):
             pool["resourceName"] = resource
         rdma = next((key for key in own[0].get("status", "allocatable") or {} if key.startswith("rdma/")), None)
         if rdma:
@@ -83,6 +82,11 @@ def _node_gpus(node: GivenValue) -> tuple[int, str]:
         if name in amounts:
             return min(int(parse_quantity(amounts[name])), 16), name
     return 0, ""
+
+
+def _node_cores(node: GivenValue) -> int:
+    amounts = node.get("status", "capacity") or node.get("status", "allocatable") or {}
+    return int(parse_quantity(amounts.get("cpu", 1)))
 
 
 def _node_taints(node: GivenValue) -> list[Body]:
@@ -109,7 +113,7 @@ def _make_machine_type(name: str, model: str, gpus: int, nodes: list[GivenValue]
     comments = []
     body: Body = {}
     product = " ".join(str(labels[key]) for key in GPU_LABELS if key in labels).upper()
-    shipped = _find_shipped_type(model, gpus, product)
+    shipped = _find_shipped_type(model, gpus, product) if gpus else None
     if shipped is not None:
         body = copy.deepcopy(shipped[1])
         comments.append(
@@ -119,11 +123,12 @@ def _make_machine_type(name: str, model: str, gpus: int, nodes: list[GivenValue]
         comments.append(
             "The topology is not known: run `nvidia-smi topo -m` on a machine, and `avactl topo` (docs/hardware.md)."
         )
-    body["gpus"] = {"model": model, "count": gpus, "memory": _gpu_memory(model, labels)}
+    if gpus:
+        body["gpus"] = {"model": model, "count": gpus, "memory": _gpu_memory(model, labels)}
     body["cpu"] = str(int(min(parse_quantity(each.get("cpu", 1)) for each in amounts)) or 1)
     least = min(parse_quantity(each.get("memory", "1Gi")) for each in amounts)
     body["memory"] = format_quantity(int(least) // 2**30 * 2**30 or int(least))
-    order = ("gpus", "cpu", "memory")
+    order = [key for key in ("gpus", "cpu", "memory") if key in body]
     spec = ImportedSpec(
         "MachineType", name, None, {key: body[key] for key in (*order, *(k for k in body if k not in order))}
     )
@@ -145,6 +150,8 @@ def _shipped_types() -> dict[str, Body]:
 def _find_shipped_type(model: str, gpus: int, product: str) -> tuple[str, Body] | None:
     for name, spec in _shipped_types().items():
         linked = bool((spec.get("nvlink") or {}).get("nvswitchLinks") or (spec.get("nvlink") or {}).get("pairs"))
+        if "gpus" not in spec:
+            continue
         same = (spec["gpus"]["model"], spec["gpus"]["count"]) == (model, gpus)
         if same and (gpus == 1 or linked == ("SXM" in product)):
             return name, spec
