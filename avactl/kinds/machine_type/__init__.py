@@ -39,9 +39,9 @@ def facts(item: Item[MachineTypeSpec], program: Program) -> Mapping[str, Fact]:
     if nvlink is None:
         link = None
     elif nvlink.nvswitch_links:
-        link = f"NVSwitch, {nvlink.nvswitch_links} links per GPU, generation {nvlink.generation}"
+        link = f"NVSwitch, {nvlink.nvswitch_links} links per GPU{_format_generation(nvlink)}"
     else:
-        link = f"{sum(pair.links for pair in nvlink.pairs)} links, generation {nvlink.generation}"
+        link = f"{sum(pair.links for pair in nvlink.pairs)} links{_format_generation(nvlink)}"
     rdma = [nic for nic in spec.nics if nic.rdma]
     return {
         "GPUs": None if spec.gpus is None else f"{spec.gpus.count} {spec.gpus.model} of {spec.gpus.memory}",
@@ -51,6 +51,10 @@ def facts(item: Item[MachineTypeSpec], program: Program) -> Mapping[str, Fact]:
         "CPU cores": spec.cpu,
         "memory": spec.memory,
     }
+
+
+def _format_generation(nvlink: Nvlink) -> str:
+    return f", generation {nvlink.generation}" if nvlink.generation is not None else ""
 
 
 KIND = Kind(model=MachineType, lower=lower, check=check, facts=facts)

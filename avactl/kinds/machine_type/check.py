@@ -150,14 +150,19 @@ def _check_nics(item: Item[MachineTypeSpec]) -> Iterator[Diagnostic]:
 def _check_nvlink(item: Item[MachineTypeSpec], nvlink: Nvlink) -> Iterator[Diagnostic]:
     count = item.spec.gpu_count
     path = ("spec", "nvlink")
-    most = NVLINK[nvlink.generation].max_links
+    if nvlink.generation is None and item.spec.bandwidth.nvlink is None:
+        hint = "write the `generation` of NVLink, or `bandwidth: {nvlink: …}` for links of other vendors"
+        yield _make_problem(item, path, "the speed of the links is not known", hint, key=True)
     if bool(nvlink.pairs) == bool(nvlink.nvswitch_links):
         what = "both `pairs` and `nvswitchLinks`" if nvlink.pairs else "neither `pairs` nor `nvswitchLinks`"
         hint = "use `pairs` for direct links, or `nvswitchLinks` for links to NVSwitch"
         yield _make_problem(item, path, f"`spec.nvlink` has {what}", hint, key=True)
-    if nvlink.nvswitch_links > most:
-        what = f"{nvlink.nvswitch_links} links to NVSwitch"
-        yield _too_many(item, nvlink.generation, (*path, "nvswitchLinks"), what, most)
+    generation, most = nvlink.generation, None
+    if generation is not None:
+        most = NVLINK[generation].max_links
+        if nvlink.nvswitch_links > most:
+            what = f"{nvlink.nvswitch_links} links to NVSwitch"
+            yield _too_many(item, generation, (*path, "nvswitchLinks"), what, most)
     if nvlink.domain is not None:
         yield from _check_domain(item, nvlink, nvlink.domain)
     seen: dict[frozenset[int], int] = {}
@@ -181,8 +186,8 @@ def _check_nvlink(item: Item[MachineTypeSpec], nvlink: Nvlink) -> Iterator[Diagn
             continue
         for gpu in pair.gpus:
             used[gpu] += pair.links
-            if used[gpu] - pair.links <= most < used[gpu]:
-                yield _too_many(item, nvlink.generation, here, f"GPU {gpu} has {used[gpu]} links", most)
+            if generation is not None and most is not None and used[gpu] - pair.links <= most < used[gpu]:
+                yield _too_many(item, generation, here, f"GPU {gpu} has {used[gpu]} links", most)
 
 
 def _too_many(

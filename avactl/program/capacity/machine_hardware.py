@@ -18,6 +18,14 @@ from avactl.spec.platform.machine_type import MachineTypeSpec
 from avactl.spec.platform.node_pool import NodePoolSpec
 
 
+def link_speed(spec: MachineTypeSpec) -> float:
+    """Return the bandwidth of one direct link between GPUs in GB/s per direction; 0 if the type has none."""
+    if spec.bandwidth.nvlink is not None:
+        return spec.bandwidth.nvlink
+    generation = spec.nvlink.generation if spec.nvlink is not None else None
+    return NVLINK[generation].link_gbps if generation is not None else 0.0
+
+
 def machine_facts(spec: MachineTypeSpec) -> MachineFacts:
     """Return the facts of a machine type: the content of a pool's topology ConfigMap.
 
@@ -34,8 +42,8 @@ def machine_facts(spec: MachineTypeSpec) -> MachineFacts:
     links = None
     if nvlink is not None:
         links = NvlinkFacts(
-            generation=nvlink.generation,
-            link_gbps=speed.nvlink or NVLINK[nvlink.generation].link_gbps,
+            generation=nvlink.generation or 0,
+            link_gbps=link_speed(spec),
             pairs=tuple((min(pair.gpus), max(pair.gpus), pair.links) for pair in nvlink.pairs),
             switch_links=nvlink.nvswitch_links,
             domain=nvlink.domain,

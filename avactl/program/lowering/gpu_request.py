@@ -35,9 +35,15 @@ def has_amd_gpus(program: Program, pool: Item[NodePoolSpec]) -> bool:
     return pool.spec.resource_name.startswith("amd.com/")
 
 
+def has_nvidia_gpus(program: Program, pool: Item[NodePoolSpec]) -> bool:
+    """Return True if pods get GPUs of NVIDIA from the pool: neither of AMD, nor Intel's Gaudi."""
+    gaudi = pool.spec.allocation != "dra" and pool.spec.resource_name.startswith("habana.ai/")
+    return not gaudi and not has_amd_gpus(program, pool)
+
+
 def nvidia_pools(program: Program, cluster: str) -> list[Item[NodePoolSpec]]:
     """Pools whose machines have NVIDIA GPUs."""
-    return [pool for pool in program.gpu_pools(cluster) if not has_amd_gpus(program, pool)]
+    return [pool for pool in program.gpu_pools(cluster) if has_nvidia_gpus(program, pool)]
 
 
 def uses_amd_gpus(program: Program, cluster: str) -> bool:
@@ -141,10 +147,10 @@ class GpuRequest:
         """Return NVIDIA_VISIBLE_DEVICES: no GPUs, or the devices named in the scheduler's Binding.
 
         With DRA the driver's CDI files select the devices, and set it to `void` too; without avactl's scheduler the
-        device plugin sets it. Pods with GPUs of AMD get none of NVIDIA.
+        device plugin sets it. Pods with GPUs of others get none of NVIDIA.
         """
-        amd = bool(self.pools) and has_amd_gpus(self._program, self.pools[0])
-        if not self.count or self.dra or amd:
+        others = bool(self.pools) and not has_nvidia_gpus(self._program, self.pools[0])
+        if not self.count or self.dra or others:
             return [{"name": name, "value": value} for name, value in NO_GPUS.items()]
         if self._scheduler and self.pools and self.pools[0].spec.resource_name.startswith("nvidia."):
             return [{"name": VISIBLE_DEVICES, "valueFrom": {"fieldRef": {"fieldPath": DEVICES_FIELD}}}]

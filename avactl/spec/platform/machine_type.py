@@ -37,10 +37,15 @@ class NvlinkPair(Model):
 
 
 class Nvlink(Model):
-    """NVLink connections: between pairs of GPUs, or all-to-all through NVSwitch."""
+    """NVLink connections: between pairs of GPUs, or all-to-all through NVSwitch.
 
-    generation: Annotated[int, Field(ge=1, le=6)] = Field(
-        description="NVLink generation, which determines the speed of a link."
+    Or direct links of other vendors, such as AMD's Infinity Fabric: without `generation`, but with `bandwidth.nvlink`.
+    """
+
+    generation: Annotated[int, Field(ge=1, le=6)] | None = Field(
+        None,
+        description="NVLink generation, which determines the speed of a link. Omit it for links of other vendors, and "
+        "write their speed in `bandwidth.nvlink`.",
     )
     pairs: list[NvlinkPair] = Field(default_factory=list, description="Direct connections without NVSwitch.")
     nvswitch_links: Annotated[int, Field(ge=0, le=36)] = Field(
@@ -65,7 +70,7 @@ class Bandwidth(Model):
     same_socket: Annotated[float, Field(gt=0)] = Field(8.0, description="Through the CPU's root complex, in GB/s.")
     pcie_switch: Annotated[float, Field(gt=0)] = Field(12.0, description="Peer to peer under one PCIe switch, in GB/s.")
     nvlink: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="One NVLink, in GB/s per direction. Default: from the generation."
+        None, description="One NVLink or other direct link, in GB/s per direction. Default: from the generation."
     )
 
 

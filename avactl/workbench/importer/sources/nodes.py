@@ -46,7 +46,7 @@ def convert_nodes(nodes: list[GivenValue], cluster: str) -> tuple[list[ImportedS
             left.append(ImportOutcome(node, ImportResult.left_out, note="it runs the control plane"))
         else:
             product = next((str(labels[key]) for key in GPU_LABELS if key in labels), "")
-            model = (gpu_model(product) if product else "GPU") if gpus else ""
+            model = (gpu_model(product) if product else _unlabelled_model(resource, labels)) if gpus else ""
             kept = tuple(sorted(tuple(sorted(each.items())) for each in _node_taints(node)))
             memory = _gpu_memory(model, labels) if gpus else ""
             key = model, gpus, resource, str(labels.get(_INSTANCE_LABEL, "")), kept, memory, cores
@@ -60,7 +60,7 @@ def convert_nodes(nodes: list[GivenValue], cluster: str) -> tuple[list[ImportedS
             number += 1
             name = f"{base}-{number}"
         names.add(name)
-        machine = _make_machine_type(name, model, gpus, own)
+        machine = _make_machine_type(name, model, gpus, resource, own)
         pool: Body = {"cluster": cluster, "machineType": name, "nodes": sorted(each.name for each in own)}
         taints = _node_taints(own[0])
         if taints:
@@ -84,6 +84,12 @@ def _node_gpus(node: GivenValue) -> tuple[int, str]:
     return 0, ""
 
 
+def _unlabelled_model(resource: str, labels: Body) -> str:
+    """Return the model of GPUs that no label names: Gaudi by the instance type, else a placeholder."""
+    found = re.search("gaudi[-_]?([23])", str(labels.get(_INSTANCE_LABEL)).lower())
+    return f"GAUDI{found[1]}" if found and resource == "habana.ai/gaudi" else "GPU"
+
+
 def _node_cores(node: GivenValue) -> int:
     amounts = node.get("status", "capacity") or node.get("status", "allocatable") or {}
     return int(parse_quantity(amounts.get("cpu", 1)))
@@ -105,7 +111,7 @@ def _note_unschedulable(spec: ImportedSpec, nodes: list[GivenValue]) -> None:
             reader.lose(("spec", "unschedulable"), "a pool counts its cordoned machines, too", "uncordon or remove it")
 
 
-def _make_machine_type(name: str, model: str, gpus: int, nodes: list[GivenValue]) -> ImportedSpec:
+def _make_machine_type(name: str, model: str, gpus: int, resource: str, nodes: list[GivenValue]) -> ImportedSpec:
     """Return the machine type of equal nodes: what they say, and the topology of a shipped type that fits."""
     first = nodes[0]
     labels: Body = first.get("metadata", "labels") or {}
@@ -113,16 +119,20 @@ def _make_machine_type(name: str, model: str, gpus: int, nodes: list[GivenValue]
     comments = []
     body: Body = {}
     product = " ".join(str(labels[key]) for key in GPU_LABELS if key in labels).upper()
-    shipped = _find_shipped_type(model, gpus, product) if gpus else None
+    # Shipped types of other vendors are boards on which all cards are linked.
+    nvidia = resource == "nvidia.com/gpu"
+    shipped = _find_shipped_type(model, gpus, not nvidia or "SXM" in product) if gpus else None
     if shipped is not None:
         body = copy.deepcopy(shipped[1])
-        comments.append(
-            f"Topology of the shipped type {shipped[0]}: compare it with `nvidia-smi topo -m` (docs/hardware.md)."
-        )
+        how = "`nvidia-smi topo -m` (docs/hardware.md)" if nvidia else "the machine"
+        comments.append(f"Topology of the shipped type {shipped[0]}: compare it with {how}.")
     elif gpus > 1:
-        comments.append(
-            "The topology is not known: run `nvidia-smi topo -m` on a machine, and `avactl topo` (docs/hardware.md)."
+        how = (
+            "run `nvidia-smi topo -m` on a machine, and `avactl topo` (docs/hardware.md)"
+            if nvidia
+            else "add `switches` and `nvlink` (docs/pools-and-quotas.md)"
         )
+        comments.append(f"The topology is not known: {how}.")
     if gpus:
         body["gpus"] = {"model": model, "count": gpus, "memory": _gpu_memory(model, labels)}
     body["cpu"] = str(int(min(parse_quantity(each.get("cpu", 1)) for each in amounts)) or 1)
@@ -147,12 +157,12 @@ def _shipped_types() -> dict[str, Body]:
     return {name: load_yaml(name, library.read(name))[0][0].value["spec"] for name in library.shipped_names()}
 
 
-def _find_shipped_type(model: str, gpus: int, product: str) -> tuple[str, Body] | None:
+def _find_shipped_type(model: str, gpus: int, wants_links: bool) -> tuple[str, Body] | None:
     for name, spec in _shipped_types().items():
         linked = bool((spec.get("nvlink") or {}).get("nvswitchLinks") or (spec.get("nvlink") or {}).get("pairs"))
         if "gpus" not in spec:
             continue
         same = (spec["gpus"]["model"], spec["gpus"]["count"]) == (model, gpus)
-        if same and (gpus == 1 or linked == ("SXM" in product)):
+        if same and (gpus == 1 or linked == wants_links):
             return name, spec
     return None
