@@ -53,7 +53,7 @@ def clusters(example: str) -> list[list[Manifest]]:
 
 def test_the_examples_are_what_they_promise() -> None:
     ava = compiled("ava").program
-    jobs, models = ava.of_kind(TrainingJob), {m.spec.gpus.model for m in ava.of_kind(MachineType)}
+    jobs, models = ava.of_kind(TrainingJob), {m.spec.gpu_model for m in ava.of_kind(MachineType)}
     assert len(ava.of("Cluster")) == 2
     assert models == {"M4", "K80", "P100", "V100"}
     assert {job.spec.strategy for job in jobs} == {"single", "parameterServer", "allReduce", "mpi", "elastic"}

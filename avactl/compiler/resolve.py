@@ -164,7 +164,7 @@ def _written_gpu_models(value: Any) -> set[str]:
 
 
 def _gpu_models(program: Program, cluster: str) -> set[str]:
-    models = {machine.spec_name: machine.spec.gpus.model for machine in program.machine_types()}
+    models = {each.spec_name: gpus.model for each in program.machine_types() if (gpus := each.spec.gpus) is not None}
     return {models[pool.spec.machine_type] for pool in program.pools(cluster) if pool.spec.machine_type in models}
 
 

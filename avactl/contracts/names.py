@@ -172,5 +172,5 @@ def injects_devices(variable: str) -> bool:
     return bool(re.match(GPU_VARIABLE_PATTERN, variable)) and not re.match(CHOOSING_VARIABLE_PATTERN, variable)
 
 
-GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu")
-"""Extended resources that count as GPUs even if no pool names them."""
+GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu", "habana.ai/gaudi")
+"""Extended resources that count as GPUs even if no pool names them: those of NVIDIA, AMD and Intel Gaudi."""

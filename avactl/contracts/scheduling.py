@@ -95,7 +95,8 @@ class BandwidthFacts(ContractPart):
 class MachineFacts(ContractPart):
     """The hardware of a machine type. All defaults are resolved: every GPU is under a switch."""
 
-    gpus: MachineGpuFacts
+    gpus: MachineGpuFacts | None = absent(None)
+    """Absent: a machine with CPUs only."""
     cpu: Amount
     memory_bytes: Bytes
     sockets: Count = 0
@@ -106,7 +107,7 @@ class MachineFacts(ContractPart):
 
     @model_validator(mode="after")
     def _validate_indices(self) -> MachineFacts:
-        gpus = self.gpus.count
+        gpus = self.gpus.count if self.gpus is not None else 0
         if sorted(gpu for switch in self.switches for gpu in switch.gpus) != list(range(gpus)):
             raise ValueError(f"must have {gpus} GPUs, each under exactly one switch")
         if self.nvlink is not None and any(max(first, second) >= gpus for first, second, _ in self.nvlink.pairs):

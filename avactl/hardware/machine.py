@@ -78,7 +78,7 @@ class Nic:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A machine type. GPUs are numbered from 0; each is in exactly one of `switches`.
+    """A machine type. GPUs are numbered from 0; each is in exactly one of `switches`. No GPUs: CPUs only.
 
     Speeds are GB/s in one direction; `cpu` is in cores and `memory` in bytes, both available to pods.
     """
@@ -100,9 +100,9 @@ class Machine:
         """Return the machine that the topology ConfigMap of a pool describes."""
         gpus, speed, links = facts.gpus, facts.bandwidth, facts.nvlink
         return cls(
-            gpu=gpus.model,
-            gpus=gpus.count,
-            gpu_memory=gpus.memory_bytes,
+            gpu=gpus.model if gpus is not None else "",
+            gpus=gpus.count if gpus is not None else 0,
+            gpu_memory=gpus.memory_bytes if gpus is not None else 0,
             cpu=facts.cpu,
             memory=facts.memory_bytes,
             switches=tuple(PcieSwitch(each.socket, each.gpus, each.nics) for each in facts.switches),

@@ -322,14 +322,38 @@ class Program:
         if pool is not None:
             found = [item for item in found if item.name == pool]
         if gpu is not None:
-            found = [item for item in found if self.machine(item).gpus.model == gpu]
+            found = [item for item in found if self.machine(item).gpu_model == gpu]
         return found
 
     def gpu_models(self, cluster: str) -> list[str]:
         """Return the GPU models of a cluster's pools, by name."""
         return self.memo(
-            ("gpu models", cluster), lambda: sorted({self.machine(pool).gpus.model for pool in self.pools(cluster)})
+            ("gpu models", cluster),
+            lambda: sorted(
+                {gpus.model for pool in self.pools(cluster) if (gpus := self.machine(pool).gpus) is not None}
+            ),
         )
+
+    def gpu_pools(self, cluster: str) -> list[Item[NodePoolSpec]]:
+        """Return the pools of a cluster whose machines have GPUs."""
+        return self.memo(
+            ("gpu pools", cluster), lambda: [pool for pool in self.pools(cluster) if self.machine(pool).gpu_count]
+        )
+
+    def unreserved_pools(self, cluster: str) -> list[Item[NodePoolSpec]]:
+        """Return the pools of a cluster that no taint keeps pods off: where pods without GPUs run that name no pool."""
+        return [
+            pool
+            for pool in self.pools(cluster)
+            if all(taint.effect == "PreferNoSchedule" for taint in pool.spec.all_taints)
+        ]
+
+    def declares_cpu_machines(self, cluster: str) -> bool:
+        """Return True if the pools are all machines on which pods without GPUs run: one has CPUs only, and no taints.
+
+        In other clusters, machines without GPUs need not be declared, so nothing is known of where such pods run.
+        """
+        return any(not self.machine(pool).gpu_count for pool in self.unreserved_pools(cluster))
 
 
 def reserved_by(pool: Item[NodePoolSpec], tolerates: Sequence[str]) -> list[str]:

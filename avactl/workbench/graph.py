@@ -21,6 +21,7 @@ from avactl.program.program import Item, Program, pool_size
 from avactl.program.workload import Lifecycle, WorkloadRole
 from avactl.spec.platform.cache_tier import CacheTierSpec
 from avactl.spec.platform.cluster import ClusterSpec
+from avactl.spec.platform.machine_type import MachineTypeSpec
 from avactl.spec.platform.node_pool import NodePoolSpec
 from avactl.spec.platform.quota import QuotaSpec
 from avactl.spec.platform.team import TeamSpec
@@ -76,7 +77,7 @@ def draw(compilation: Compilation) -> str:
     for cluster in program.clusters():
         y = _draw_cluster(svg, program, cluster, colours, y) + 28
     machines = sum(pool_size(pool) for pool in program.pools())
-    counts = f"{len(compilation.program.items)} specs · {len(compilation.manifests)} objects · {machines} GPU machines"
+    counts = f"{len(compilation.program.items)} specs · {len(compilation.manifests)} objects · {machines} machines"
     _draw_legend(svg, y - 6)
     svg.text(_LEFT, y + 34, counts, size=12, fill=_SOFT)
     return svg.document(WIDTH, y + 54, f"avactl: {counts}")
@@ -109,7 +110,8 @@ def _draw_cluster(svg: Svg, program: Program, cluster: Item[ClusterSpec], colour
     gpus = _Sums()
     for pool in pools:
         machine = program.machine(pool)
-        gpus[machine.gpus.model] += pool_size(pool) * machine.gpus.count
+        if machine.gpus is not None:
+            gpus[machine.gpus.model] += pool_size(pool) * machine.gpus.count
     size = f"{sum(map(pool_size, pools))} machines · {_gpu_text(gpus) or 'no GPUs'}"
     about = f"Kubernetes {spec.kubernetes_version} · {size} · applied by {spec.reconcile.mode}"
     svg.text(_LEFT, top + 16, cluster.name, size=22, bold=True)
@@ -147,7 +149,7 @@ def _asked_by_pool(program: Program, cluster: Item[ClusterSpec]) -> dict[str, di
                 continue
             pools = program.candidate_pools(item.cluster, model, role.compute.pool, role.compute.tolerates)
             for pods, among in _pods_by_pools(item, role, pools):
-                sizes = {pool.name: pool_size(pool) * program.machine(pool).gpus.count for pool in among}
+                sizes = {pool.name: pool_size(pool) * program.machine(pool).gpu_count for pool in among}
                 for name, size in sizes.items():
                     found[name][item.team or ""] += float(role.compute.gpus) * pods * size / sum(sizes.values())
     return found
@@ -276,6 +278,8 @@ def _draw_pool(
     top: float,
 ) -> float:
     machine, size = program.machine(pool), pool_size(pool)
+    if machine.gpus is None:
+        return _draw_cpu_pool(svg, pool, machine, top)
     total = size * machine.gpus.count
     svg.rect(_RIGHT, top, _RIGHT_WIDTH, 88, fill=_CARD, stroke=_LINE, radius=8)
     svg.text(_RIGHT + 16, top + 24, pool.name, size=15, bold=True)
@@ -298,6 +302,17 @@ def _draw_pool(
     text = f"requested at full size: {wanted:.4g} of {total} ({percent:.0f}%)"
     svg.text(_RIGHT + 16, top + 82, text, size=10.5, fill=_SOFT)
     return top + 88
+
+
+def _draw_cpu_pool(svg: Svg, pool: Item[NodePoolSpec], machine: MachineTypeSpec, top: float) -> float:
+    size = pool_size(pool)
+    svg.rect(_RIGHT, top, _RIGHT_WIDTH, 56, fill=_CARD, stroke=_LINE, radius=8)
+    svg.text(_RIGHT + 16, top + 24, pool.name, size=15, bold=True)
+    cores = f"{float(size * parse_quantity(machine.cpu)):g} cores"
+    svg.text(_RIGHT + _RIGHT_WIDTH - 16, top + 24, cores, size=13, mono=True, anchor="end")
+    about = f"{size} × {pool.spec.machine_type} · {machine.cpu} CPU cores · {machine.memory} memory"
+    svg.text(_RIGHT + 16, top + 43, about, size=11.5, fill=_SOFT)
+    return top + 56
 
 
 def _draw_tier(svg: Svg, tier: Item[CacheTierSpec], top: float) -> float:
@@ -329,7 +344,7 @@ def _draw_lines(svg: Svg, program: Program, port: _Port, targets: dict[Any, floa
     item = port.item
     seen: set[Any] = set()
     for role in capacity.running_roles(item):
-        if not role.compute.gpus:
+        if not role.compute.gpus and role.compute.pool is None:
             continue
         model = capacity.gpu_model(program, item.cluster, role.compute)
         for pool in program.candidate_pools(item.cluster, model, role.compute.pool, role.compute.tolerates):

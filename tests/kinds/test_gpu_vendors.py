@@ -171,3 +171,13 @@ def test_variables_in_specs(name: str, injects: bool) -> None:
     assert injects_devices(name) == injects
     text = ALONE.replace("command: [./train]", f"command: [./train]\n  env: {{{name}: all}}")
     assert (codes(unchecked(text)) != []) == injects
+
+
+def test_pods_with_gaudi_get_no_devices_of_nvidia() -> None:
+    text = PLATFORM.replace("QUOTA", "").replace("MI300X", "GAUDI3").replace("amd.com/gpu", "habana.ai/gaudi")
+    result = compiled(text)
+    found = [*containers(result, "rocm"), *containers(result, "tool")]
+    (worker,) = (each for each in found if each["name"] == "worker")
+    assert worker["resources"]["limits"]["habana.ai/gaudi"] == "1"
+    for each in found:
+        assert environment(each) == {"NVIDIA_VISIBLE_DEVICES": "void"}, each["name"]

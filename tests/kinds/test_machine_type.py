@@ -36,9 +36,9 @@ def test_a_spec_takes_the_place_of_the_shipped_machine_of_its_name() -> None:
     own = "kind: MachineType\nmetadata: {name: t4}\n"
     own += "spec: {gpus: {model: T4, count: 2, memory: 16Gi}, cpu: 8, memory: 30Gi}"
     result = compiled(CLUSTER + own + POOL % "t4")
-    assert [item.spec.gpus.count for item in result.program.machine_types()] == [2]
+    assert [item.spec.gpu_count for item in result.program.machine_types()] == [2]
     result = compiled(CLUSTER.rstrip("-\n") + POOL % "t4")
-    assert [item.spec.gpus.count for item in result.program.machine_types()] == [1]
+    assert [item.spec.gpu_count for item in result.program.machine_types()] == [1]
 
 
 def test_only_shipped_machines_in_use_are_in_the_program() -> None:
@@ -62,3 +62,22 @@ def test_capacity_is_not_judged_by_a_machine_with_problems() -> None:
         + "\n---\nkind: Quota\nmetadata: {name: gpus, team: vision}\nspec: {gpus: [{gpu: P40, guaranteed: 400}]}"
     )
     assert codes(result) == ["invalid-topology"]
+
+
+def test_links_of_other_vendors_have_a_speed_of_their_own() -> None:
+    spec = (
+        "{gpus: {model: MI300X, count: 2, memory: 192Gi}, cpu: 40, memory: 256Gi, %snvlink: {pairs: [{gpus: [0, 1]}]}}"
+    )
+    topology = Topology(machine(spec % "bandwidth: {nvlink: 64}, "))
+    assert (topology.level(0, 1), topology.bandwidth(0, 1)) == ("nvlink", 64.0)
+    result = unchecked(f"{CLUSTER}kind: MachineType\nmetadata: {{name: box}}\nspec: {spec % ''}")
+    assert [str(each.message) for each in result.diagnostics] == ["the speed of the links is not known"]
+
+
+def test_cards_that_are_linked_with_each_other() -> None:
+    for name, links, speed in (("mi300x-8", 1, 64.0), ("mi355x-8", 1, 76.8), ("gaudi3-8", 3, 75.0)):
+        result = compiled(CLUSTER.rstrip("-\n") + POOL % name)
+        (item,) = result.program.of("MachineType")
+        topology = Topology(Machine.from_facts(machine_facts(item.spec)))
+        assert {topology.links(i, j) for i in range(8) for j in range(i)} == {links}, name
+        assert topology.bandwidth(0, 7) == speed, name

@@ -233,7 +233,8 @@ def _check_pool(
             yield DoctorFinding("devices", CheckState.FAILED, words, remedy)
     if members and len(members) >= pool.least and not bare:
         what = pool.driver or ", ".join(pool.resources)
-        words = f"pool {pool.name}: {len(members)} nodes with {pool.gpus} GPUs each ({what})"
+        words = f"pool {pool.name}: {len(members)} nodes"
+        words += f" with {pool.gpus} GPUs each ({what})" if pool.gpus else " without GPUs"
         yield DoctorFinding("nodes", CheckState.OK, words)
 
 

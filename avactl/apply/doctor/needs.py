@@ -140,7 +140,7 @@ def claims_of(body: Mapping[str, Any]) -> Iterator[NeededClaim]:
 
 def _read_pool(manifest: Manifest) -> NeededNodes:
     facts = load(PoolFacts, manifest.body["data"][POOL_KEY])
-    size, way, gpus = facts.size, facts.allocation, facts.machine.gpus.count
+    size, way, gpus = facts.size, facts.allocation, facts.machine.gpus.count if facts.machine.gpus is not None else 0
     resources = {} if way.resource is None else {way.resource: gpus}
     if way.rdma_resource is not None:
         resources[way.rdma_resource] = 1

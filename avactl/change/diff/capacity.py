@@ -79,7 +79,7 @@ def _all_wishes(program: Program) -> list[_Wish]:
 def _pool_gpus(program: Program, cluster: str, pools: frozenset[str]) -> int:
     """Return the number of GPUs in these pools at their largest size."""
     return sum(
-        pool_size(pool) * int(program.machine(pool).gpus.count) for pool in program.pools(cluster) if pool.name in pools
+        pool_size(pool) * program.machine(pool).gpu_count for pool in program.pools(cluster) if pool.name in pools
     )
 
 
@@ -119,7 +119,7 @@ def _pool_consequences(old: Item | None, base: Program, new: Item[NodePoolSpec],
     want = sum(w.gpus for w in _all_wishes(head) if w.cluster == new.cluster and w.pools <= pools)
     if old is None or have >= _pool_gpus(base, old.cluster, pools):
         return []
-    gpu = head.machine(new).gpus.model
+    gpu = head.machine(new).gpu_model
     if want <= have:
         return [Consequence("capacity", f"fits: specs that can only run here request {want:g} of {have} {gpu}")]
     text = f"specs that can only run here request {want:g} of {have} {gpu}: {_NOT_ALL_AT_ONCE}"

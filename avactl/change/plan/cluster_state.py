@@ -79,9 +79,9 @@ def declared_machines(program: Program, cluster: str) -> dict[str, list[Body]]:
         machine = program.machine(pool)
         for name in machine_names(pool):
             nodes.append(_make_node(name, pool, program))
-            if pool.spec.allocation == "dra":
+            if machine.gpus is not None and pool.spec.allocation == "dra":
                 slices.append(_make_slice(name, driver, machine.gpus.model, machine.gpus.count))
-        if pool.spec.allocation == "dra":
+        if machine.gpus is not None and pool.spec.allocation == "dra":
             name = device_class(machine.gpus.model)
             expression = device_selector(driver, machine.gpus.model)
             spec = {"selectors": [{"cel": {"expression": expression}}]}
@@ -99,9 +99,7 @@ def declared_machines(program: Program, cluster: str) -> dict[str, list[Body]]:
 
 def has_only_reserved_pools(program: Program, cluster: str) -> bool:
     """Return whether all pools have taints that pods must tolerate, so that other machines must exist."""
-    return all(
-        any(taint.effect != "PreferNoSchedule" for taint in pool.spec.all_taints) for pool in program.pools(cluster)
-    )
+    return not program.unreserved_pools(cluster)
 
 
 def machine_names(pool: Item[NodePoolSpec]) -> list[str]:
@@ -119,7 +117,7 @@ def _make_node(name: str, pool: Item[NodePoolSpec], program: Program) -> Body:
         "pods": _PODS_PER_NODE,
         "ephemeral-storage": _PLENTIFUL_MEMORY,
     }
-    if spec.allocation == "devicePlugin":
+    if machine.gpus is not None and spec.allocation == "devicePlugin":
         amounts[spec.resource_name] = str(machine.gpus.count)
     if spec.rdma_resource:
         nics = sum(nic.rdma for nic in machine.nics)

@@ -45,14 +45,14 @@ class Hardware(NamedTuple):
 
 def pool_hardware(program: Program, cluster: str) -> Hardware:
     """Return the GPU names of a cluster's pools."""
-    pools = program.pools(cluster)
+    pools = program.gpu_pools(cluster)
     models = {device_class(model): model for model in program.gpu_models(cluster)}
     resources = frozenset({*names.GPU_RESOURCES, *(pool.spec.resource_name for pool in pools)})
     declared = {pool.name: float(pool.spec.price) for pool in pools if pool.spec.price is not None}
     highest: dict[bool, dict[str, float]] = {True: {}, False: {}}
     for pool in pools:
         if pool.name in declared:
-            of, model = highest[pool.spec.is_spot], program.machine(pool).gpus.model
+            of, model = highest[pool.spec.is_spot], str(program.machine(pool).gpu_model)
             of[model] = max(of.get(model, 0.0), declared[pool.name])
     return Hardware(models, resources, Rates(declared, highest[False], highest[True]))
 

@@ -240,7 +240,7 @@ def _describe_machines(head: Compilation, cluster: str, known: bool) -> tuple[st
     if largest:
         assumed.append("growing pools are counted at their largest size: " + ", ".join(pool.name for pool in largest))
     if has_only_reserved_pools(head.program, cluster):
-        assumed.append("pods without GPUs are assumed to fit: CPU-only machines are not declared")
+        assumed.append("pods without GPUs are assumed to fit: machines without taints are not declared")
     return source, assumed
 
 

@@ -47,7 +47,7 @@ def pool(
     context: Context = "",
     system_namespace: SystemNamespace = SYSTEM_NAMESPACE,
 ) -> None:
-    """Draw pools (SVG): machines by rack, and the jobs on each GPU. For platform administrators.
+    """Draw pools (SVG): machines by rack, and the jobs on each GPU, or on the cores. For platform administrators.
 
     With --specs, as the scheduler would place all declared workloads on the empty machines: an estimate.
     """
@@ -90,5 +90,10 @@ def _draw(cache: ClusterCache, names: list[str] | None, out: str) -> None:
     for name in names or ():
         if name not in known:
             exit_with(f"the cluster has no pool `{name}`", USAGE, did_you_mean(name, known - {""}, "pools"))
-    machines = sum(1 for slot in cache.tables.state.slots.values() if cache.tables.state.gpu_count[slot])
-    write_text(out, draw(cache, names), ", ".join(names) if names else f"{machines} machines with GPUs")
+    tables = cache.tables
+    machines = sum(
+        bool(tables.pool_of(info) or tables.state.gpu_count[tables.state.slots[name]])
+        for name, info in tables.nodes.items()
+        if name in tables.state.slots
+    )
+    write_text(out, draw(cache, names), ", ".join(names) if names else f"{machines} machines")

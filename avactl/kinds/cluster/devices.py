@@ -14,8 +14,8 @@ from avactl.spec.platform.cluster import ClusterSpec
 
 def dra_models(item: Item[ClusterSpec], program: Program) -> list[str]:
     """GPU models of the cluster's pools that use DRA, by name."""
-    pools = (pool for pool in program.pools(item.name) if pool.spec.allocation == "dra")
-    return sorted({program.machine(pool).gpus.model for pool in pools})
+    pools = (pool for pool in program.gpu_pools(item.name) if pool.spec.allocation == "dra")
+    return sorted({str(program.machine(pool).gpu_model) for pool in pools})
 
 
 def device_selector(driver: str, model: str) -> str:

@@ -17,7 +17,8 @@ def facts(item: Item[ClusterSpec], program: Program) -> Mapping[str, Fact]:
     for pool in program.pools(item.name):
         per_machine = program.machine(pool).gpus
         machines += pool_size(pool)
-        gpus[per_machine.model] = gpus.get(per_machine.model, 0) + per_machine.count * pool_size(pool)
+        if per_machine is not None:
+            gpus[per_machine.model] = gpus.get(per_machine.model, 0) + per_machine.count * pool_size(pool)
     daemons = [
         name for name in ("scheduler", "topology", "cache", "serving", "delivery") if getattr(item.spec.daemons, name)
     ]

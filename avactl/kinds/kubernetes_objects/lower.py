@@ -13,7 +13,7 @@ from avactl.program.kubernetes_schema.templates import template_path, value_at
 from avactl.program.lowering.gpu_request import (
     DEVICES_FIELD,
     VISIBLE_DEVICES,
-    has_amd_gpus,
+    has_nvidia_gpus,
     hide_amd_devices,
     uses_amd_gpus,
 )
@@ -77,7 +77,7 @@ def _complete_pod(program: Program, cluster: str, pod: Body) -> None:
     scheduler = program.cluster_spec(cluster).daemons.scheduler
     if scheduler:
         pod.setdefault("schedulerName", names.SCHEDULER_NAME)
-    gpus = {pool.spec.resource_name for pool in program.pools(cluster) if not has_amd_gpus(program, pool)}
+    gpus = {pool.spec.resource_name for pool in program.gpu_pools(cluster) if has_nvidia_gpus(program, pool)}
     for container in (*(pod.get("containers") or ()), *(pod.get("initContainers") or ())):
         env = list(container.get("env") or ())
         limits = (container.get("resources") or {}).get("limits") or {}

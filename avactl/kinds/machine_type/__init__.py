@@ -1,4 +1,4 @@
-"""The MachineType kind: the hardware of a GPU machine."""
+"""The MachineType kind: the hardware of a machine, with GPUs or without."""
 
 from __future__ import annotations
 
@@ -39,18 +39,22 @@ def facts(item: Item[MachineTypeSpec], program: Program) -> Mapping[str, Fact]:
     if nvlink is None:
         link = None
     elif nvlink.nvswitch_links:
-        link = f"NVSwitch, {nvlink.nvswitch_links} links per GPU, generation {nvlink.generation}"
+        link = f"NVSwitch, {nvlink.nvswitch_links} links per GPU{_format_generation(nvlink)}"
     else:
-        link = f"{sum(pair.links for pair in nvlink.pairs)} links, generation {nvlink.generation}"
+        link = f"{sum(pair.links for pair in nvlink.pairs)} links{_format_generation(nvlink)}"
     rdma = [nic for nic in spec.nics if nic.rdma]
     return {
-        "GPUs": f"{spec.gpus.count} {spec.gpus.model} of {spec.gpus.memory}",
+        "GPUs": None if spec.gpus is None else f"{spec.gpus.count} {spec.gpus.model} of {spec.gpus.memory}",
         "NVLink": link,
         "sockets": spec.sockets,
         "RDMA": f"{len(rdma)} × {rdma[0].bandwidth:g} Gbit/s" if rdma else None,
         "CPU cores": spec.cpu,
         "memory": spec.memory,
     }
+
+
+def _format_generation(nvlink: Nvlink) -> str:
+    return f", generation {nvlink.generation}" if nvlink.generation is not None else ""
 
 
 KIND = Kind(model=MachineType, lower=lower, check=check, facts=facts)

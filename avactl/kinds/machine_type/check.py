@@ -24,9 +24,12 @@ def check(item: Item[MachineTypeSpec], program: Program) -> Iterator[Diagnostic]
 def check_machine_type(item: Item[MachineTypeSpec]) -> Iterator[Diagnostic]:
     """Yield the problems of one machine type, independently of other specs."""
     yield from _check_memory(item)
-    yield from _check_switches(item)
+    if item.spec.gpus is None:
+        yield from _check_no_gpus(item)
+    else:
+        yield from _check_switches(item)
     yield from _check_nics(item)
-    if item.spec.nvlink is not None:
+    if item.spec.gpus is not None and item.spec.nvlink is not None:
         yield from _check_nvlink(item, item.spec.nvlink)
 
 
@@ -39,10 +42,10 @@ def _make_problem(
 def _check_memory(item: Item[MachineTypeSpec]) -> Iterator[Diagnostic]:
     """Yield amounts that indicate a missing suffix."""
     spec = item.spec
-    for path, value, least in (
-        (("spec", "gpus", "memory"), spec.gpus.memory, _GIB // 4),
-        (("spec", "memory"), spec.memory, _GIB),
-    ):
+    amounts: list[tuple[tuple[str, ...], str, int]] = [(("spec", "memory"), spec.memory, _GIB)]
+    if spec.gpus is not None:
+        amounts.insert(0, (("spec", "gpus", "memory"), spec.gpus.memory, _GIB // 4))
+    for path, value, least in amounts:
         if parse_quantity(value) < least:
             number = value.rstrip("kKMGTPEim")
             yield Diagnostic(
@@ -60,13 +63,26 @@ def _check_memory(item: Item[MachineTypeSpec]) -> Iterator[Diagnostic]:
         )
 
 
+def _check_no_gpus(item: Item[MachineTypeSpec]) -> Iterator[Diagnostic]:
+    """Yield the keys that describe connections of GPUs."""
+    for key in ("switches", "nvlink", "bandwidth"):
+        if item.doc.get("spec", key):
+            yield _make_problem(
+                item,
+                ("spec", key),
+                f"`spec.{key}` connects GPUs, and the machine has none",
+                "add `gpus: {model: …, count: …, memory: …}`, or remove the key",
+                key=True,
+            )
+
+
 def _format_indexes(count: int) -> str:
     return f"the machine has {count} GPU{'s' if count > 1 else ''}: " + ("0" if count == 1 else f"0 to {count - 1}")
 
 
 def _check_switches(item: Item[MachineTypeSpec]) -> Iterator[Diagnostic]:
     spec = item.spec
-    count = spec.gpus.count
+    count = spec.gpu_count
     seen: dict[int, tuple[int, int]] = {}
     wrong = False
     for index, switch in enumerate(spec.switches):
@@ -132,16 +148,21 @@ def _check_nics(item: Item[MachineTypeSpec]) -> Iterator[Diagnostic]:
 
 
 def _check_nvlink(item: Item[MachineTypeSpec], nvlink: Nvlink) -> Iterator[Diagnostic]:
-    count = item.spec.gpus.count
+    count = item.spec.gpu_count
     path = ("spec", "nvlink")
-    most = NVLINK[nvlink.generation].max_links
+    if nvlink.generation is None and item.spec.bandwidth.nvlink is None:
+        hint = "write the `generation` of NVLink, or `bandwidth: {nvlink: …}` for links of other vendors"
+        yield _make_problem(item, path, "the speed of the links is not known", hint, key=True)
     if bool(nvlink.pairs) == bool(nvlink.nvswitch_links):
         what = "both `pairs` and `nvswitchLinks`" if nvlink.pairs else "neither `pairs` nor `nvswitchLinks`"
         hint = "use `pairs` for direct links, or `nvswitchLinks` for links to NVSwitch"
         yield _make_problem(item, path, f"`spec.nvlink` has {what}", hint, key=True)
-    if nvlink.nvswitch_links > most:
-        what = f"{nvlink.nvswitch_links} links to NVSwitch"
-        yield _too_many(item, nvlink.generation, (*path, "nvswitchLinks"), what, most)
+    generation, most = nvlink.generation, None
+    if generation is not None:
+        most = NVLINK[generation].max_links
+        if nvlink.nvswitch_links > most:
+            what = f"{nvlink.nvswitch_links} links to NVSwitch"
+            yield _too_many(item, generation, (*path, "nvswitchLinks"), what, most)
     if nvlink.domain is not None:
         yield from _check_domain(item, nvlink, nvlink.domain)
     seen: dict[frozenset[int], int] = {}
@@ -165,8 +186,8 @@ def _check_nvlink(item: Item[MachineTypeSpec], nvlink: Nvlink) -> Iterator[Diagn
             continue
         for gpu in pair.gpus:
             used[gpu] += pair.links
-            if used[gpu] - pair.links <= most < used[gpu]:
-                yield _too_many(item, nvlink.generation, here, f"GPU {gpu} has {used[gpu]} links", most)
+            if generation is not None and most is not None and used[gpu] - pair.links <= most < used[gpu]:
+                yield _too_many(item, generation, here, f"GPU {gpu} has {used[gpu]} links", most)
 
 
 def _too_many(
@@ -181,7 +202,7 @@ def _too_many(
 
 
 def _check_domain(item: Item[MachineTypeSpec], nvlink: Nvlink, domain: int) -> Iterator[Diagnostic]:
-    count = item.spec.gpus.count
+    count = item.spec.gpu_count
     path = ("spec", "nvlink", "domain")
     if not nvlink.nvswitch_links:
         yield _make_problem(

@@ -14,7 +14,7 @@ __all__ = ["KIND", "Autoscaling", "NodePool", "NodePoolSpec", "Taint"]
 
 
 def facts(item: Item[NodePoolSpec], program: Program) -> Mapping[str, Fact]:
-    """Machines and GPUs of the pool, and how pods get them."""
+    """Machines and GPUs of the pool, and how pods get the GPUs."""
     spec, gpus = item.spec, program.machine(item).gpus
     scaling = spec.autoscaling
     least = pool_size(item) if scaling is None else scaling.min
@@ -22,10 +22,12 @@ def facts(item: Item[NodePoolSpec], program: Program) -> Mapping[str, Fact]:
     return {
         "machines": most if least == most else f"{least} to {most}",
         "machine type": spec.machine_type,
-        "GPUs": f"{most * gpus.count} {gpus.model}"
+        "GPUs": None
+        if gpus is None
+        else f"{most * gpus.count} {gpus.model}"
         if least == most
         else f"{least * gpus.count} to {most * gpus.count} {gpus.model}",
-        "allocation": spec.allocation,
+        "allocation": None if gpus is None else spec.allocation,
         "capacity": spec.capacity if spec.is_spot else None,
         "price": spec.price,
     }

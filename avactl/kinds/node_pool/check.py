@@ -37,6 +37,7 @@ def check(item: Item[NodePoolSpec], program: Program) -> Iterator[Diagnostic]:
     yield from _check_taints(item)
     paths = (disk.path.rstrip("/") for disk in item.spec.disks)
     yield from _check_spot(item, program)
+    yield from _check_gpu_keys(item, program)
     yield from check_duplicates(item, ("spec", "disks"), paths, "disk", key="path")
 
 
@@ -86,6 +87,23 @@ def _check_spot(item: Item[NodePoolSpec], program: Program) -> Iterator[Diagnost
             severity="warning",
             hint=f"add `prices: {{currency: EUR}}` to Cluster {item.cluster}",
         )
+
+
+def _check_gpu_keys(item: Item[NodePoolSpec], program: Program) -> Iterator[Diagnostic]:
+    """Yield keys about GPUs on machines without them."""
+    if program.lacks_machines or program.machine(item).gpus is not None:
+        return
+    for name, key in (("allocation", "allocation"), ("resource_name", "resourceName"), ("price", "price")):
+        if name in item.spec.model_fields_set:
+            yield Diagnostic(
+                "without-effect",
+                f"spec.{key} is about GPUs, and machines of type {item.spec.machine_type} have none",
+                item.span("spec", key, key=True),
+                severity="warning",
+                hint="remove the key; CPU and memory have prices in the Cluster: `prices: {cpu: …, memory: …}`"
+                if key == "price"
+                else "remove the key",
+            )
 
 
 _SIZE_HINTS = {

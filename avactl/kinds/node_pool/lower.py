@@ -25,7 +25,9 @@ def lower(item: Item[NodePoolSpec], program: Program) -> list[Manifest]:
 
 def node_labels(item: Item[NodePoolSpec], program: Program) -> dict[str, str]:
     """Labels of a pool's nodes: those that its pods select, and those of the spec."""
-    own = {names.POOL_LABEL: item.name, names.GPU_LABEL: program.machine(item).gpus.model}
+    own, model = {names.POOL_LABEL: item.name}, program.machine(item).gpu_model
+    if model is not None:
+        own[names.GPU_LABEL] = model
     return {**item.spec.labels, **own, **({names.CAPACITY: names.SPOT} if item.spec.is_spot else {})}
 
 
@@ -66,11 +68,13 @@ def _build_size(spec: NodePoolSpec) -> PoolSize:
 
 def _build_allocation(item: Item[NodePoolSpec], program: Program) -> PoolAllocation:
     """Return the allocation of GPUs and RDMA NICs in the pool."""
-    spec = item.spec
+    spec, model = item.spec, program.machine(item).gpu_model
+    if model is None:
+        return PoolAllocation(method="devicePlugin", rdma_resource=spec.rdma_resource)
     if spec.allocation == "dra":
         return PoolAllocation(
             method=spec.allocation,
-            device_class=device_class(program.machine(item).gpus.model),
+            device_class=device_class(model),
             driver=program.cluster_spec(item.cluster).gpu_driver,
             rdma_resource=spec.rdma_resource,
         )

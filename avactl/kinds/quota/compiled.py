@@ -181,15 +181,15 @@ def _pods_together(body: Body, path: tuple[str, ...], template: Body, lifecycle:
 
 def _pod_gpus(program: Program, cluster: str, pod: Body) -> Amounts:
     """Return the GPUs of a pod by model; none if the model is not known before the pod is placed."""
-    pools = program.pools(cluster)
+    pools = program.gpu_pools(cluster)
     selected = pod.get("nodeSelector") or {}
     models = {
         pool.spec.resource_name: {
-            program.machine(each).gpus.model
+            program.machine(each).gpu_model
             for each in pools
             if each.spec.resource_name == pool.spec.resource_name
             and selected.get(names.POOL_LABEL, each.name) == each.name
-            and selected.get(names.GPU_LABEL, program.machine(each).gpus.model) == program.machine(each).gpus.model
+            and selected.get(names.GPU_LABEL, program.machine(each).gpu_model) == program.machine(each).gpu_model
         }
         for pool in pools
     }

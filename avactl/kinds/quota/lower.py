@@ -63,8 +63,8 @@ def _gpu_limits(item: Item[QuotaSpec], program: Program) -> dict[str, str]:
     limits = gpu_limits(item.spec)
     counts: dict[str, int] = {}
     counted: set[tuple[str, str]] = set()
-    for pool in program.pools(item.cluster):
-        model = program.machine(pool).gpus.model
+    for pool in program.gpu_pools(item.cluster):
+        model = str(program.machine(pool).gpu_model)
         if pool.spec.allocation == "dra":
             key = f"{device_class(model)}.deviceclass.resource.k8s.io/devices"
         else:

@@ -112,7 +112,8 @@ def model_size_problems(item: Item[ServingDeploymentSpec], program: Program) -> 
         return
     model = gpu_model(program, item.cluster, spec.resources)
     pools = program.candidate_pools(item.cluster, model, spec.resources.pool, spec.resources.tolerates)
-    per_gpu = max((int(parse_quantity(program.machine(pool).gpus.memory)) for pool in pools), default=0)
+    gpus = [found for pool in pools if (found := program.machine(pool).gpus) is not None]
+    per_gpu = max((int(parse_quantity(each.memory)) for each in gpus), default=0)
     size, memory = int(parse_quantity(spec.model.size)), per_gpu * _gpus(spec)
     if model is None or not memory or size <= memory:
         return

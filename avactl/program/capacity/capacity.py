@@ -28,7 +28,7 @@ def gpu_model(program: Program, cluster: str, compute: GpuCompute) -> str | None
         return compute.gpu
     if compute.pool is not None:
         pools = program.candidate_pools(cluster, None, compute.pool)
-        return str(program.machine(pools[0]).gpus.model) if pools else None
+        return program.machine(pools[0]).gpu_model if pools else None
     models = program.gpu_models(cluster)
     return models[0] if len(models) == 1 else None
 
@@ -82,8 +82,8 @@ def gpu_problems(
     """
     if compute.pool is not None and program.pool(compute.pool).spec.cluster != item.cluster:
         return [_other_cluster(item, program, compute.pool, path)]
-    if not compute.gpus and compute.pool is None:
-        return []  # Machines without GPUs are not declared: nothing is known of where such pods run.
+    if not compute.gpus and compute.pool is None and not program.declares_cpu_machines(item.cluster):
+        return []
     if fit.unknown_capacity(program):
         return []
     if link is None and getattr(compute, "link_policy", None) == "required":
@@ -97,7 +97,7 @@ def gpu_problems(
     problem = _model_problem(item, program, compute, path)
     if problem is None:
         ask = fit.Ask.of(compute, gpu_model(program, item.cluster, compute), link)
-        found = fit.machine_offers(program, item.cluster, ask.model, compute.pool, compute.tolerates)
+        found = fit.offers_for(program, item.cluster, compute, ask.model)
         problem = (
             fit.pod_problem(item, ask, found, path)
             or fit.gang_problem(item, ask, found, path, replicas)
@@ -112,7 +112,7 @@ def _count_fitting_pods(item: Item, program: Program, compute: GpuCompute, path:
     if _model_problem(item, program, compute, path) is not None:
         return -1
     ask = fit.Ask.of(compute, gpu_model(program, item.cluster, compute), link)
-    found = fit.machine_offers(program, item.cluster, ask.model, compute.pool, compute.tolerates)
+    found = fit.offers_for(program, item.cluster, compute, ask.model)
     if fit.pod_problem(item, ask, found, path) or fit.allocation_problem(item, ask, found, path):
         return -1
     return -1 if fit.link_warning(item, program, ask, found, path) else fit.count_fitting_pods(ask, found)
@@ -138,13 +138,24 @@ def _model_problem(item: Item, program: Program, compute: GpuCompute, path: tupl
     models = program.gpu_models(cluster)
     if not models:
         hint = f"declare one: `kind: NodePool` with `cluster: {cluster}`"
-        message = f"cluster {cluster} has no GPUs: no node pool is declared"
+        pools = "its node pools have CPUs only" if program.pools(cluster) else "no node pool is declared"
+        message = f"cluster {cluster} has no GPUs: {pools}"
         return Diagnostic("gpu-not-in-cluster", message, item.span(*path, "gpus"), hint=hint)
     if compute.gpu is not None and compute.gpu not in models:
         return unknown_model(item, program, cluster, compute.gpu, (*path, "gpu"))
     if compute.pool is not None:
         pool = program.pool(compute.pool)
-        model = program.machine(pool).gpus.model
+        model = program.machine(pool).gpu_model
+        if model is None:
+            others = [other.name for other in program.candidate_pools(cluster, compute.gpu, None)]
+            others = [name for name in others if program.machine(program.pool(name)).gpu_count]
+            return Diagnostic(
+                "gpu-not-in-cluster",
+                f"the machines of pool {pool.name} have no GPUs",
+                item.span(*path, "gpus"),
+                hint=f"write `gpus: 0`, or choose pool {one_of(others)}",
+                notes=(Note(pool.span("spec", "machineType"), "machines with CPUs only"),),
+            )
         if compute.gpu not in (None, model):
             others = [other.name for other in program.candidate_pools(cluster, compute.gpu, None)]
             return Diagnostic(

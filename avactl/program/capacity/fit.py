@@ -91,7 +91,8 @@ class Offer(NamedTuple):
     def __str__(self) -> str:
         machine = self.topology.machine
         count = f"{self.machines} machine{'' if self.machines == 1 else 's'}"
-        return f"pool {self.pool.name}: {count} with {machine.gpus} {machine.gpu}"
+        gpus = f"{machine.gpus} {machine.gpu}" if machine.gpus else f"{machine.cpu:g} CPU cores"
+        return f"pool {self.pool.name}: {count} with {gpus}"
 
     @property
     def cache(self) -> str:
@@ -133,16 +134,27 @@ def machine_offers(
     """Machines of a cluster where pods that request this GPU model and pool may run; see `Program.candidate_pools`."""
 
     def find() -> list[Offer]:
-        found = []
-        for item in program.candidate_pools(cluster, model, pool, tolerates):
-            machine = program.machine(item)
-            cache = reserved_by_tiers(program, item)
-            cpu = max(Fraction(0), parse_quantity(machine.cpu) - cache.cpu)
-            memory = max(Fraction(0), parse_quantity(machine.memory) - cache.memory)
-            found.append(Offer(item, pool_size(item), pool_topology(program, item), cpu, memory, cache))
-        return found
+        return [_make_offer(program, item) for item in program.candidate_pools(cluster, model, pool, tolerates)]
 
     return program.memo(("offers", cluster, model, pool, None if tolerates is None else tuple(tolerates)), find)
+
+
+def offers_for(program: Program, cluster: str, compute: GpuCompute, model: str | None) -> list[Offer]:
+    """Return the machines of a cluster where pods of a role may run; `model` is their GPU model."""
+    if not compute.gpus and compute.pool is None:
+        return program.memo(
+            ("offers without gpus", cluster),
+            lambda: [_make_offer(program, pool) for pool in program.unreserved_pools(cluster)],
+        )
+    return machine_offers(program, cluster, model, compute.pool, compute.tolerates)
+
+
+def _make_offer(program: Program, pool: Item[NodePoolSpec]) -> Offer:
+    machine = program.machine(pool)
+    cache = reserved_by_tiers(program, pool)
+    cpu = max(Fraction(0), parse_quantity(machine.cpu) - cache.cpu)
+    memory = max(Fraction(0), parse_quantity(machine.memory) - cache.memory)
+    return Offer(pool, pool_size(pool), pool_topology(program, pool), cpu, memory, cache)
 
 
 def total_gpus(program: Program, cluster: str, model: str) -> int:

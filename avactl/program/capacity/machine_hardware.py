@@ -18,6 +18,14 @@ from avactl.spec.platform.machine_type import MachineTypeSpec
 from avactl.spec.platform.node_pool import NodePoolSpec
 
 
+def link_speed(spec: MachineTypeSpec) -> float:
+    """Return the bandwidth of one direct link between GPUs in GB/s per direction; 0 if the type has none."""
+    if spec.bandwidth.nvlink is not None:
+        return spec.bandwidth.nvlink
+    generation = spec.nvlink.generation if spec.nvlink is not None else None
+    return NVLINK[generation].link_gbps if generation is not None else 0.0
+
+
 def machine_facts(spec: MachineTypeSpec) -> MachineFacts:
     """Return the facts of a machine type: the content of a pool's topology ConfigMap.
 
@@ -25,7 +33,7 @@ def machine_facts(spec: MachineTypeSpec) -> MachineFacts:
     over the sockets), and the NVLink speed is given. Bandwidths are GB/s per direction; `domain` is the number of
     GPUs in an NVLink domain that spans machines.
     """
-    count = spec.gpus.count
+    gpus, count = spec.gpus, spec.gpu_count
     switches = [
         PcieSwitchFacts(socket=switch.socket, gpus=tuple(sorted(switch.gpus)), nics=tuple(switch.nics))
         for switch in spec.switches
@@ -34,14 +42,16 @@ def machine_facts(spec: MachineTypeSpec) -> MachineFacts:
     links = None
     if nvlink is not None:
         links = NvlinkFacts(
-            generation=nvlink.generation,
-            link_gbps=speed.nvlink or NVLINK[nvlink.generation].link_gbps,
+            generation=nvlink.generation or 0,
+            link_gbps=link_speed(spec),
             pairs=tuple((min(pair.gpus), max(pair.gpus), pair.links) for pair in nvlink.pairs),
             switch_links=nvlink.nvswitch_links,
             domain=nvlink.domain,
         )
     return MachineFacts(
-        gpus=MachineGpuFacts(model=spec.gpus.model, count=count, memory_bytes=int(parse_quantity(spec.gpus.memory))),
+        gpus=None
+        if gpus is None
+        else MachineGpuFacts(model=gpus.model, count=count, memory_bytes=int(parse_quantity(gpus.memory))),
         cpu=float(parse_quantity(spec.cpu)),
         memory_bytes=int(parse_quantity(spec.memory)),
         sockets=spec.sockets,

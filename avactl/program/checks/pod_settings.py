@@ -246,7 +246,7 @@ def _check_nodes(
         return
     for compute in computes:
         if not compute.gpus and compute.pool is None:
-            continue  # machines without GPUs are not declared
+            continue  # machines without GPUs need not be declared
         model = gpu_model(program, item.cluster, compute)
         pools = program.candidate_pools(item.cluster, model, compute.pool, compute.tolerates)
         for key, value in settings.node_selector.items():

@@ -33,20 +33,22 @@ def has_amd_gpus(program: Program, pool: Item[NodePoolSpec]) -> bool:
     return pool.spec.resource_name.startswith("amd.com/")
 
 
+def has_nvidia_gpus(program: Program, pool: Item[NodePoolSpec]) -> bool:
+    """Return True if pods get GPUs of NVIDIA from the pool: neither of AMD, nor Intel's Gaudi."""
+    gaudi = pool.spec.allocation != "dra" and pool.spec.resource_name.startswith("habana.ai/")
+    return not gaudi and not has_amd_gpus(program, pool)
+
+
 def nvidia_pools(program: Program, cluster: str) -> list[Item[NodePoolSpec]]:
     """Pools whose machines have NVIDIA GPUs."""
-    return [
-        pool for pool in program.pools(cluster) if program.machine(pool).gpus.count and not has_amd_gpus(program, pool)
-    ]
+    return [pool for pool in program.gpu_pools(cluster) if has_nvidia_gpus(program, pool)]
 
 
 def uses_amd_gpus(program: Program, cluster: str) -> bool:
     """Return True if a pool of the cluster has GPUs of AMD."""
     return program.memo(
         ("amd gpus", cluster),
-        lambda: any(
-            program.machine(pool).gpus.count and has_amd_gpus(program, pool) for pool in program.pools(cluster)
-        ),
+        lambda: any(has_amd_gpus(program, pool) for pool in program.gpu_pools(cluster)),
     )
 
 
@@ -101,8 +103,8 @@ class GpuRequest:
         machines = [program.machine(pool) for pool in self.pools]
         return all(
             machine.nvlink is not None
-            and (machine.nvlink.domain or 0) > machine.gpus.count
-            and machine.gpus.count == self.count
+            and (machine.nvlink.domain or 0) > machine.gpu_count
+            and machine.gpu_count == self.count
             for machine in machines
         )
 
@@ -143,10 +145,10 @@ class GpuRequest:
         """Return NVIDIA_VISIBLE_DEVICES: no GPUs, or the devices named in the scheduler's Binding.
 
         With DRA the driver's CDI files select the devices, and set it to `void` too; without avactl's scheduler the
-        device plugin sets it. Pods with GPUs of AMD get none of NVIDIA.
+        device plugin sets it. Pods with GPUs of others get none of NVIDIA.
         """
-        amd = bool(self.pools) and has_amd_gpus(self._program, self.pools[0])
-        if not self.count or self.dra or amd:
+        others = bool(self.pools) and not has_nvidia_gpus(self._program, self.pools[0])
+        if not self.count or self.dra or others:
             return [{"name": name, "value": value} for name, value in NO_GPUS.items()]
         if self._scheduler and self.pools and self.pools[0].spec.resource_name.startswith("nvidia."):
             return [{"name": VISIBLE_DEVICES, "valueFrom": {"fieldRef": {"fieldPath": DEVICES_FIELD}}}]
@@ -257,7 +259,7 @@ def nic_count(program: Program, pools: list[Item[NodePoolSpec]], gpus: int, rdma
     if rdma is not True:
         return int(rdma)
     machines = [program.machine(pool) for pool in pools if not shares_nics(pool)]
-    shares = [sum(nic.rdma for nic in each.nics) * gpus // each.gpus.count for each in machines]
+    shares = [sum(nic.rdma for nic in each.nics) * gpus // max(1, each.gpu_count) for each in machines]
     return max(1, min(shares, default=1))
 
 

@@ -33,7 +33,7 @@ def build_borrower(item: Item, program: Program, cluster: str, namespaces: list[
     gpus = []
     for model in program.gpu_models(cluster):
         pools = program.candidate_pools(cluster, model, None)
-        total = sum(pool_size(pool) * program.machine(pool).gpus.count for pool in pools)
+        total = sum(pool_size(pool) * program.machine(pool).gpu_count for pool in pools)
         gpus.append(GpuLimit(gpu=model, guaranteed=0, borrow=total, weight=1))
     document = TeamLeaf(version=1, team=item.name, namespaces=tuple(namespaces), gpus=tuple(gpus), shapes=())
     return [build_leaf(item, program, cluster, document)]

@@ -38,7 +38,7 @@ class NodeOffers:
 
     def _offer(self, info: NodeInfo) -> Node:
         pool, gpu_resources = self._tables.pool_of(info), self._requests.gpu_resources
-        if pool is not None and pool.method == "devicePlugin":
+        if pool is not None and pool.method == "devicePlugin" and pool.resource:
             info.gpu_resource = pool.resource
         else:
             info.gpu_resource = next((name for name in sorted(gpu_resources) if info.allocatable.get(name)), "")

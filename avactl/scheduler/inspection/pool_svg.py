@@ -1,5 +1,7 @@
 """Draw pools as SVG: machines by rack, their GPUs by socket and PCIe switch, and the jobs on them. Deterministic.
 
+A machine of a pool without GPUs is a bar of its cores.
+
 Each team has a colour, each block is a job's GPUs on a switch, and free GPUs are white. With hundreds of machines the
 drawing is small, and names are in tooltips.
 """
@@ -7,7 +9,7 @@ drawing is small, and names are in tooltips.
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Set
 from typing import NamedTuple
 
 from avactl.base.svg import Svg
@@ -60,6 +62,8 @@ _LARGE = _PoolStyle(18, 4, 10, 6, 15, 10)
 _SMALL = _PoolStyle(8, 1.5, 4, 3, 0, 4)
 _MAX_LARGE = 160
 """Machines up to which they are drawn large."""
+_BAR_CELLS = 8
+"""Width of the bar of cores, in GPUs."""
 
 
 class _DrawnMachine(NamedTuple):
@@ -70,27 +74,38 @@ class _DrawnMachine(NamedTuple):
     state: str
     sockets: tuple[tuple[tuple[int, ...], ...], ...]
     """GPUs by switch by socket."""
+    cores: int = 0
+    """CPU milli for pods; 0 for a machine with GPUs, whose cores are not drawn."""
 
 
 def draw(cache: ClusterCache, pools: Iterable[str] | None = None) -> str:
-    """Return the SVG of these pools (None: all machines with GPUs). The cluster cache must not be stale."""
+    """Return the SVG of these pools (None: all pools, and other machines with GPUs).
+
+    The cluster cache must not be stale.
+    """
     wanted = None if pools is None else set(pools)
     groups: dict[tuple[str, str], list[_DrawnMachine]] = {}
     for name, info in cache.tables.nodes.items():
         pool = cache.tables.pool_of(info)
         shown = pool.name if pool else ""
         slot = cache.tables.state.slots.get(name)
-        if slot is None or not cache.tables.state.gpu_count[slot] or (wanted is not None and shown not in wanted):
+        if slot is None or (wanted is not None and shown not in wanted):
+            continue
+        if pool is None and not cache.tables.state.gpu_count[slot]:
             continue
         groups.setdefault((shown, cache.tables.model_of(name)), []).append(_machine(cache, info, slot))
     count = sum(len(group) for group in groups.values())
-    return _Picture(cache, _LARGE if count <= _MAX_LARGE else _SMALL).draw(groups)
+    cpu_slots = {each.slot for group in groups.values() for each in group if each.cores}
+    return _Picture(cache, _LARGE if count <= _MAX_LARGE else _SMALL, cpu_slots).draw(groups)
 
 
 def _machine(cache: ClusterCache, info: NodeInfo, slot: int) -> _DrawnMachine:
     levels = [value for level in cache.tables.levels if (value := info.labels.get(level))]
     state = usage.away(info) or ("not as its type" if info.differs else "")
     pool = cache.tables.pool_of(info)
+    if not cache.tables.state.gpu_count[slot] and pool is not None and not pool.machine.gpus:
+        cores = max(1, info.allocatable.get("cpu", 0))
+        return _DrawnMachine(info.name, slot, info, " / ".join(levels), state, (), cores)
     places = _places(cache, slot, pool.machine if pool else None)
     return _DrawnMachine(info.name, slot, info, " / ".join(levels), state, places)
 
@@ -118,7 +133,7 @@ class _Holder(NamedTuple):
 
 
 class _Picture:
-    def __init__(self, cache: ClusterCache, style: _PoolStyle) -> None:
+    def __init__(self, cache: ClusterCache, style: _PoolStyle, cpu_slots: Set[int]) -> None:
         self._cache, self._style, self._svg = cache, style, Svg()
         self._pods: dict[Hashable, PodInfo] = {
             pod.uid: pod for group in cache.tables.pods_by_node.values() for pod in group.values()
@@ -140,6 +155,10 @@ class _Picture:
                 amount = booking.gpus.bit_count() * booking.milli / MILLI_PER_GPU
                 self._teams[holder.team] = self._teams.get(holder.team, 0.0) + amount
                 jobs.add((holder.team, holder.job))
+            elif booking.node in cpu_slots:
+                holder = self._holder(key)
+                self._teams.setdefault(holder.team, 0.0)
+                jobs.add((holder.team, holder.job))
         self._colours = {team: _PALETTE[i % len(_PALETTE)] for i, team in enumerate(sorted(self._teams))}
         self._shades = _shades(jobs)
 
@@ -155,11 +174,11 @@ class _Picture:
         for (pool, model), machines in sorted(groups.items(), key=lambda each: (not each[0][0], each[0])):
             y = self._pool(pool, model, machines, y, shown)
         if not groups:
-            svg.text(_MARGIN, y + 14, "no machines with GPUs", size=14, fill=_SOFT)
+            svg.text(_MARGIN, y + 14, "no machines of pools, and none with GPUs", size=14, fill=_SOFT)
             y += 28
         y = self._legend(y, shown, {each.state for group in groups.values() for each in group if each.state})
         names = ", ".join(pool or "(no pool)" for pool, _ in sorted(groups))
-        return svg.document(_WIDTH, y + _MARGIN, f"GPU allocation: {names or 'no pools'}")
+        return svg.document(_WIDTH, y + _MARGIN, f"Allocation: {names or 'no pools'}")
 
     def _pool(self, pool: str, model: str, machines: list[_DrawnMachine], y: float, shown: dict[str, float]) -> float:
         state, svg, style = self._cache.tables.state, self._svg, self._style
@@ -174,7 +193,12 @@ class _Picture:
         )
         svg.text(_MARGIN, y + 16, pool or "(no pool)", size=20, bold=True)
         size = f"{len(machines)} machine{'' if len(machines) == 1 else 's'}"
-        about = f"{size} · {used:.5g} of {total} {model} in use · {whole} entirely free"
+        if total:
+            about = f"{size} · {used:.5g} of {total} {model} in use · {whole} entirely free"
+        else:
+            cores = sum(each.cores for each in machines)
+            held = sum(booking.amounts[0] for each in machines for _, booking in self._holders(each))
+            about = f"{size} · {held / 1000:.5g} of {cores / 1000:.5g} CPU cores in use"
         svg.text(_MARGIN + 16 + 12 * len(pool or "(no pool)"), y + 16, about, size=13, fill=_SOFT)
         y += 34
         racks: dict[str, list[_DrawnMachine]] = {}
@@ -235,22 +259,52 @@ class _Picture:
             svg.text(
                 x + style.pad, y + style.name - 2, name, size=10.5, mono=True, fill=_STATES.get(machine.state, _INK)
             )
-        held = self._parts(machine)
         at, top = x + style.pad, y + style.name + style.pad
+        if machine.cores:
+            self._draw_cores(machine, at, top, width - 2 * style.pad, shown)
+            return
+        held = self._parts(machine)
         for socket in machine.sockets:
             for switch in socket:
                 self._switch(machine, switch, held, at, top, shown)
                 at += len(switch) * style.cell + style.switch
             at += style.socket - style.switch
 
+    def _holders(self, machine: _DrawnMachine) -> list[tuple[_Holder, Booking]]:
+        """Return the bookings of a machine with their holders, sorted."""
+        state = self._cache.tables.state
+        return sorted(
+            ((self._holder(key), state.bookings[key]) for key in state.held[machine.slot]), key=lambda each: each[0]
+        )
+
+    def _draw_cores(self, machine: _DrawnMachine, x: float, y: float, width: float, shown: dict[str, float]) -> None:
+        """Draw the cores of a machine without GPUs, with a block for each pod that requests some."""
+        style, svg = self._style, self._svg
+        cores = f"{machine.cores / 1000:g} CPU cores"
+        svg.rect(x, y, width, style.cell, fill=_FREE, stroke=_LINE, title=f"{machine.name}: {cores}")
+        for holder, booking in self._holders(machine):
+            if not booking.amounts[0]:
+                continue
+            wide = width * booking.amounts[0] / machine.cores
+            svg.rect(
+                x,
+                y,
+                wide,
+                style.cell,
+                fill=self._colours[holder.team],
+                stroke="#ffffff",
+                radius=1 if style.name else 0,
+                opacity=self._shades[holder.team, holder.job],
+                title=f"{machine.name}, {booking.amounts[0] / 1000:g} of {cores}: {holder.job} of {holder.team} "
+                f"(pod {holder.pod})",
+            )
+            shown.setdefault(holder.team, 0.0)
+            x += wide
+
     def _parts(self, machine: _DrawnMachine) -> dict[int, list[tuple[_Holder, int]]]:
         """Return holders and their milli-GPUs for each GPU."""
-        state = self._cache.tables.state
         found: dict[int, list[tuple[_Holder, int]]] = {}
-        held: list[tuple[_Holder, Booking]] = [
-            (self._holder(key), booking) for key in state.held[machine.slot] if (booking := state.bookings[key]).gpus
-        ]
-        for holder, booking in sorted(held, key=lambda each: each[0]):
+        for holder, booking in self._holders(machine):
             for gpu in gpus_in_mask(booking.gpus):
                 found.setdefault(gpu, []).append((holder, booking.milli))
         for claim, part in self._in_parts.get(machine.name, ()):
@@ -298,7 +352,9 @@ class _Picture:
 
     def _legend(self, y: float, shown: dict[str, float], states: set[str]) -> float:
         svg, x = self._svg, _MARGIN
-        entries = [(self._colours[team], "", f"{team} {shown[team]:.4g}") for team in sorted(shown)]
+        entries = [
+            (self._colours[team], "", f"{team} {shown[team]:.4g}" if shown[team] else team) for team in sorted(shown)
+        ]
         entries.append((_FREE, _LINE, "free"))
         entries += [(_FREE if state == "not as its type" else _GONE, _STATES[state], state) for state in sorted(states)]
         for fill, stroke, label in entries:
@@ -312,9 +368,9 @@ class _Picture:
 
 
 def _size(machine: _DrawnMachine, style: _PoolStyle) -> tuple[float, float]:
-    gpus = sum(len(switch) for socket in machine.sockets for switch in socket)
+    gpus = _BAR_CELLS if machine.cores else sum(len(switch) for socket in machine.sockets for switch in socket)
     gaps = sum((len(socket) - 1) * style.switch for socket in machine.sockets)
-    gaps += (len(machine.sockets) - 1) * style.socket
+    gaps += max(0, len(machine.sockets) - 1) * style.socket
     width = gpus * style.cell + gaps + 2 * style.pad
     # Room for a name, also on machines with one GPU.
     return max(width, 64.0 if style.name else 0.0), style.name + style.cell + 2 * style.pad

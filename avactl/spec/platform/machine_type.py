@@ -1,4 +1,4 @@
-"""The MachineType kind: the hardware of a GPU machine."""
+"""The MachineType kind: the hardware of a machine, with GPUs or without."""
 
 from __future__ import annotations
 
@@ -37,10 +37,15 @@ class NvlinkPair(Model):
 
 
 class Nvlink(Model):
-    """NVLink connections: between pairs of GPUs, or all-to-all through NVSwitch."""
+    """NVLink connections: between pairs of GPUs, or all-to-all through NVSwitch.
 
-    generation: Annotated[int, Field(ge=1, le=6)] = Field(
-        description="NVLink generation, which determines the speed of a link."
+    Or direct links of other vendors, such as AMD's Infinity Fabric: without `generation`, but with `bandwidth.nvlink`.
+    """
+
+    generation: Annotated[int, Field(ge=1, le=6)] | None = Field(
+        None,
+        description="NVLink generation, which determines the speed of a link. Omit it for links of other vendors, and "
+        "write their speed in `bandwidth.nvlink`.",
     )
     pairs: list[NvlinkPair] = Field(default_factory=list, description="Direct connections without NVSwitch.")
     nvswitch_links: Annotated[int, Field(ge=0, le=36)] = Field(
@@ -65,14 +70,14 @@ class Bandwidth(Model):
     same_socket: Annotated[float, Field(gt=0)] = Field(8.0, description="Through the CPU's root complex, in GB/s.")
     pcie_switch: Annotated[float, Field(gt=0)] = Field(12.0, description="Peer to peer under one PCIe switch, in GB/s.")
     nvlink: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="One NVLink, in GB/s per direction. Default: from the generation."
+        None, description="One NVLink or other direct link, in GB/s per direction. Default: from the generation."
     )
 
 
 class MachineTypeSpec(Model):
     """Hardware of one machine."""
 
-    gpus: Gpus = Field(description="The GPUs.")
+    gpus: Gpus | None = Field(None, description="The GPUs. Omit them for a machine with CPUs only.")
     cpu: PodCpu = Field(description="CPU cores that pods may use.")
     memory: AnyBytes = Field(description="Memory that pods may use, in bytes.")
     sockets: Annotated[int, Field(ge=1, le=8)] = Field(1, description="CPU sockets.")
@@ -89,9 +94,19 @@ class MachineTypeSpec(Model):
         "balancing, until clients have measured it.",
     )
 
+    @property
+    def gpu_count(self) -> int:
+        """GPUs per machine; 0 for a machine with CPUs only."""
+        return self.gpus.count if self.gpus is not None else 0
+
+    @property
+    def gpu_model(self) -> str | None:
+        """GPU model as jobs request it; None for a machine with CPUs only."""
+        return self.gpus.model if self.gpus is not None else None
+
 
 class MachineType(Resource):
-    """GPUs, sockets, PCIe switches, NVLinks and NICs of one type of machine.
+    """Cores, memory, GPUs, sockets, PCIe switches, NVLinks and NICs of one type of machine.
 
     avactl ships a library of machine types; a spec of the same name replaces the shipped one.
     Compiles to hardware facts in the topology ConfigMap of the pools that use it.

@@ -133,7 +133,7 @@ def _convert_all(context: Context, options: ImportOptions, known: Known, outcome
     outcomes += no_pools
     rest = [each for each in context.objects if each in others]
     models = list(
-        dict.fromkeys([*known.models, *(each.spec["gpus"]["model"] for each in pools if each.kind == "MachineType")])
+        dict.fromkeys([*known.models, *(each.spec["gpus"]["model"] for each in pools if "gpus" in each.spec)])
     )
     specs: list[ImportedSpec] = []
     reasons: dict[GivenValue, str] = {}

@@ -6,8 +6,20 @@ import re
 
 from avactl.hardware.topo_gpu import MODELS, parse_name
 
-_GPU_MEMORY_GIB = {"MI300X": 192, "MI250": 128, "A100": 40, "V100": 16, "H20": 96, "GH200": 96}
-"""AMD's models, and the smallest size of models that have several: what fits it fits all."""
+_GPU_MEMORY_GIB = {
+    "MI300X": 192,
+    "MI325X": 256,
+    "MI350X": 288,
+    "MI355X": 288,
+    "GAUDI2": 96,
+    "GAUDI3": 128,
+    "MI250": 128,
+    "A100": 40,
+    "V100": 16,
+    "H20": 96,
+    "GH200": 96,
+}
+"""Models of AMD and Intel, and the smallest size of models that have several: what fits it fits all."""
 _BY_WORD = {model.upper(): model for model in (*MODELS, *_GPU_MEMORY_GIB)}
 
 

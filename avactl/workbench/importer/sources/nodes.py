@@ -1,4 +1,4 @@
-"""Nodes with GPUs → NodePools and MachineTypes."""
+"""Nodes → NodePools and MachineTypes."""
 
 from __future__ import annotations
 
@@ -31,10 +31,12 @@ def convert_nodes(nodes: list[GivenValue], cluster: str) -> tuple[list[ImportedS
     """Return pools and machine types of the nodes, and the nodes that belong to no pool."""
     groups: dict[tuple[Any, ...], list[GivenValue]] = {}
     left: list[ImportOutcome] = []
+    # Machines with GPUs are told apart by them, those without by their cores.
     for node in nodes:
         labels: Body = node.get("metadata", "labels") or {}
         try:
             gpus, resource = _node_gpus(node)
+            cores = 0 if gpus else _node_cores(node)
             for name in ("cpu", "memory"):
                 parse_quantity((node.get("status", "allocatable") or {}).get(name, 1))
         except (AttributeError, TypeError, ValueError):
@@ -42,31 +44,28 @@ def convert_nodes(nodes: list[GivenValue], cluster: str) -> tuple[list[ImportedS
             continue
         if any(key.startswith("node-role.kubernetes.io/control-plane") for key in labels):
             left.append(ImportOutcome(node, ImportResult.left_out, note="it runs the control plane"))
-        elif not gpus:
-            left.append(
-                ImportOutcome(node, ImportResult.left_out, note="it has no GPUs, and pools are machines with GPUs")
-            )
         else:
             product = next((str(labels[key]) for key in GPU_LABELS if key in labels), "")
-            model = gpu_model(product) if product else "GPU"
+            model = (gpu_model(product) if product else _unlabelled_model(resource, labels)) if gpus else ""
             kept = tuple(sorted(tuple(sorted(each.items())) for each in _node_taints(node)))
-            key = model, gpus, resource, str(labels.get(_INSTANCE_LABEL, "")), kept, _gpu_memory(model, labels)
+            memory = _gpu_memory(model, labels) if gpus else ""
+            key = model, gpus, resource, str(labels.get(_INSTANCE_LABEL, "")), kept, memory, cores
             groups.setdefault(key, []).append(node)
     made: list[ImportedSpec] = []
     names: set[str] = set()
-    for (model, gpus, resource, instance, *_), own in sorted(groups.items(), key=lambda each: str(each[0])):
-        name = base = spec_name(instance.replace("_", "-") or f"{model}-{gpus}", 40)
+    for (model, gpus, resource, instance, *_, cores), own in sorted(groups.items(), key=lambda each: str(each[0])):
+        name = base = spec_name(instance.replace("_", "-") or (f"{model}-{gpus}" if gpus else f"cpu-{cores}"), 40)
         number = 1
         while name in names:
             number += 1
             name = f"{base}-{number}"
         names.add(name)
-        machine = _make_machine_type(name, model, gpus, own)
+        machine = _make_machine_type(name, model, gpus, resource, own)
         pool: Body = {"cluster": cluster, "machineType": name, "nodes": sorted(each.name for each in own)}
         taints = _node_taints(own[0])
         if taints:
             pool["taints"] = taints
-        if resource != "nvidia.com/gpu":
+        if resource not in ("", "nvidia.com/gpu"):
             pool["resourceName"] = resource
         rdma = next((key for key in own[0].get("status", "allocatable") or {} if key.startswith("rdma/")), None)
         if rdma:
@@ -85,6 +84,17 @@ def _node_gpus(node: GivenValue) -> tuple[int, str]:
     return 0, ""
 
 
+def _unlabelled_model(resource: str, labels: Body) -> str:
+    """Return the model of GPUs that no label names: Gaudi by the instance type, else a placeholder."""
+    found = re.search("gaudi[-_]?([23])", str(labels.get(_INSTANCE_LABEL)).lower())
+    return f"GAUDI{found[1]}" if found and resource == "habana.ai/gaudi" else "GPU"
+
+
+def _node_cores(node: GivenValue) -> int:
+    amounts = node.get("status", "capacity") or node.get("status", "allocatable") or {}
+    return int(parse_quantity(amounts.get("cpu", 1)))
+
+
 def _node_taints(node: GivenValue) -> list[Body]:
     return [
         {key: each[key] for key in ("key", "value", "effect") if each.get(key)}
@@ -101,7 +111,7 @@ def _note_unschedulable(spec: ImportedSpec, nodes: list[GivenValue]) -> None:
             reader.lose(("spec", "unschedulable"), "a pool counts its cordoned machines, too", "uncordon or remove it")
 
 
-def _make_machine_type(name: str, model: str, gpus: int, nodes: list[GivenValue]) -> ImportedSpec:
+def _make_machine_type(name: str, model: str, gpus: int, resource: str, nodes: list[GivenValue]) -> ImportedSpec:
     """Return the machine type of equal nodes: what they say, and the topology of a shipped type that fits."""
     first = nodes[0]
     labels: Body = first.get("metadata", "labels") or {}
@@ -109,21 +119,26 @@ def _make_machine_type(name: str, model: str, gpus: int, nodes: list[GivenValue]
     comments = []
     body: Body = {}
     product = " ".join(str(labels[key]) for key in GPU_LABELS if key in labels).upper()
-    shipped = _find_shipped_type(model, gpus, product)
+    # Shipped types of other vendors are boards on which all cards are linked.
+    nvidia = resource == "nvidia.com/gpu"
+    shipped = _find_shipped_type(model, gpus, not nvidia or "SXM" in product) if gpus else None
     if shipped is not None:
         body = copy.deepcopy(shipped[1])
-        comments.append(
-            f"Topology of the shipped type {shipped[0]}: compare it with `nvidia-smi topo -m` (docs/hardware.md)."
-        )
+        how = "`nvidia-smi topo -m` (docs/hardware.md)" if nvidia else "the machine"
+        comments.append(f"Topology of the shipped type {shipped[0]}: compare it with {how}.")
     elif gpus > 1:
-        comments.append(
-            "The topology is not known: run `nvidia-smi topo -m` on a machine, and `avactl topo` (docs/hardware.md)."
+        how = (
+            "run `nvidia-smi topo -m` on a machine, and `avactl topo` (docs/hardware.md)"
+            if nvidia
+            else "add `switches` and `nvlink` (docs/pools-and-quotas.md)"
         )
-    body["gpus"] = {"model": model, "count": gpus, "memory": _gpu_memory(model, labels)}
+        comments.append(f"The topology is not known: {how}.")
+    if gpus:
+        body["gpus"] = {"model": model, "count": gpus, "memory": _gpu_memory(model, labels)}
     body["cpu"] = str(int(min(parse_quantity(each.get("cpu", 1)) for each in amounts)) or 1)
     least = min(parse_quantity(each.get("memory", "1Gi")) for each in amounts)
     body["memory"] = format_quantity(int(least) // 2**30 * 2**30 or int(least))
-    order = ("gpus", "cpu", "memory")
+    order = [key for key in ("gpus", "cpu", "memory") if key in body]
     spec = ImportedSpec(
         "MachineType", name, None, {key: body[key] for key in (*order, *(k for k in body if k not in order))}
     )
@@ -142,10 +157,12 @@ def _shipped_types() -> dict[str, Body]:
     return {name: load_yaml(name, library.read(name))[0][0].value["spec"] for name in library.shipped_names()}
 
 
-def _find_shipped_type(model: str, gpus: int, product: str) -> tuple[str, Body] | None:
+def _find_shipped_type(model: str, gpus: int, wants_links: bool) -> tuple[str, Body] | None:
     for name, spec in _shipped_types().items():
         linked = bool((spec.get("nvlink") or {}).get("nvswitchLinks") or (spec.get("nvlink") or {}).get("pairs"))
+        if "gpus" not in spec:
+            continue
         same = (spec["gpus"]["model"], spec["gpus"]["count"]) == (model, gpus)
-        if same and (gpus == 1 or linked == ("SXM" in product)):
+        if same and (gpus == 1 or linked == wants_links):
             return name, spec
     return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from avactl.contracts.foreign_keys import key_owner
+from avactl.contracts.names import GPU_RESOURCES
 from avactl.workbench.importer.model import Body, GivenValue, ImportedSpec, ImportReader
 from avactl.workbench.importer.sources.context import Context
 from avactl.workbench.importer.sources.jobs import take_common
@@ -208,7 +209,7 @@ def _resource_quota(reader: ImportReader, body: Body, models: list[str]) -> None
             )
         elif key.startswith("limits."):
             reader.lose(place, "a Quota counts requests", "")
-        elif key.removeprefix("requests.") in ("nvidia.com/gpu", "amd.com/gpu"):
+        elif key.removeprefix("requests.") in GPU_RESOURCES:
             reader.take(*place)
             if not models:
                 reader.lose(place, "the GPU model is not known", "import the nodes, too")
