@@ -114,6 +114,7 @@ def test_shipped_machines_look_as_nvidia_smi_shows_them(name: str, expected: str
 def test_every_gpu_of_a_dgx1_uses_all_of_its_links(name: str) -> None:
     nvlink = shipped(name).spec.nvlink
     assert nvlink is not None
+    assert nvlink.generation is not None
     for gpu in range(8):
         assert sum(p.links for p in nvlink.pairs if gpu in p.gpus) == NVLINK[nvlink.generation].max_links
 
