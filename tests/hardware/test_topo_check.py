@@ -11,8 +11,7 @@ import yaml
 from typer.testing import CliRunner
 
 from avactl.cli.cluster.topo import topo
-from avactl.hardware import library
-from tests.hardware.topo_matrices import library_machine, render, rows
+from tests.hardware.topo_matrices import library_machine, nvidia_types, render, rows
 
 HERE = Path(__file__).resolve().parents[1] / "golden" / "topo"
 
@@ -29,7 +28,7 @@ def changed(name: str, *changes: tuple[int, int, str]) -> str:
     return render(table)
 
 
-@pytest.mark.parametrize("name", library.shipped_names())
+@pytest.mark.parametrize("name", nvidia_types())
 def test_machine_of_its_type(name: str) -> None:
     done = check(render(rows(library_machine(name))), name)
     assert (done.exit_code, done.stdout) == (0, f"ok: the machine matches {name}\n")
@@ -51,7 +50,7 @@ def test_real_machines_are_of_the_shipped_types(sample: str, name: str) -> None:
     assert done.exit_code == expected, done.output
 
 
-@pytest.mark.parametrize("name", [name for name in library.shipped_names() if library_machine(name).gpus > 1])
+@pytest.mark.parametrize("name", [name for name in nvidia_types() if library_machine(name).gpus > 1])
 def test_other_numbering_is_the_same_machine(name: str) -> None:
     machine = library_machine(name)
     order = list(range(machine.gpus))

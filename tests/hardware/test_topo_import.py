@@ -18,7 +18,6 @@ from typer.testing import CliRunner
 
 from avactl.cli.cluster.topo import topo
 from avactl.compiler.validate import validate_document
-from avactl.hardware import library
 from avactl.hardware.machine import Machine
 from avactl.hardware.placement.links import links
 from avactl.hardware.topo_gpu import listed, parse_name
@@ -29,7 +28,7 @@ from avactl.hardware.topology import topology_of
 from avactl.kinds.machine_type import MachineType
 from avactl.program.capacity.machine_hardware import machine_facts
 from avactl.spec.documents.yaml import load_yaml
-from tests.hardware.topo_matrices import library_machine, render, rows
+from tests.hardware.topo_matrices import library_machine, nvidia_types, render, rows
 
 HERE = Path(__file__).resolve().parents[1] / "golden" / "topo"
 CASES = sorted(HERE.glob("*.txt"))
@@ -86,7 +85,7 @@ def test_there_are_samples_of_all_generations() -> None:
     assert len(DAMAGED) >= 20
 
 
-@pytest.mark.parametrize("name", library.shipped_names())
+@pytest.mark.parametrize("name", nvidia_types())
 def test_round_trip_of_the_library(name: str) -> None:
     """A shipped type, rendered as a matrix and imported, has the same levels, speeds, NICs and sockets."""
     declared = library_machine(name)
@@ -108,13 +107,13 @@ def test_round_trip_of_the_library(name: str) -> None:
 
 
 def test_shipped_types_have_all_that_a_round_trip_compares() -> None:
-    machines = [library_machine(name) for name in library.shipped_names()]
+    machines = [library_machine(name) for name in nvidia_types()]
     assert any(machine.nics for machine in machines)
     assert any(machine.nvlink for machine in machines)
     assert any(switch.nics for machine in machines for switch in machine.switches)
 
 
-@pytest.mark.parametrize("name", [name for name in library.shipped_names() if library_machine(name).gpus > 1])
+@pytest.mark.parametrize("name", [name for name in nvidia_types() if library_machine(name).gpus > 1])
 def test_any_single_damage_is_refused_at_its_line(name: str) -> None:
     """A cell gone, one too many or changed on one side, or a row gone: at the line of that row, or said which."""
     table = rows(library_machine(name))
@@ -182,7 +181,7 @@ def test_utf16_of_powershell() -> None:
 
 
 def test_markdown_table_of_any_matrix() -> None:
-    for name in library.shipped_names():
+    for name in nvidia_types():
         table = rows(library_machine(name))
         width = len(table[0])
         lines = ["| " + " | ".join([*row, *[""] * (width - len(row))]) + " |" for row in table]
@@ -192,7 +191,7 @@ def test_markdown_table_of_any_matrix() -> None:
 
 def test_all_tabs_lost() -> None:
     """Copied out of a web page: nothing but the letters themselves tells the cells apart."""
-    for name in library.shipped_names():
+    for name in nvidia_types():
         table = rows(library_machine(name))
         glued = "\n".join("".join(cell.strip() for cell in row) for row in table)
         assert imported(glued) == imported(render(table)), name

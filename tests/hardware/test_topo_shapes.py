@@ -12,14 +12,13 @@ from typing import Any
 
 import pytest
 
-from avactl.hardware import library
 from avactl.hardware.nvidia_topo import find
 from avactl.hardware.topo_affinity import GpuAffinity, affinity
 from avactl.hardware.topo_check import compare
 from avactl.hardware.topo_matrix import Matrix, read
 from avactl.hardware.topo_spec import GivenTopology, describe
 from avactl.hardware.topo_text import Token, decode
-from tests.hardware.topo_matrices import library_machine, render, rows
+from tests.hardware.topo_matrices import library_machine, nvidia_types, render, rows
 
 HERE = Path(__file__).resolve().parents[1] / "golden" / "topo"
 WITH_COLUMNS = ("h100-sxm-8-links-down", "dgx1-v100", "gb200-tray", "a40-8-bridges", "b200-8")
@@ -170,8 +169,8 @@ DISGUISES: dict[str, Callable[[str], str]] = {
 
 @pytest.mark.parametrize("disguise", DISGUISES)
 def test_decoration_does_not_matter(disguise: str) -> None:
-    assert library.shipped_names()
-    for name in library.shipped_names():
+    assert nvidia_types()
+    for name in nvidia_types():
         text = render(rows(library_machine(name)))
         assert spec(DISGUISES[disguise](text)) == spec(text), name
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from avactl.compiler.resolve import shipped_machine_type
+from avactl.hardware import library
 from avactl.hardware.machine import Machine
 from avactl.program.capacity.machine_hardware import machine_facts
 
@@ -13,6 +14,12 @@ _WORDS = {"pcieSwitch": "PIX", "socket": "NODE", "node": "SYS"}
 
 def library_machine(name: str) -> Machine:
     return Machine.from_facts(machine_facts(shipped_machine_type(name)[1].spec))
+
+
+def nvidia_types() -> list[str]:
+    """Names of the shipped types that `nvidia-smi` can print: links of other vendors have no generation."""
+    specs = {name: shipped_machine_type(name)[1].spec for name in library.shipped_names()}
+    return [name for name, spec in specs.items() if spec.nvlink is None or spec.nvlink.generation is not None]
 
 
 def pcie_level(machine: Machine, i: int, j: int) -> str:

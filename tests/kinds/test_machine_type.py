@@ -43,7 +43,7 @@ def test_a_spec_takes_the_place_of_the_shipped_machine_of_its_name() -> None:
 
 def test_only_shipped_machines_in_use_are_in_the_program() -> None:
     result = compiled(CLUSTER.rstrip("-\n") + POOL % "dgx1-v100")
-    (item,) = result.program.of("MachineType")
+    (item,) = result.program.of_kind(MachineType)
     assert item.name == "dgx1-v100"
     facts = registry.get_kind("MachineType").facts(item, result.program)
     assert facts["GPUs"] == "8 V100 of 32Gi"
@@ -77,7 +77,7 @@ def test_links_of_other_vendors_have_a_speed_of_their_own() -> None:
 def test_cards_that_are_linked_with_each_other() -> None:
     for name, links, speed in (("mi300x-8", 1, 64.0), ("mi355x-8", 1, 76.8), ("gaudi3-8", 3, 75.0)):
         result = compiled(CLUSTER.rstrip("-\n") + POOL % name)
-        (item,) = result.program.of_kind(MachineType)
+        (item,) = result.program.machine_types()
         topology = Topology(Machine.from_facts(machine_facts(item.spec)))
         assert {topology.links(i, j) for i in range(8) for j in range(i)} == {links}, name
         assert topology.bandwidth(0, 7) == speed, name
