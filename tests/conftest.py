@@ -18,8 +18,8 @@ pytest_plugins = [
     "tests.build_ahead",
     "tests.cli.running",
     "tests.cpu",
-    "tests.long_tests",
     "tests.skips",
+    "tests.long_tests",
 ]
 
 os.environ["AVACTL_DEBUG"] = "1"  # a defect shows its traceback

@@ -76,8 +76,9 @@ EXAMPLES = {
 
 
 def _machine(given: Fields) -> Fields:
-    switches = tuple(PcieSwitchFacts(socket=0, gpus=(gpu,), nics=()) for gpu in range(given["gpus"].count))
-    links = given.get("nvlink")
+    gpus = given.get("gpus")
+    switches = tuple(PcieSwitchFacts(socket=0, gpus=(gpu,), nics=()) for gpu in range(gpus.count if gpus else 0))
+    links = given.get("nvlink") if switches else None
     return {**given, "switches": switches, "nvlink": links and links.replace(pairs=((0, 0, 1),))}
 
 

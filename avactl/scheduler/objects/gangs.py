@@ -33,7 +33,7 @@ def owner_of(metadata: Mapping[str, Any]) -> str:
     if name:
         return intern(f"{metadata['namespace']}/{name}")
     owners = metadata.get("ownerReferences") or ()
-    return intern(next((each["uid"] for each in owners if each.get("controller")), ""))
+    return intern(next((each.get("uid") or "" for each in owners if each.get("controller")), ""))
 
 
 def without_gang(labels: Mapping[str, str]) -> dict[str, str]:
