@@ -443,6 +443,20 @@ def own_attempts(name: str) -> Iterator[Attempt]:
             ):
                 yield create("v1", "Service", "services", TEAM, spec={"ports": [{"port": 80}], **spec})
             yield delete("batch/v1", "jobs", TEAM, "ps-worker")
+            yield delete("v1", "pods", TEAM, "own")
+            yield delete("v1", "pods", CACHE, "worker")
+            groups = ("leaderworkerset.x-k8s.io/v1", "leaderworkersets", TEAM, "groups")
+            evil = {"size": 2, "workerTemplate": {"spec": pod("platform")}}
+            yield patch(*groups, {"spec": {"leaderWorkerTemplate": evil}})
+            yield patch(*groups, {"spec": {"replicas": 100}})
+            yield patch(*groups, {"spec": {"rolloutStrategy": {"rollingUpdateConfiguration": {"maxUnavailable": 9}}}})
+            yield patch(*groups, {"metadata": {"annotations": {"avactl.dev/rollout": "{}"}}})
+            yield patch(*groups, {"metadata": {"labels": {"a": "b"}}})
+            yield patch(*groups, {"status": {"replicas": 5}}, "/status")
+            whole = {"type": "Available", "status": "True", "reason": "A", "message": ""}
+            whole["lastTransitionTime"] = "2026-01-31T09:30:00Z"
+            yield patch(*groups, {"status": {"conditions": [whole]}}, "/status")
+            yield delete(*groups)
             route = ("gateway.networking.k8s.io/v1", "httproutes", TEAM, "web")
             yield patch(*route, {"spec": {"hostnames": ["bank.example.com"]}})
             yield patch(*route, {"spec": {"parentRefs": [{"name": "other"}]}})

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.definitions import define_monitoring, define_routes
+from tests.definitions import define_groups, define_monitoring, define_routes
 from tests.kinds.compiling import DIGEST, apply, compiled
 from tests.kinds.escalations import (
     ACCOUNTS,
@@ -28,7 +28,7 @@ from tests.kinds.escalations import (
     pod,
     widen,
 )
-from tests.kinds.test_cluster import BUILTIN, EVERY_DAEMON, WRITE_TIER, machine
+from tests.kinds.test_cluster import BUILTIN, EVERY_DAEMON, GROUPS, WRITE_TIER, machine
 from tools.controlplane import ControlPlane, KubeClient
 from tools.waiting import patience, wait_until
 
@@ -40,6 +40,7 @@ SPECS = (
     + "    {checkpoint: shared, classes: [{name: shared, provisioner: nfs.csi.k8s.io}]}\n"
     + "  namespaces: [{name: monitoring, podSecurity: privileged}]\n"
     + BUILTIN
+    + GROUPS
     + WRITE_TIER
     + machine("H100")
     + f"""
@@ -116,6 +117,13 @@ def foreign() -> Iterator[dict[str, Any]]:
     for name in ("platform",):
         yield {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": TEAM}}
     yield {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "operator", "namespace": PLATFORM}}
+    workers = {"size": 2, "workerTemplate": {"spec": {"containers": [container]}}}
+    yield {
+        "apiVersion": "leaderworkerset.x-k8s.io/v1",
+        "kind": "LeaderWorkerSet",
+        "metadata": {"name": "groups", "namespace": TEAM},
+        "spec": {"replicas": 0, "leaderWorkerTemplate": workers},
+    }
     yield {
         "apiVersion": "v1",
         "kind": "Service",
@@ -182,6 +190,7 @@ def admin(plane: ControlPlane) -> Iterator[KubeClient]:
     with plane.client() as client:
         define_routes(client)
         define_monitoring(client)
+        define_groups(client)
         role = "node-role.kubernetes.io/control-plane"
         taint = {"key": role, "effect": "NoSchedule"}
         for name, labels in (("machine", {}), ("control", {role: ""})):
