@@ -140,6 +140,7 @@ BREACHES: dict[str, tuple[str, Body]] = {
     "runtime class": ("runtime-class", {"runtimeClassName": "privileged"}),
     "an hour to terminate": ("termination", {"terminationGracePeriodSeconds": 3601}),
     "ages to terminate": ("termination", {"terminationGracePeriodSeconds": 2**31 - 1}),
+    "no time to terminate": ("termination-at-once", {"terminationGracePeriodSeconds": 0}),
     "all GPUs": ("gpu-variables", {"containers": [container("main", _ALL)]}),
     "GPU 0": ("gpu-variables", {"containers": [container("main", variable("NVIDIA_VISIBLE_DEVICES", "0"))]}),
     "all GPUs in the second container": (

@@ -174,6 +174,7 @@ ATTEMPTS = {
     },
     "tolerations": changed(*TEMPLATE, "tolerations", value=[{"operator": "Exists"}]),
     "grace": changed(*TEMPLATE, "terminationGracePeriodSeconds", value=9999),
+    "no grace": changed(*TEMPLATE, "terminationGracePeriodSeconds", value=0),
     "devices": changed(*MAIN, "env", value=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]),
     "host port": changed(*MAIN, "ports", value=[{"containerPort": 1, "hostPort": 1}]),
     "privileged": changed(*MAIN, "securityContext", value={**SECURITY, "privileged": True}),

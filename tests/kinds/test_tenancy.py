@@ -427,6 +427,18 @@ def test_devices_stay_with_the_pod_that_uses_them(admin: KubeClient, member: Cal
     assert admin.find("v1", "Pod", "waits", OWN) is None
 
 
+def test_a_pod_without_a_grace_period_can_be_deleted(admin: KubeClient, member: Callable[[str], KubeClient]) -> None:
+    """Pods from before the policies may have none: who deletes one, such as a scheduler that preempts, gives none."""
+    pod = {"containers": [container("main", variable("NVIDIA_VISIBLE_DEVICES", "void"))]}
+    made = workload("Pod", pod_spec(**pod, terminationGracePeriodSeconds=0), "at-once")
+    admin.create({**made, "metadata": {"name": "at-once", "namespace": OWN}})
+    target = {"apiVersion": "v1", "kind": "Node", "name": "n0"}
+    binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "at-once"}, "target": target}
+    admin.request("POST", path("v1", "pods/at-once/binding"), body=binding)
+    member("ann").request("DELETE", path("v1", "pods/at-once"))
+    assert admin.find("v1", "Pod", "at-once", OWN) is None
+
+
 def test_honest_changes(admin: KubeClient, member: Callable[[str], KubeClient]) -> None:
     ann, apps = member("ann"), path("apps/v1", "deployments")
     restart = {"template": {"metadata": {"annotations": {"kubectl.kubernetes.io/restartedAt": "now"}}}}

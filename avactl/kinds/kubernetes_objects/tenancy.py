@@ -132,6 +132,9 @@ def _pod_problems(item: Item[KubernetesObjectsSpec], program: Program, pod: Body
     if (pod.get("terminationGracePeriodSeconds") or 0) > LONGEST_GRACE:
         hint = f"write {LONGEST_GRACE} or less"
         yield ("terminationGracePeriodSeconds",), "reclaimed GPUs must be free soon", hint
+    if pod.get("terminationGracePeriodSeconds") == 0:
+        message = "a deleted pod would be gone, and its GPUs be given to others, before it has stopped"
+        yield ("terminationGracePeriodSeconds",), message, "write 1 or more"
     for volume in pod.get("volumes") or ():
         kinds = {*volume} - {"name", *RESTRICTED_VOLUMES} if restricted else {*volume} & {"hostPath"}
         if kinds:

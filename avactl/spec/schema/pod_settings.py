@@ -226,8 +226,9 @@ class PodSettings(Model):
     host_aliases: Annotated[list[HostAlias], Field(max_length=64)] = Field(
         default_factory=list, description="Lines of /etc/hosts."
     )
-    termination_grace_period_seconds: Annotated[int, Field(ge=0, le=LONGEST_GRACE)] | None = Field(
-        None, description="Seconds between SIGTERM and SIGKILL."
+    termination_grace_period_seconds: Annotated[int, Field(ge=1, le=LONGEST_GRACE)] | None = Field(
+        None,
+        description="Seconds between SIGTERM and SIGKILL. At least 1: without, a pod is gone before it has stopped.",
     )
 
 

@@ -325,6 +325,13 @@ def _pod_rules(item: Item[ClusterSpec], program: Program) -> list[AdmissionRule]
             f"variables.pod.?terminationGracePeriodSeconds.orValue(0) <= {LONGEST_GRACE}",
             f"reclaimed GPUs must be free soon; set `terminationGracePeriodSeconds` to at most {LONGEST_GRACE}",
         ),
+        # Also without `gracePeriodSeconds: 0` of their own, evictions and the garbage collector would force a deletion.
+        AdmissionRule(
+            "termination-at-once",
+            "variables.pod.?terminationGracePeriodSeconds.orValue(1) != 0 || variables.platform",
+            "a deleted pod would be gone, and its devices be given to others, before it has stopped; set "
+            "`terminationGracePeriodSeconds` to 1 or more",
+        ),
         AdmissionRule(
             "gpu-variables",
             f"variables.containers.all(c, c.?env.orValue([]).all(e, !e.name.matches('{names.GPU_VARIABLE_PATTERN}') || "
@@ -493,6 +500,8 @@ _DELETION_RULES = [
         "forced-deletion",
         "(request.operation == 'DELETE' ? (dyn(oldObject).spec.?nodeName.orValue('') == '' || "
         "dyn(oldObject).status.?phase.orValue('') in ['Succeeded', 'Failed'] || "
+        # The API server fills in the pod's own; schedulers must be able to preempt pods from before its rule.
+        "dyn(oldObject).spec.?terminationGracePeriodSeconds.orValue(1) == 0 || "
         "dyn(request).options.?gracePeriodSeconds.orValue(1) != 0) : "
         f"dyn(object).?deleteOptions.?gracePeriodSeconds.orValue(1) != 0) || {_IS_PLATFORM}",
         "the pod would go on on its node, with devices that others get; delete it with a grace period, of 1 second or "
