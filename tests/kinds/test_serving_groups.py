@@ -16,7 +16,7 @@ from avactl.change.plan.workloads import GROUPS, KINDS, find_workloads
 from avactl.compiler import Compilation, compile_tree
 from avactl.contracts.document import load
 from avactl.contracts.names import ROLLOUT
-from avactl.contracts.serving import GROUPS_HOLD, RolloutConfig
+from avactl.contracts.serving import RolloutConfig
 from avactl.policy.builtin import nested_pods
 from avactl.program import registry
 from avactl.program.dependencies import dependencies
@@ -207,12 +207,14 @@ CANARY = """  replicas: 3
 """
 
 
-def test_a_changed_spec_of_a_canary_replaces_no_group() -> None:
+def test_the_partition_of_a_canary_is_the_daemons() -> None:
     cluster = b"  leaderWorkerSet: {}\n  daemons: {serving: true}\n"
     found = {(m.kind, m.name): m for m in compiled(VLLM + CANARY, cluster).manifests}
-    body = found["LeaderWorkerSet", "classifier"].body
+    groups = found["LeaderWorkerSet", "classifier"]
+    body = groups.body
+    assert groups.owned == ("spec.rolloutStrategy.rollingUpdateConfiguration.partition",)
     rolling = body["spec"]["rolloutStrategy"]["rollingUpdateConfiguration"]
-    assert rolling == {"maxSurge": 1, "maxUnavailable": 0, "partition": GROUPS_HOLD}
+    assert rolling == {"maxSurge": 1, "maxUnavailable": 0}
     config = load(RolloutConfig, body["metadata"]["annotations"][ROLLOUT])
     assert (config.traffic, config.surge) == ("replicas", 1)
     # A start, and before it a copy of 40 GiB.

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.definitions import define_groups
-from tests.serving.group_world import API, CANARY, KIND, GroupWorld, add_machines, fail_job, killed
+from tests.kinds.compiling import compiled
+from tests.serving.group_world import API, CANARY, KIND, GroupWorld, add_machines, begin, fail_job, killed
 from tools.controlplane import ApiError, ControlPlane
 
 _LWS = "leaderworkerset.sigs.k8s.io"
@@ -102,6 +103,20 @@ def test_a_new_version_takes_over_in_steps(world: GroupWorld) -> None:
         body = {"apiVersion": API, "kind": KIND, "metadata": {"name": "web", "namespace": world.team}}
         with pytest.raises(ApiError, match="groups"):
             daemon.patch({**body, "spec": {"replicas": 9}})
+
+
+def test_an_engine_that_applies_again_and_again_does_not_hold_it_up(world: GroupWorld) -> None:
+    begin(world)
+    specs = world.service(2, CANARY)
+    world.deploy(specs)
+    found = compiled(world.platform.replace("TEAM", world.team) + specs).manifests
+    (groups,) = [each.body for each in found if each.kind == KIND]
+
+    def settled() -> bool:
+        world.kube.apply(groups, force=True)
+        return world.settled("2")
+
+    world.until(settled)
 
 
 def test_a_version_that_fails_its_job_is_rolled_back(world: GroupWorld) -> None:

@@ -1,9 +1,9 @@
 """Versions of a service whose replicas are groups of pods: all of one LeaderWorkerSet, which keeps two revisions.
 
 Its controller replaces the groups from an ordinal on, `partition`, one after the other, and starts a group below it
-with the revision that all groups had last. At rest the partition is `GROUPS_HOLD`, also in the compiled object: a
-changed spec replaces nothing, and a group that stops comes back with the stable version. The daemon lowers it while
-groups of the new version are to start. Raising it again stops none of them.
+with the revision that all groups had last. At rest the daemon holds the partition at `GROUPS_HOLD`: a changed spec
+replaces nothing, and a group that stops comes back with the stable version. It lowers it while groups of the new
+version are to start. Raising it again stops none of them.
 
 Sources: `rollingUpdateParameters` in pkg/controllers/leaderworkerset_controller.go of sigs.k8s.io/lws 0.9;
 `newVersionedStatefulSetPod` and `completeRollingUpdate` in pkg/controller/statefulset of k8s.io/kubernetes.

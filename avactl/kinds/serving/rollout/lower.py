@@ -10,7 +10,6 @@ from __future__ import annotations
 from avactl.contracts import names
 from avactl.contracts.document import dump
 from avactl.contracts.serving import (
-    GROUPS_HOLD,
     ModelUrls,
     RolloutAnalysis,
     RolloutConfig,
@@ -38,7 +37,12 @@ RULES = [
     Owned(kind, ("spec", "rules"), "the serving daemon, with `rollout: {canary: …}` through a gateway")
     for kind in ROUTES
 ]
-OWNED = (SELECTOR, *RULES)
+PARTITION = Owned(
+    "LeaderWorkerSet",
+    ("spec", "rolloutStrategy", "rollingUpdateConfiguration", "partition"),
+    "the serving daemon, with `rollout: {canary: …}`",
+)
+OWNED = (SELECTOR, *RULES, PARTITION)
 VALIDATION = "validation"
 """Component of validation Jobs."""
 LONGEST_NAME = 52
@@ -94,8 +98,9 @@ def with_rollout(
             if urls:
                 notes[names.MODEL_URLS] = dump(ModelUrls(urls))
         elif manifest.kind == "LeaderWorkerSet":
-            # A changed spec replaces no group by itself, as in a paused Deployment. At rest it is what the daemon sets.
-            body["spec"]["rolloutStrategy"]["rollingUpdateConfiguration"]["partition"] = GROUPS_HOLD
+            # The daemon sets it: at rest so that a changed spec replaces no group by itself, as in a paused Deployment.
+            del body["spec"]["rolloutStrategy"]["rollingUpdateConfiguration"]["partition"]
+            manifest.owned = (*manifest.owned, PARTITION.field)
             config = rollout_config(item, chosen, way, ports, start)
             notes[names.ROLLOUT] = dump(config.replace(deadline=float(deadline)))
         elif manifest.kind in ROUTES and way == "gateway":
