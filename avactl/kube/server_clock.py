@@ -19,6 +19,7 @@ class ServerClock:
 
     def __init__(self) -> None:
         self._offset, self._date = 0.0, ""
+        self._measured: float | None = None
 
     def observe(self, date: str) -> None:
         """Take the `Date` header of a response that has just arrived; empty if it has none."""
@@ -30,7 +31,10 @@ class ServerClock:
             offset = parsedate_to_datetime(date).timestamp() + 0.5 - time.time()
         except (ValueError, OverflowError):
             return
-        self._offset = offset if abs(offset) > _TOLERANCE_S else 0.0
+        last, self._measured = self._measured, offset
+        # One that differs may be a proxy's, or have waited while this process was busy: the next one has to confirm it.
+        if last is None or abs(offset - last) <= _TOLERANCE_S:
+            self._offset = offset if abs(offset) > _TOLERANCE_S else 0.0
 
     def now(self) -> float:
         """Return the Unix time in seconds."""

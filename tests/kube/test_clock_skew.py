@@ -63,6 +63,22 @@ def test_what_is_no_date_changes_nothing(date: str) -> None:
     assert clock.now() == pytest.approx(time.time(), abs=30)
 
 
+@pytest.mark.parametrize("wrong_by", [-(10**9), -600, 600, 10**9])
+def test_one_answer_with_another_time_changes_nothing(wrong_by: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy answers for an API server that it cannot reach, with a clock of its own."""
+    own = FakeClock(NOW)
+    monkeypatch.setattr(time, "time", own)
+    clock = ServerClock()
+    for skew in (0, wrong_by, 0, wrong_by, 0):
+        own.now += 2
+        clock.observe(formatdate(own.now + skew, usegmt=True))
+        assert clock.now() == own.now
+    for _ in range(2):
+        own.now += 2
+        clock.observe(formatdate(own.now + wrong_by, usegmt=True))
+    assert clock.now() == pytest.approx(own.now + wrong_by, abs=1)
+
+
 @SKEWS
 def test_a_pod_has_its_whole_timeout_and_no_more(wrong: RecordingClient) -> None:
     timeouts = RunTimeouts(
