@@ -329,7 +329,6 @@ async def list_services(client: Client, namespace: str = "") -> list[Body]:
         try:
             found += await list_all(partial(client.page, path), query)
         except ApiError as error:
-            # Clusters without LeaderWorkerSet, and users who may not read it.
-            if error.status not in (403, 404) or kind == "Deployment":
+            if error.status != 404 or kind == "Deployment":  # clusters without LeaderWorkerSet
                 raise
     return [each for each in found if ROLLOUT in (each["metadata"].get("annotations") or {})]

@@ -34,6 +34,8 @@ def viewer_rules() -> list[Body]:
     """Rules of a viewer: read workloads and their limits."""
     return [
         *(rule([group], resources, READ) for group, resources in _WORK),
+        # Services whose replicas have several machines: `avactl serving status`. Members cannot write them.
+        rule(["leaderworkerset.x-k8s.io"], ["leaderworkersets"], READ),
         # Pod logs, and the reasons why pods do not run.
         rule([""], ["pods/log"], ("get",)),
         rule(["", "events.k8s.io"], ["events"], READ),
