@@ -339,6 +339,35 @@ def test_the_spec_changes_at_any_time(total: int, surge: int, kills: bool) -> No
         assert cluster.current == cluster.spec
 
 
+@pytest.mark.parametrize(("total", "surge"), SIZES)
+@pytest.mark.parametrize("version", ["b", "a"])
+def test_groups_that_serve_do_not_stop_for_one_that_cannot_start(
+    total: int, surge: int, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine of the last group breaks as the new version takes over; then the spec goes on, or back."""
+    cluster = running(total=total, surge=surge)
+    cluster.spec = "b"
+    while cluster.weights.get("b") != 100:
+        cluster.tick()
+    start = cluster._start
+
+    def start_elsewhere(ordinal: int, version: str) -> None:
+        start(ordinal, version)
+        if not ordinal:
+            cluster.groups[0].starts = 1e9
+
+    monkeypatch.setattr(cluster, "_start", start_elsewhere)
+    cluster._start(0, cluster.current)
+    cluster.spec = version
+    for _ in range(600):
+        cluster.tick()
+        serving = {each for each, weight in cluster.weights.items() if weight}
+        assert all(map(cluster.ready, serving)), (cluster.state, cluster.groups, cluster.weights)
+    monkeypatch.undo()
+    cluster.groups[0].starts = 0
+    cluster.until(version, spec_changes=True)
+
+
 def test_a_first_version_that_never_served_is_replaced_at_once() -> None:
     cluster = Cluster(spec="x", current="x", observed="x")
     for _ in range(60):

@@ -139,7 +139,11 @@ class _GroupRollout(Rollout):
         if ready < self.goal:
             return self._start_groups(ready + 1)
         # The rest gets no requests. Once it is replaced, groups that stop come back with the new version.
-        return self._start_groups(self.view.most)
+        plan = self._start_groups(self.view.most)
+        if plan.state.phase == "aborting":
+            # A machine is broken, perhaps. The groups that serve all requests do not stop for that.
+            return self._hold("Starting", plan.state.message, warning=True)
+        return plan
 
     def _promoted(self) -> ServingPlan:
         hash = self.state.canary
@@ -167,7 +171,8 @@ class _GroupRollout(Rollout):
         ready = self.stable.ready
         if ready > state.groups:
             return ServingPlan(state.replace(groups=ready, since=self.now))
-        late = self.now - state.since > view.deadline
+        # Without a ready group of the stable version, those of the new one serve until it has one.
+        late = ready > 0 and self.now - state.since > view.deadline
         new = view.of_version(state.canary)
         serving, broken = [each for each in new if is_ready(each)], [each for each in new if not is_ready(each)]
         if not serving:
