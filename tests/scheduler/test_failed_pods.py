@@ -171,6 +171,15 @@ def test_an_owner_reference_is_not_trusted() -> None:
         assert read_pod(pod, 0.0).owner == (uid if kept else "")
 
 
+def test_a_pod_of_a_snapshot_has_an_owner_without_uid() -> None:
+    pod = item("a", "a", 0)
+    del pod["metadata"]["labels"]
+    pod["spec"]["containers"] = []
+    pod["metadata"]["ownerReferences"] = [{"kind": "ReplicaSet", "name": "a", "controller": True}]
+    assert read_pod(pod, 0.0).owner == ""
+    assert read_failed_pod(pod) is None
+
+
 def test_the_job_prefers_a_node_that_failed_others() -> None:
     world = Memory()
     first = start(world, "a-0", "a")

@@ -35,7 +35,8 @@ def owner_of(metadata: Mapping[str, Any]) -> str:
     if name:
         return intern(f"{metadata['namespace']}/{name}")
     owners = metadata.get("ownerReferences") or ()
-    uid: str = next((each["uid"] for each in owners if each.get("controller")), "")
+    # Pods of snapshots and plans have owners without a UID.
+    uid: str = next((each.get("uid") or "" for each in owners if each.get("controller")), "")
     return intern(uid) if len(uid) <= _MAX_UID_CHARS and uid.isprintable() else ""
 
 
