@@ -340,12 +340,15 @@ class Program:
             ("gpu pools", cluster), lambda: [pool for pool in self.pools(cluster) if self.machine(pool).gpu_count]
         )
 
-    def unreserved_pools(self, cluster: str) -> list[Item[NodePoolSpec]]:
-        """Return the pools of a cluster that no taint keeps pods off: where pods without GPUs run that name no pool."""
+    def unreserved_pools(self, cluster: str, tolerates: Sequence[str] = ()) -> list[Item[NodePoolSpec]]:
+        """Return the pools of a cluster that no taint keeps pods off: where pods without GPUs run that name no pool.
+
+        `tolerates` has the keys of the taints that their tolerations name.
+        """
         return [
             pool
             for pool in self.pools(cluster)
-            if all(taint.effect == "PreferNoSchedule" for taint in pool.spec.all_taints)
+            if all(taint.effect == "PreferNoSchedule" or taint.key in tolerates for taint in pool.spec.all_taints)
         ]
 
     def declares_cpu_machines(self, cluster: str) -> bool:

@@ -143,3 +143,20 @@ def test_plan_and_pictures() -> None:
     assert "cpu-0001, 20 of 30 CPU cores: vision/etl of vision" in picture
     assert "cpu-0000" not in draw(cache, ["t4"])
     assert "60 cores" in draw_graph(result)
+
+
+def test_pods_may_tolerate_a_reserved_pool_by_their_settings() -> None:
+    large = """
+---
+kind: MachineType
+metadata: {name: cpu-128}
+spec: {cpu: 120, memory: 400Gi}
+---
+kind: NodePool
+metadata: {name: large}
+spec: {cluster: main, machineType: cpu-128, count: 1, taints: [{key: large}]}
+"""
+    text = platform(workers="{cpu: 100, memory: 10Gi}") + "  pod: {tolerations: [{key: large, effect: NoSchedule}]}"
+    assert codes(unchecked(text + large)) == []
+    assert codes(unchecked(text.replace("cpu: 100", "cpu: 200") + large)) == ["pod-never-fits"]
+    assert codes(unchecked(platform(workers="{cpu: 100, memory: 10Gi}") + large)) == ["pod-never-fits"]

@@ -5,14 +5,16 @@ from __future__ import annotations
 import random
 from collections import Counter
 from itertools import combinations
+from typing import Any
 
 import pytest
 
 from avactl.hardware.machine import Machine, Nvlink, NvlinkPair, PcieSwitch
+from avactl.hardware.placement import gang_search
 from avactl.hardware.placement.allocation import MILLI_PER_GPU, AllocationState, Booking, Node
 from avactl.hardware.placement.diagnosis import fits_empty
-from avactl.hardware.placement.gang import Gang, GangRole, is_impossible, place_gang
-from avactl.hardware.placement.gang_search import _pack
+from avactl.hardware.placement.gang import MAX_NODES_SEARCHED, Gang, GangRole, is_impossible, place_gang
+from avactl.hardware.placement.gang_search import MAX_NODES, _pack
 from avactl.hardware.placement.links import Links
 from avactl.hardware.placement.request import Request
 from avactl.hardware.placement.score import Scorer
@@ -222,3 +224,43 @@ def test_a_gang_that_waits_is_searched_again_only_for_what_matters_to_it() -> No
     assert _pack.cache_info().misses == searched, "a node takes the same pods as before"
     state.put_node(Node("more", (28,), 0, domains=("r",)))
     assert place_gang(Scorer(state), "x", wanted) is not None
+
+
+def test_what_many_kinds_of_pods_cost_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node takes any 6 of 13 pods in 1716 ways: on 256 nodes, and cached, they would fill the memory."""
+    searched: list[int] = []
+
+    def pack(nodes: Any, *_: Any) -> tuple[None, bool]:
+        searched.append(sum(count for _, count in nodes))
+        assert sum(len(patterns) * len(patterns[0]) for patterns, _ in nodes) <= 512 * len(nodes)
+        return None, True
+
+    monkeypatch.setattr(gang_search, "_pack", pack)
+    state = AllocationState(("cpu", "memory"), ("rack",))
+    for index in range(8):
+        state.put_node(Node(f"n{index}", (100_000 + index, 2**40), 0, "", None, ("r",)))
+    large = GangRole("large", Request((90_000, 1), 0, MILLI_PER_GPU), 6)
+    small = [GangRole(str(role), Request((14_290 + role, 1), 0, MILLI_PER_GPU), 1) for role in range(13)]
+    gang = Gang((large, *small))
+    assert place_gang(Scorer(state), "gang", gang) is None
+    assert not is_impossible(Scorer(state), gang), "not all ways were compared"
+    assert searched
+
+
+def test_what_many_racks_cost_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched: list[int] = []
+
+    def pack(nodes: Any, *_: Any) -> tuple[None, bool]:
+        searched.append(sum(count for _, count in nodes))
+        return None, True
+
+    monkeypatch.setattr(gang_search, "_pack", pack)
+    state = AllocationState(("cpu", "memory"), ("rack",))
+    for index in range(60 * 40):
+        state.put_node(Node(f"n{index}", (100, 100), 0, "", None, (f"r{index // 40}",)))
+    first = GangRole("a", Request((60, 1), 0, MILLI_PER_GPU), 39)
+    second = GangRole("b", Request((55, 1), 0, MILLI_PER_GPU), 2)
+    gang = Gang((first, second), "rack")
+    assert place_gang(Scorer(state), "gang", gang) is None
+    assert 0 < sum(searched) <= MAX_NODES_SEARCHED + MAX_NODES
+    assert not is_impossible(Scorer(state), gang), "some racks were not searched"

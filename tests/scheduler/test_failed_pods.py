@@ -11,6 +11,7 @@ from avactl.contracts import names
 from avactl.contracts.pod_annotations import GANG_SIZE
 from avactl.kube.timestamps import timestamp
 from avactl.scheduler.cache.failed_pods import MAX_FAILED_PODS, SUSPECT_S, FailedPods, read_failed_pod
+from avactl.scheduler.objects.pod_info import read_pod
 from avactl.scheduler.writers.suspect_nodes import SuspectNodes
 from tests.scheduler.memory import Memory
 
@@ -129,15 +130,54 @@ def test_all_take_a_node_last_that_fails_pods_of_several_jobs() -> None:
     assert start(world, "d-0", "d") == node, "nothing else is left"
 
 
-def test_programs_that_fail_blame_no_node() -> None:
-    """Otherwise a team's mistake would drive all others off a machine."""
-    world = Memory()
-    node = start(world, "a-0", "a")
-    fail(world, "a-0", containerStatuses=[ended(1, 1)])
-    start(world, "b-0", "b")
-    fail(world, "b-0", containerStatuses=[ended(1, 1)])
+def waits(reason: str, message: str = "") -> dict[str, Any]:
+    """The status of a pod whose container the kubelet will try to start again."""
+    container = {"name": "main", "state": {"waiting": {"reason": reason, "message": message}}}
+    return {"phase": "Pending", "initContainerStatuses": [container]}
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"containerStatuses": [ended(1, 1)]},
+        {"reason": "PodOSNotSupported"},
+        {"reason": "SysctlForbidden"},
+        {"reason": "TopologyAffinityError"},
+        waits("RunContainerError", 'exec: "trian": executable file not found in $PATH'),
+        waits("CreateContainerError", "failed to generate container spec: no command specified"),
+        waits("CreateContainerError", "unable to find user trainer: no matching entries in passwd file"),
+    ],
+    ids=str,
+)
+def test_mistakes_of_a_pod_blame_no_node(status: dict[str, Any]) -> None:
+    """Otherwise a team's mistake would drive all others off a machine; its own next try may be elsewhere."""
+    world = Memory(machines=1)
+    for job in ("a", "b"):
+        start(world, f"{job}-0", job, 4)
+        fail(world, f"{job}-0", **status)
+    assert world.cache.tables.failed.nodes_of("team/a") == {"n0"}
     assert not world.cache.tables.failed.suspects()
-    assert start(world, "c-0", "c") == node
+
+
+def test_an_owner_reference_is_not_trusted() -> None:
+    """The API server checks neither length nor characters of a UID that a pod's author writes."""
+    pod = item("a", "a", 0)
+    del pod["metadata"]["labels"]
+    pod["spec"]["containers"] = []
+    owner = {"kind": "ReplicaSet", "name": "a", "controller": True}
+    for uid, kept in (("6f1e", True), ("x" * 100_000, False), ("\x1b[2J", False)):
+        pod["metadata"]["ownerReferences"] = [{**owner, "uid": uid}]
+        assert (read_failed_pod(pod) is not None) == kept
+        assert read_pod(pod, 0.0).owner == (uid if kept else "")
+
+
+def test_a_pod_of_a_snapshot_has_an_owner_without_uid() -> None:
+    pod = item("a", "a", 0)
+    del pod["metadata"]["labels"]
+    pod["spec"]["containers"] = []
+    pod["metadata"]["ownerReferences"] = [{"kind": "ReplicaSet", "name": "a", "controller": True}]
+    assert read_pod(pod, 0.0).owner == ""
+    assert read_failed_pod(pod) is None
 
 
 def test_the_job_prefers_a_node_that_failed_others() -> None:

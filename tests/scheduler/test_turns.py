@@ -8,7 +8,7 @@ import pytest
 
 from avactl.scheduler.constraints import pod_topology
 from avactl.scheduler.objects.pod_info import PodInfo
-from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup, SchedulingQueue
+from avactl.scheduler.queue.scheduling_queue import MAX_STALE_ENTRIES, QueuedPodGroup, SchedulingQueue
 from tests.scheduler.memory import Memory
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -54,6 +54,18 @@ def test_a_unit_that_comes_later_has_its_turn_before_older_ones_have_another() -
     assert queue.retrying, "the new one has not been tried"
     assert pop(queue) == "new"
     assert not queue.retrying
+
+
+def test_deferred_units_that_are_removed_leave_nothing_behind() -> None:
+    queue = SchedulingQueue()
+    queue.defer(add(queue, "deferred", 1))
+    queue.drop("deferred")
+    other = add(queue, "other", 2, "b")
+    for _ in range(MAX_STALE_ENTRIES + 10):  # until stale entries are dropped
+        queue.push(other)
+    assert pop(queue) == "other"
+    assert queue.pop_deferred() is None
+    assert not queue.deferred
 
 
 def test_deferred_units_have_their_turn_before_older_ones_of_their_namespace() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
@@ -21,8 +21,8 @@ from avactl.hardware.placement.score import Scorer
 MAX_DOMAINS_TRIED = 8
 """Maximum number of domains of one level that are tried. One is enough for one role, whose capacity is exact; several
 roles can compete."""
-MAX_DOMAINS_SEARCHED = 64
-"""Maximum number of domains that are searched where none of those tried holds the gang."""
+MAX_DOMAINS_SEARCHED, MAX_NODES_SEARCHED = 64, 1024
+"""Maximum number of domains that are searched where none of those tried holds the gang, and of nodes in all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +139,8 @@ def is_impossible(scorer: Scorer, gang: Gang, feasible: Mask | None = None) -> b
     domains = list(islice(_widest_domains(scorer, gang, roles, room, None), MAX_DOMAINS_SEARCHED + 1))
     if not roles or len(domains) > MAX_DOMAINS_SEARCHED:
         return False
-    results = (_search(state, roles, slots, room) for slots in domains)
-    return all(result.counts is None and result.exhaustive for result in results)
+    results = [*_searches(state, roles, domains, room)]
+    return len(results) == len(domains) and all(each.counts is None and each.exhaustive for _, each in results)
 
 
 def _roles_by_size(gang: Gang) -> list[GangRole]:
@@ -155,8 +155,19 @@ def _widest_domains(
     return _tightest_domains(scorer, roles, level, domain, room, most)
 
 
-def _search(state: AllocationState, roles: list[GangRole], slots: Ints, room: list[Ints]) -> SearchResult:
-    return search_counts(state, [role.request for role in roles], [role.least for role in roles], slots, room)
+def _searches(
+    state: AllocationState, roles: list[GangRole], domains: Iterable[Ints], room: list[Ints]
+) -> Iterator[tuple[Ints, SearchResult]]:
+    """Search the domains one after the other, until one holds the gang or too many nodes were searched."""
+    requests, least, nodes = [role.request for role in roles], [role.least for role in roles], 0
+    for slots in domains:
+        if nodes >= MAX_NODES_SEARCHED:
+            return
+        result = search_counts(state, requests, least, slots, room)
+        yield slots, result
+        if result.counts is not None:
+            return
+        nodes += result.nodes
 
 
 def _search_place(
@@ -164,21 +175,18 @@ def _search_place(
 ) -> list[GangMember] | None:
     """Search the widest domains first, which shows most often that there is no place, then narrower ones inside."""
     state = scorer.state
-    for slots in _widest_domains(scorer, gang, roles, room):
-        counts = _search(state, roles, slots, room).counts
-        if counts is None:
-            continue
-        inside = np.isin(np.arange(state.size), slots)
-        room_inside = [np.where(inside, pods, 0) for pods in room]
-        for level, domain in [*_domains_by_level(state, gang.within)][1:-1]:
-            domains = _tightest_domains(scorer, roles, level, domain, room_inside)
-            results = (_search(state, roles, narrower, room_inside).counts for narrower in domains)
-            closer = next((result for result in results if result is not None), None)
-            if closer is not None:
-                counts = closer
-                break
-        return _book_counts(scorer, key, roles, counts)
-    return None
+    searches = [*_searches(state, roles, _widest_domains(scorer, gang, roles, room), room)]
+    if not searches or (counts := searches[-1][1].counts) is None:
+        return None
+    inside = np.isin(np.arange(state.size), searches[-1][0])
+    room_inside = [np.where(inside, pods, 0) for pods in room]
+    for level, domain in [*_domains_by_level(state, gang.within)][1:-1]:
+        domains = _tightest_domains(scorer, roles, level, domain, room_inside)
+        found = [result.counts for _, result in _searches(state, roles, domains, room_inside)]
+        if found and found[-1] is not None:
+            counts = found[-1]
+            break
+    return _book_counts(scorer, key, roles, counts)
 
 
 def _book_counts(

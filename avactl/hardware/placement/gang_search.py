@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from math import prod
+from math import ceil, prod
 from typing import NamedTuple
 
 import numpy as np
@@ -23,8 +23,11 @@ from avactl.hardware.placement.fragmentation import Ints
 from avactl.hardware.placement.links import Links, SearchLimitError
 from avactl.hardware.placement.request import Request
 
-MAX_GRID = 16_384
-"""Maximum number of combinations of roles that are compared on one node; beyond it, each order of roles gives one."""
+MAX_GRID, MAX_GRIDS = 16_384, 524_288
+"""Maximum number of combinations of roles that are compared on one node, and roughly on all nodes of one search; beyond
+it, each order of roles gives one."""
+MAX_PATTERN_NUMBERS = 512
+"""Maximum number of patterns of one node, times roles: they are cached, and tried for each partial placement."""
 MAX_GPU_CHECKS = 512
 """Maximum number of combinations on one node for which links or shares of its GPUs are searched."""
 MAX_NODES = 256
@@ -46,6 +49,8 @@ class SearchResult(NamedTuple):
     """Number of pods of each role, by slot; None if no placement was found."""
     exhaustive: bool = True
     """True if a search without result proves that there is none."""
+    nodes: int = 0
+    """Number of nodes that were searched: what the search has cost."""
 
 
 class _NodeOption(NamedTuple):
@@ -78,6 +83,9 @@ def search_counts(
     nodes: list[tuple[Patterns, int]] = []
     members: list[list[int]] = []
     left, exhaustive = MAX_NODES, True
+    # A power of two: options are cached.
+    each = MAX_GRIDS // max(1, min(len(kinds), MAX_NODES))
+    most_combinations = min(MAX_GRID, 1 << (each.bit_length() - 1))
     # Large nodes first, so that few are used.
     for kind in np.lexsort((first, -(kinds[:, : len(need)] / need).sum(1))).tolist():
         row = kinds[kind].tolist()
@@ -93,13 +101,14 @@ def search_counts(
             tuple(row[len(need) : split]),
             tuple(row[split:]),
             state.kinds[row[-1]] if len(row) - split > 1 else None,
+            most_combinations,
         )
         exhaustive &= option.exact
         nodes.append((option.patterns, min(useful, left)))
         left -= nodes[-1][1]
     taken, complete = _pack(tuple(nodes), tuple(least), weights)
     if taken is None:
-        return SearchResult(None, exhaustive and complete)
+        return SearchResult(None, exhaustive and complete, MAX_NODES - left)
     given = [iter(group) for group in members]
     return SearchResult({next(given[group]): pods for group, pods in taken})
 
@@ -146,6 +155,7 @@ def _node_option(
     free: tuple[int, ...],
     gpus: tuple[int, ...],
     links: Links | None,
+    most_combinations: int,
 ) -> _NodeOption:
     """Return the largest numbers of pods of each role that a node takes. `gpus`, `links`: see `_gpu_columns`."""
     inside = [role for role, count in enumerate(room) if count]
@@ -163,7 +173,7 @@ def _node_option(
         wanted = [(requests[role], count) for role, count in zip(inside, counts, strict=True)]
         return assign_gpus(links, gpus[:-1], wanted, preferences=False) is not None
 
-    exact = prod(count + 1 for count in most) <= MAX_GRID
+    exact = prod(count + 1 for count in most) <= most_combinations
     found: list[list[int]] = []
     try:
         if exact:
@@ -172,6 +182,9 @@ def _node_option(
         exact = False
     if not exact:
         found = _greedy_patterns(most, fits)
+    step = ceil(len(found) / max(1, MAX_PATTERN_NUMBERS // len(room)))
+    if step > 1:
+        found, exact = found[::step], False
     patterns = []
     for counts in found:
         pattern = [0] * len(room)
@@ -340,7 +353,7 @@ def _pack_shares(bins: dict[int, int], shares: list[int]) -> list[int] | None:
 # -- all nodes -------------------------------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=2048)
+@lru_cache(maxsize=256)
 def _pack(
     nodes: tuple[tuple[Patterns, int], ...], least: tuple[int, ...], weights: tuple[tuple[int, ...], ...]
 ) -> tuple[tuple[tuple[int, tuple[int, ...]], ...] | None, bool]:

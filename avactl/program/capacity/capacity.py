@@ -90,7 +90,8 @@ def gpu_problems(
         link = getattr(compute, "link", None)
     # Many roles have equal requests, so the capacity for them is computed once.
     rdma = getattr(compute, "rdma", False)
-    shape = (compute.gpus, compute.gpu, compute.pool, tuple(compute.tolerates), compute.cpu, compute.memory)
+    tolerates = tuple(compute.tolerates), tuple(getattr(compute, "compute", compute).tolerates)
+    shape = (compute.gpus, compute.gpu, compute.pool, tolerates, compute.cpu, compute.memory)
     key = (item.cluster, *shape, str(rdma), link)
     if replicas <= program.memo(("room", key), lambda: _count_fitting_pods(item, program, compute, path, link)):
         return []

@@ -8,6 +8,7 @@ from math import ceil
 from typing import NamedTuple
 
 from avactl.base.quantity import format_quantity, parse_quantity
+from avactl.contracts.names import CAPACITY, SPOT_ONLY
 from avactl.diagnostics import Diagnostic, Note
 from avactl.hardware.topology import LEVELS, Topology, satisfies
 from avactl.program import registry
@@ -142,9 +143,12 @@ def machine_offers(
 def offers_for(program: Program, cluster: str, compute: GpuCompute, model: str | None) -> list[Offer]:
     """Return the machines of a cluster where pods of a role may run; `model` is their GPU model."""
     if not compute.gpus and compute.pool is None:
+        # Such pods have no tolerations but those of their pod settings; see `PodCompute`.
+        own = getattr(compute, "compute", compute).tolerates
+        keys = tuple(sorted({*compute.tolerates} - {*own, CAPACITY, SPOT_ONLY}))
         return program.memo(
-            ("offers without gpus", cluster),
-            lambda: [_make_offer(program, pool) for pool in program.unreserved_pools(cluster)],
+            ("offers without gpus", cluster, keys),
+            lambda: [_make_offer(program, pool) for pool in program.unreserved_pools(cluster, keys)],
         )
     return machine_offers(program, cluster, model, compute.pool, compute.tolerates)
 

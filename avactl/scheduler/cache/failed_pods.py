@@ -26,11 +26,26 @@ AT_ONCE_S = 10.0
 """A program that fails within this time may have failed because of its node."""
 _REFRESH_S = 10.0
 _MAX_SHOWN = 3
-_NOT_CREATED = frozenset(("CreateContainerError", "RunContainerError"))
-_NOT_STARTED = frozenset(("StartError", "ContainerCannotRun"))
+_NOT_CREATED = "CreateContainerError"
+"""Reason of a container that the runtime could not create: a broken driver, a full disk, or one of `_OF_THE_IMAGE`."""
+_OF_THE_IMAGE = ("no command specified", "unable to find user", "unable to find group")
+"""Messages of runtimes about containers that they cannot create on any node."""
+_NOT_STARTED = frozenset(("StartError", "ContainerCannotRun", "RunContainerError"))
 """Reasons of containers whose program the runtime could not start; mostly, the image has no such program."""
 _OF_THE_POD = frozenset(("DeadlineExceeded",))
 """Reasons of failed pods that say nothing about the node."""
+_OF_THE_REQUEST = frozenset(
+    (
+        "AppArmor",
+        "NodeAffinity",
+        "PodOSNotSupported",
+        "PodOSSelectorNodeLabelDoesNotMatch",
+        "SMTAlignmentError",
+        "SysctlForbidden",
+        "TopologyAffinityError",
+    )
+)
+"""Reasons of kubelets that refuse what a pod asks for: others may well fit on the node."""
 
 
 class FailedPod(NamedTuple):
@@ -41,7 +56,7 @@ class FailedPod(NamedTuple):
     node: str
     reason: str
     by_node: bool
-    """True if its program has not run: the node, and not the program, is at fault."""
+    """True if the node is at fault for all: its program has not run, and not because of what the pod asks for."""
     at: float
     """Start of the pod on the node, Unix time."""
 
@@ -145,8 +160,15 @@ def _failure(status: Mapping[str, Any], phase: str) -> tuple[str, bool]:
     containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
     states = [each.get("state") or {} for each in containers]
     if phase == "Pending":
-        waiting = ((state.get("waiting") or {}).get("reason") or "" for state in states)
-        return next((reason for reason in waiting if reason in _NOT_CREATED), ""), True
+        for state in states:
+            waiting = state.get("waiting") or {}
+            reason = waiting.get("reason") or ""
+            if reason == _NOT_CREATED:
+                message = (waiting.get("message") or "").lower()
+                return reason, not any(each in message for each in _OF_THE_IMAGE)
+            if reason in _NOT_STARTED:
+                return reason, False
+        return "", False
     disrupted = any(
         each["type"] == "DisruptionTarget" and each["status"] == "True" for each in status.get("conditions") or ()
     )
@@ -154,7 +176,7 @@ def _failure(status: Mapping[str, Any], phase: str) -> tuple[str, bool]:
         return "", False
     ended = [state["terminated"] for state in states if state.get("terminated")]
     if not ended:
-        return status.get("reason") or "refused by the kubelet", True
+        return status.get("reason") or "refused by the kubelet", status.get("reason") not in _OF_THE_REQUEST
     for each in ended:
         code = each.get("exitCode")
         if code == names.REPLACED_EXIT:

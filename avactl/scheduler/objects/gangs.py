@@ -12,6 +12,8 @@ from avactl.contracts.pod_annotations import GANG_SIZE
 GANG_LABELS = frozenset((names.GANG_LABEL, names.LWS_GROUP))
 """Labels by which the pods of a gang are known."""
 _JOB_NAME = "batch.kubernetes.io/job-name"
+_MAX_UID_CHARS = 64
+"""Those of the API server have 36; in an owner reference, a pod's author can write any text."""
 
 
 def gang_of(labels: Mapping[str, str], notes: Mapping[str, str]) -> tuple[str, str]:
@@ -33,7 +35,9 @@ def owner_of(metadata: Mapping[str, Any]) -> str:
     if name:
         return intern(f"{metadata['namespace']}/{name}")
     owners = metadata.get("ownerReferences") or ()
-    return intern(next((each.get("uid") or "" for each in owners if each.get("controller")), ""))
+    # Pods of snapshots and plans have owners without a UID.
+    uid: str = next((each.get("uid") or "" for each in owners if each.get("controller")), "")
+    return intern(uid) if len(uid) <= _MAX_UID_CHARS and uid.isprintable() else ""
 
 
 def without_gang(labels: Mapping[str, str]) -> dict[str, str]:

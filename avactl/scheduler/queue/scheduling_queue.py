@@ -136,6 +136,7 @@ class SchedulingQueue:
                 heap[:] = filter(self._unit_of_valid_entry, heap)
                 heapify(heap)
             self._groups = {group: heap for group, heap in self._groups.items() if heap}
+            self._deferred = {namespace: heap for namespace, heap in self._deferred.items() if heap}
             self._entries = sum(map(len, heaps))
 
     def _unit_of_valid_entry(self, entry: _Entry) -> QueuedPodGroup | None:
