@@ -106,6 +106,8 @@ class Jobs(NamedTuple):
         there = {each["metadata"]["name"] for each in self.kube.list("v1", "Node")}
         for name in {f"a10-{number}" for number in range(1, 8)} - there:
             self.kube.create(node(name))
+        for name in {"cpu-0", "cpu-1"} - there:
+            self.kube.create(cpu_node(name))
         self.wait(lambda: all(pod.get("status", {}).get("phase") == "Running" for pod in self.pods()))
 
     def wait(self, until: Callable[[], object]) -> None:
@@ -146,6 +148,13 @@ def placed(control_plane_binaries: None, jobs: Compilation, tmp_path_factory: py
 def node(name: str, cpu: str = "64") -> Body:
     amounts = {"cpu": cpu, "memory": "512Gi", "pods": "110", "ephemeral-storage": "1Ti", "nvidia.com/gpu": "1"}
     labels = {"kubernetes.io/hostname": name, "avactl.dev/pool": "a10", "avactl.dev/gpu": "A10"}
+    status = {"capacity": amounts, "allocatable": amounts}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}, "status": status}
+
+
+def cpu_node(name: str) -> Body:
+    amounts = {"cpu": "32", "memory": "116Gi", "pods": "110", "ephemeral-storage": "1Ti"}
+    labels = {"kubernetes.io/hostname": name, "avactl.dev/pool": "cpu"}
     status = {"capacity": amounts, "allocatable": amounts}
     return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}, "status": status}
 

@@ -55,6 +55,7 @@ def job(tmp_path: Path, block: AddressBlock) -> Any:
 @pytest.fixture(autouse=True)
 def any_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name, path=None: name)
+    monkeypatch.setattr("avactl.workbench.local.pods.has_module", lambda *_: True)
 
 
 def by_label(job: LocalJob) -> dict[str, LocalPod]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -56,7 +57,9 @@ class Memory:
         self.datasets, self.jobs = self.constraints.get(CachedDatasets), self.constraints.get(JobOrder)
         self.queue = SchedulingQueue()
         self.budgets = DisruptionBudgets()
-        self.cycle = SchedulingCycle(self.cache, self.queue, self.constraints, self, self, self, self.budgets)
+        self.cycle = SchedulingCycle(
+            self.cache, self.queue, self.constraints, self, self, self, self.budgets, clock=lambda: time.time()
+        )
         self.pod_handler = PodHandler(self.cache, self.queue, self.cycle.forget)
         self.items: dict[str, dict[str, Any]] = {}
         self.said: dict[str, str] = {}

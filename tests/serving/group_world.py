@@ -98,10 +98,19 @@ spec:
         ]
 
 
+_MACHINES = tuple(f"gpu-{number}" for number in range(4))
+
+
+def remove_machines(kube: KubeClient) -> None:
+    """Remove what `add_machines` creates."""
+    for name in _MACHINES:
+        kube.delete("v1", "Node", name)
+
+
 def add_machines(kube: KubeClient) -> None:
     """Create four machines with GPUs, which kwok plays."""
     amounts = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": "8"}
-    for name in (f"gpu-{number}" for number in range(4)):
+    for name in _MACHINES:
         labels = {"kubernetes.io/hostname": name, "avactl.dev/pool": "gpu", "avactl.dev/gpu": "A10"}
         status = {"capacity": amounts, "allocatable": amounts}
         metadata = {"name": name, "labels": labels}

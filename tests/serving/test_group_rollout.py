@@ -12,7 +12,17 @@ import pytest
 
 from tests.definitions import define_groups
 from tests.kinds.compiling import compiled
-from tests.serving.group_world import API, CANARY, KIND, GroupWorld, add_machines, begin, fail_job, killed
+from tests.serving.group_world import (
+    API,
+    CANARY,
+    KIND,
+    GroupWorld,
+    add_machines,
+    begin,
+    fail_job,
+    killed,
+    remove_machines,
+)
 from tools.controlplane import ApiError, ControlPlane
 
 _LWS = "leaderworkerset.sigs.k8s.io"
@@ -23,8 +33,7 @@ pytestmark = pytest.mark.controlplane
 def world(serving_plane: ControlPlane, tmp_path: Path) -> Iterator[GroupWorld]:
     with serving_plane.client() as kube:
         define_groups(kube)
-        if kube.find("v1", "Node", "gpu-0") is None:
-            add_machines(kube)
+        add_machines(kube)
         world = GroupWorld(serving_plane, kube, f"team-{tmp_path.name[-1]}-{id(tmp_path) % 10**6}", tmp_path)
         world.options = ["--groups"]
         ending = threading.Event()
@@ -35,6 +44,7 @@ def world(serving_plane: ControlPlane, tmp_path: Path) -> Iterator[GroupWorld]:
         played.join()
         world.stop()
         world.kube.delete("v1", "Namespace", world.team)
+        remove_machines(kube)  # other tests of the plane have machines of their own
 
 
 def _play(world: GroupWorld, ending: threading.Event) -> None:

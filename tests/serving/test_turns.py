@@ -37,6 +37,7 @@ class Passes:
         monkeypatch.setattr(self.daemon, "_advance", self._advance)
 
     async def _advance(self, key: str) -> None:
+        key = key.removeprefix("Deployment/")
         self.begun[key] += 1
         if key.startswith("slow/"):
             await self.going.wait()

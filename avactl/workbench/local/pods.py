@@ -282,7 +282,7 @@ def _want_command(role: str, argv: Sequence[str], directory: str, env: Mapping[s
     program = shutil.which(path, path=env.get("PATH", os.defpath))
     if program is None:
         raise LocalRunError(f"{role}: command `{command}` not found", _INSTALL)
-    if module and not _has_module(program, module, directory, env):
+    if module and not has_module(program, module, directory, env):
         raise LocalRunError(f"{role}: {program} has no module `{module}`", _INSTALL)
 
 
@@ -304,7 +304,7 @@ def _python_module(argv: Sequence[str]) -> str:
     return ""
 
 
-def _has_module(python: str, module: str, directory: str, env: Mapping[str, str]) -> bool:
+def has_module(python: str, module: str, directory: str, env: Mapping[str, str]) -> bool:
     """Return whether an interpreter finds a package, without importing it; True if it does not say."""
     script = "import importlib.util, sys; sys.exit(9 * (importlib.util.find_spec(sys.argv[1]) is None))"
     with suppress(subprocess.TimeoutExpired, OSError):
