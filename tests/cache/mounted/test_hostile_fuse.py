@@ -18,17 +18,14 @@ import pytest
 
 from avactl.daemons.cache.alluxio.client import MARK
 from avactl.daemons.cache.writeback import release
+from tests.cache.mounted.conftest import VOLUME
 from tests.cache.world import World
-from tools.alluxio import Alluxio
-from tools.alluxio.fuse import Fuse, require_libfuse
-from tools.alluxio.tiers import MIB, Tier, objects, running
-from tools.controlplane import ControlPlane, KubeClient
+from tools.alluxio.fuse import Fuse
+from tools.alluxio.tiers import objects
 from tools.objectstore import ObjectStore
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.xdist_group("cache")]
 
-TIER = Tier("write")
-VOLUME = objects()["PersistentVolume", "vision-bucket-results"]["spec"]["hostPath"]["path"]
 SECRET = "written outside of the volume"
 NAMES: list[str | bytes] = [
     "line\nbreak",
@@ -52,39 +49,6 @@ NAMES: list[str | bytes] = [
     "replaced",
     "tier.json",
 ]
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[ObjectStore]:
-    with ObjectStore() as store:
-        for bucket in ("ava-results", "ava-write"):
-            store.client().create_bucket(Bucket=bucket)
-        yield store
-
-
-@pytest.fixture(scope="module")
-def cluster(alluxio_jars: None, store: ObjectStore) -> Iterator[Alluxio]:
-    with running(TIER, store, {"alluxio.worker.tieredstore.level0.dirs.quota": f"{64 * MIB}B"}) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def fuse(cluster: Alluxio) -> Fuse:
-    require_libfuse()
-    cluster.fs("mkdir", "/results/vision", "/results.pushed/vision")
-    fuse = TIER.fuse(cluster)
-    fuse.start()
-    fuse.keep_volumes()
-    return fuse
-
-
-@pytest.fixture
-def world(
-    control_plane: ControlPlane, kube: KubeClient, namespace: str, cluster: Alluxio, tmp_path: Path
-) -> Iterator[World]:
-    world = World(control_plane, kube, namespace, cluster, tmp_path)
-    yield world
-    world.stop()
 
 
 def is_pushed(world: World, path: str) -> bool:

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -21,19 +20,16 @@ from typing import Any, Self
 import pytest
 
 from avactl.daemons.cache.writeback import release
+from tests.cache.mounted.conftest import VOLUME
 from tests.cache.world import World
-from tools.alluxio import Alluxio
-from tools.alluxio.fuse import Fuse, require_libfuse
-from tools.alluxio.tiers import MIB, ROOT, Tier, objects, running
-from tools.controlplane import ControlPlane, KubeClient
+from tools.alluxio.fuse import Fuse
+from tools.alluxio.tiers import ROOT, objects
 from tools.objectstore import ObjectStore
 from tools.waiting import wait_until
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.xdist_group("cache")]
 
-TIER = Tier("write")
 BUCKET = "/buckets/results"
-VOLUME = objects()["PersistentVolume", "vision-bucket-results"]["spec"]["hostPath"]["path"]
 PUSHED = objects()["PersistentVolume", "vision-pushed-bucket-results"]["spec"]["hostPath"]["path"]
 SECONDS = 1  # until a file is pushed, and until it has settled
 SCRIPT = """
@@ -68,40 +64,6 @@ def folder_of(job: str) -> str:
     container = objects()["Job", f"{job}-worker"]["spec"]["template"]["spec"]["containers"][0]
     (value,) = (each["value"] for each in container["env"] if each["name"] == "AVACTL_CHECKPOINT_DIR")
     return str(value).removeprefix(f"{BUCKET}/")
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[ObjectStore]:
-    with ObjectStore() as store:
-        for bucket in ("ava-results", "ava-write"):
-            store.client().create_bucket(Bucket=bucket)
-        yield store
-
-
-@pytest.fixture(scope="module")
-def cluster(alluxio_jars: None, store: ObjectStore) -> Iterator[Alluxio]:
-    sizes = {"alluxio.worker.tieredstore.level0.dirs.quota": f"{64 * MIB}B"}
-    with running(TIER, store, sizes) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def fuse(cluster: Alluxio) -> Fuse:
-    require_libfuse()
-    cluster.fs("mkdir", "/results/vision", "/results.pushed/vision")
-    fuse = TIER.fuse(cluster)
-    fuse.start()
-    fuse.keep_volumes()
-    return fuse
-
-
-@pytest.fixture
-def world(
-    control_plane: ControlPlane, kube: KubeClient, namespace: str, cluster: Alluxio, tmp_path: Path
-) -> Iterator[World]:
-    world = World(control_plane, kube, namespace, cluster, tmp_path)
-    yield world
-    world.stop()
 
 
 def train(folder: Path, step: int = 0) -> list[str]:
