@@ -37,7 +37,7 @@ class Links:
         self.count = topology.count
         self._size = 1 << self.count
         self._best: dict[tuple[int, int, bool, bool], Masks] = {}
-        self._room: dict[tuple[int, int, int, bool], int] = {}
+        self._room: dict[tuple[int, int, int], int] = {}
         self._missing: dict[str, Ints] = {}
 
     # -- value of sets ----------------------------------------------------------------------------------------------
@@ -121,21 +121,23 @@ class Links:
     @cached_property
     def sockets(self) -> Ints:
         """Number of sockets of each set."""
-        places = [self.topology.switch(gpu).socket for gpu in range(self.count)]
-        masks = [sum(1 << gpu for gpu in range(self.count) if places[gpu] == socket) for socket in sorted(set(places))]
         every = np.arange(self._size)
-        result: Ints = sum((every & mask != 0 for mask in masks), np.zeros(self._size, np.int64))
+        result: Ints = sum((every & mask != 0 for mask in self._socket_masks), np.zeros(self._size, np.int64))
         return result
 
     @cached_property
     def wholeness(self) -> Ints:
         """Value of a free set for pods that need one socket: the squares of its GPUs by socket, summed."""
-        places = [self.topology.switch(gpu).socket for gpu in range(self.count)]
-        result = np.zeros(self._size, np.int64)
-        for socket in sorted(set(places)):
-            mask = sum(1 << gpu for gpu in range(self.count) if places[gpu] == socket)
-            result += self.sizes[np.arange(self._size) & mask] ** 2
+        every = np.arange(self._size)
+        result: Ints = sum(
+            (self.sizes[every & mask] ** 2 for mask in self._socket_masks), np.zeros(self._size, np.int64)
+        )
         return result
+
+    @cached_property
+    def _socket_masks(self) -> list[int]:
+        places = [self.topology.switch(gpu).socket for gpu in range(self.count)]
+        return [sum(1 << gpu for gpu in range(self.count) if places[gpu] == socket) for socket in sorted(set(places))]
 
     def missing_levels(self, wanted: str) -> Ints:
         """Return by how many levels each set falls short of a link level; 0 if it has it.
@@ -224,14 +226,14 @@ class Links:
         if not required:
             return most
         rank = _max_level(wanted)
-        sets = self._room.get((free, count, rank, required))
+        sets = self._room.get((free, count, rank))
         if sets is None:
             sets = len(self._sets_one_by_one(free, count, wanted, most))
             # Without NVLinks between single pairs, sets are within groups of equal GPUs: any order takes as many.
             if self._has_pairs:
                 while sets < most and self.disjoint_sets(free, [(count, wanted)] * (sets + 1)) is not None:
                     sets += 1
-            self._room[free, count, rank, required] = sets
+            self._room[free, count, rank] = sets
         return sets
 
     def sets_of(self, free: int, count: int, wanted: str, number: int, rdma: bool = False) -> list[int]:
