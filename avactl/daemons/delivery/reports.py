@@ -33,11 +33,10 @@ class Reports:
         DeliveryError; a later call tries again.
         """
         urls = model_urls(deployment)
-        for model in self._reported(service):
-            url = urls.get(model.model)
-            if not url:
-                continue
-            verdict = rollout_verdict(deployment, await replica_sets(self._client, deployment), model.model, url)
+        reported = [(model, url) for model in self._reported(service) if (url := urls.get(model.model))]
+        sets = await replica_sets(self._client, deployment) if reported else []
+        for model, url in reported:
+            verdict = rollout_verdict(deployment, sets, model.model, url)
             known, outcome, written = self._written.get(model, ("", "", 0.0))
             recent = (known, outcome) == (url, verdict) and monotonic() - written < _CHECK_INTERVAL_S
             if verdict not in ("promoted", "rejected") or recent:

@@ -71,8 +71,9 @@ def lower(item: Item[PipelineSpec], program: Program) -> list[Manifest]:
     training = training_objects(item, program)
     jobs = [each.name for each in training if PIPELINE_STEP in each.body["metadata"].get("annotations", {})]
     steps = step_objects(item, program)
-    plan = _build_plan(item, program, jobs, steps)
-    return [*training, *steps, plan, *_build_state(item, program), *_build_report(item, program)]
+    deploy = _deploy(item, program)
+    plan = _build_plan(item, program, jobs, steps, deploy)
+    return [*training, *steps, plan, *_build_state(item, program), *_build_report(item, program, deploy)]
 
 
 def _build_state(item: Item[PipelineSpec], program: Program) -> list[Manifest]:
@@ -115,7 +116,9 @@ def _build_state(item: Item[PipelineSpec], program: Program) -> list[Manifest]:
     ]
 
 
-def _build_plan(item: Item[PipelineSpec], program: Program, jobs: list[str], steps: list[Manifest]) -> Manifest:
+def _build_plan(
+    item: Item[PipelineSpec], program: Program, jobs: list[str], steps: list[Manifest], deploy: DeployPlan | None
+) -> Manifest:
     """Return the ConfigMap that the delivery daemon reads."""
     spec, job = item.spec, training_job(item, program)
     validation = next(each for each in steps if each.name == step_name(item, VALIDATE) and each.kind == "CronJob")
@@ -135,7 +138,7 @@ def _build_plan(item: Item[PipelineSpec], program: Program, jobs: list[str], ste
         publish=PublishPlan(
             to=versions_directory(item), keep=spec.publish.keep, declared=tuple(live_urls(item, program))
         ),
-        deploy=_deploy(item, program),
+        deploy=deploy,
         concurrency=spec.concurrency,
         timeout=None if spec.timeout is None else ceil(duration_seconds(spec.timeout)),
         retries=spec.retries,
@@ -198,10 +201,9 @@ def _deploy(item: Item[PipelineSpec], program: Program) -> DeployPlan | None:
     )
 
 
-def _build_report(item: Item[PipelineSpec], program: Program) -> list[Manifest]:
+def _build_report(item: Item[PipelineSpec], program: Program, deploy: DeployPlan | None) -> list[Manifest]:
     """Return the ConfigMap that lets the service's cluster record in git how rollouts end; none on the same cluster."""
-    service, deploy = service_of(item, program), _deploy(item, program)
-    if service is None or deploy is None or deploy.cluster is None or not deploy.rollout:
+    if deploy is None or deploy.cluster is None or not deploy.rollout:
         return []
     document = ReportPlan(
         cluster=deploy.cluster, namespace=deploy.namespace, service=deploy.service, model=deploy.model
@@ -210,7 +212,7 @@ def _build_report(item: Item[PipelineSpec], program: Program) -> list[Manifest]:
         k8s.config_map(
             item,
             deploy.cluster,
-            f"rollout-report.{service.ns}.{item.name}",
+            f"rollout-report.{deploy.namespace}.{item.name}",
             program.cluster_spec(deploy.cluster).system_namespace,
             {REPORT_KEY: dump(document, indent=True)},
             component="report",
