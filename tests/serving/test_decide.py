@@ -30,6 +30,8 @@ LABELS = {"app": "web", "app.kubernetes.io/component": "server"}
 
 def deployment(image: str, total: int = 4) -> dict[str, Any]:
     return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
         "metadata": {"name": "web", "namespace": "team", "uid": "u"},
         "spec": {
             "paused": True,

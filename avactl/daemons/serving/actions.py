@@ -125,7 +125,7 @@ class Actor:
         condition = {"type": CONDITION, "status": status, "reason": reason, "message": message}
         condition["lastTransitionTime"] = now if own.get("status") != status else own.get("lastTransitionTime", now)
         path = f"{_workload_path(deployment)}/status"
-        if deployment.get("kind", "Deployment") != "Deployment":
+        if deployment["kind"] != "Deployment":
             # Custom resources have no strategic merge: all conditions, if nobody has changed the object.
             others = [each for each in known if each.get("type") != CONDITION]
             await self._patch(path, deployment, {"status": {"conditions": [*others, condition]}})
@@ -191,7 +191,5 @@ class Actor:
 
 def _workload_path(workload: Mapping[str, Any]) -> str:
     metadata = workload["metadata"]
-    plural = f"{workload.get('kind', 'Deployment').lower()}s"
-    return (
-        f"/apis/{workload.get('apiVersion', 'apps/v1')}/namespaces/{metadata['namespace']}/{plural}/{metadata['name']}"
-    )
+    plural = f"{workload['kind'].lower()}s"
+    return f"/apis/{workload['apiVersion']}/namespaces/{metadata['namespace']}/{plural}/{metadata['name']}"

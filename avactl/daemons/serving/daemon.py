@@ -229,7 +229,7 @@ class ServingDaemon(ElectedDaemon):
             route: body for route in config.routes if (body := self._stores[route.kind].get(f"{space}/{route.name}"))
         }
         state = RolloutState.read((metadata.get("annotations") or {}).get(ROLLOUT_STATE))
-        if deployment.get("kind") == groups.KIND:
+        if deployment["kind"] == groups.KIND:
             return self._view_groups(deployment, config, state, routes)
         revisions = revisions_of(deployment, self._stores["ReplicaSet"].of(metadata["uid"]))
         jobs = {

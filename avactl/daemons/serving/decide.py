@@ -71,16 +71,7 @@ def _decide_steady(view: View, now: float, answers: Answers) -> ServingPlan:
             # The first version has never served: there is nothing to compare with, and nothing to lose.
             actions = [] if target is not None else [Create(hash, view.total, True)]
             return ServingPlan(state.replace(stable=hash, since=now, message=""), list(actions))
-        begun = RolloutState(
-            stable=state.stable,
-            canary=hash,
-            proven=state.proven,
-            phase="starting",
-            since=now,
-            reason="Starting",
-            message=f"version {hash}",
-        )
-        return ServingPlan(begun, events=[Event("RolloutStarted", f"version {hash} replaces {stable.hash}")])
+        return begin_rollout(RolloutState(stable=state.stable, proven=state.proven, phase="starting"), hash, now)
     plan = ServingPlan(state)
     serve_stable(view, stable, plan)
     if plan.actions:
@@ -94,6 +85,12 @@ def _decide_steady(view: View, now: float, answers: Answers) -> ServingPlan:
     if target is not stable:
         return plan  # rolled back: the condition keeps its reason
     return describe_stable(view, stable, now, answers)
+
+
+def begin_rollout(begun: RolloutState, hash: str, now: float) -> ServingPlan:
+    """Return the plan that begins a rollout to a version. `begun`: the stable version and the first phase."""
+    state = begun.replace(canary=hash, since=now, reason="Starting", message=f"version {hash}")
+    return ServingPlan(state, events=[Event("RolloutStarted", f"version {hash} replaces {begun.stable}")])
 
 
 def describe_stable(view: View, stable: ServingRevision, now: float, answers: Answers) -> ServingPlan:
