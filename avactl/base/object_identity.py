@@ -33,6 +33,12 @@ def defined_kinds(definition: Mapping[str, Any]) -> set[Gvk]:
     return set()
 
 
+def controller_of(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the owner reference to the controller of an object; empty if it has none."""
+    owners = metadata.get("ownerReferences") or ()
+    return next((each for each in owners if each.get("controller")), {})
+
+
 class ObjectKey(NamedTuple):
     """Identity of an object in one cluster. Excludes the API version, which may change."""
 

@@ -19,6 +19,13 @@ _IN_CREATION = frozenset(("ContainerCreating", "PodInitializing"))
 """Reasons of waiting containers that are not failures."""
 
 
+def is_ready(pod: Live) -> bool:
+    """Return True if a pod is ready, and is not being deleted."""
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    ready = any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
+    return ready and "deletionTimestamp" not in pod["metadata"]
+
+
 class PodStage(IntEnum):
     """Stage of a pod; of several pods, the lowest says what their workload waits for."""
 

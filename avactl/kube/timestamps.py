@@ -23,6 +23,14 @@ def unix_time(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
 
 
+def unix_time_or(default: float, text: str) -> float:
+    """Return a timestamp in Unix seconds; the default if it is none, or beyond the calendar."""
+    try:
+        return unix_time(text)
+    except (ValueError, OverflowError):
+        return default
+
+
 def seconds_since(text: str, now: datetime) -> float:
     """Return the seconds from a timestamp until `now`."""
     return now.timestamp() - unix_time(text)

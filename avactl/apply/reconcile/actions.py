@@ -25,7 +25,7 @@ from avactl.apply.reconcile.diffing.field_policy import Hands
 from avactl.apply.reconcile.diffing.managed_fields import ABSENT, applied_fields, find, has_path
 from avactl.apply.reconcile.diffing.object_diff import Difference, ObjectComparison, compare
 from avactl.apply.reconcile.inventory import InventoryRecord, identity_digest
-from avactl.base.object_identity import ObjectKey
+from avactl.base.object_identity import ObjectKey, controller_of
 from avactl.change.diff.model import Disruption
 from avactl.change.diff.rules import deletion_of, holds_own_data
 from avactl.contracts import names
@@ -220,7 +220,7 @@ def _prune_steps(
     gone = {
         key: body
         for key, body in live.items()
-        if key not in declared and inventory_of(body) == inventory and not _made_by_controller(body)
+        if key not in declared and inventory_of(body) == inventory and not controller_of(body["metadata"])
     }
     kept = _kept_objects(gone, live)
     steps = []
@@ -232,10 +232,6 @@ def _prune_steps(
             step.action, step.reason = Action.keep, kept[key]
         steps.append(step)
     return sorted(steps, key=lambda step: (-step.rank, step.key))
-
-
-def _made_by_controller(body: Body) -> bool:
-    return any(owner.get("controller") for owner in body["metadata"].get("ownerReferences") or ())
 
 
 def holds_data(live: Mapping[str, Any]) -> bool:

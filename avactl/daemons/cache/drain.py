@@ -12,10 +12,11 @@ from typing import Any
 from avactl.base.object_identity import object_reference
 from avactl.base.quantity import format_quantity
 from avactl.contracts.names import SAFE_TO_DRAIN
-from avactl.daemons.cache.pods import Nodes, TierPods, is_ready
+from avactl.daemons.cache.pods import Nodes, TierPods
 from avactl.daemons.cache.writeback.push import Hosts, WriteBackTask
 from avactl.kube.client import MERGE, ApiError, Client
 from avactl.kube.events import EventRecorder
+from avactl.kube.pod_diagnosis import is_ready
 
 
 class DrainGuard:

@@ -9,9 +9,10 @@ from urllib.parse import urlencode
 from avactl.base.object_identity import object_reference
 from avactl.contracts.cache import TierStatus
 from avactl.daemons.cache import metrics
-from avactl.daemons.cache.pods import Nodes, TierPods, TierVolumes, is_ready
+from avactl.daemons.cache.pods import Nodes, TierPods, TierVolumes
 from avactl.kube.client import Client
 from avactl.kube.events import EventRecorder
+from avactl.kube.pod_diagnosis import is_ready
 
 CONTAINER = "fuse"
 """Container of a FUSE pod that mounts the tier."""

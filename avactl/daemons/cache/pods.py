@@ -8,13 +8,6 @@ from typing import Any
 from avactl.base.object_identity import namespaced_name
 
 
-def is_ready(pod: dict[str, Any]) -> bool:
-    """Return True if a pod is ready, and is not being deleted."""
-    conditions = (pod.get("status") or {}).get("conditions") or ()
-    ready = any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
-    return ready and "deletionTimestamp" not in pod["metadata"]
-
-
 class PendingPods:
     """An `ObjectReceiver` of pending pods; only those that mount a claim count."""
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 from math import ceil, floor
 
 from avactl.contracts.serving import GROUPS_HOLD, RolloutState
-from avactl.daemons.serving.decide import REJECTING, Rollout, describe_stable, serve_stable
-from avactl.daemons.serving.groups import GroupView, is_ready, revision_of
+from avactl.daemons.serving.decide import REJECTING, Rollout, begin_rollout, describe_stable, serve_stable
+from avactl.daemons.serving.groups import GroupView, revision_of
 from avactl.daemons.serving.sizes import Sizes
 from avactl.daemons.serving.view import Answers, Event, HoldGroups, RemoveService, ServingPlan, StopGroup
+from avactl.kube.pod_diagnosis import is_ready
 
 
 def decide_groups(view: GroupView, now: float, settle: float, answers: Answers) -> ServingPlan:
@@ -37,16 +38,7 @@ def _decide_steady(view: GroupView, now: float, answers: Answers) -> ServingPlan
         if not view.total or (not state.proven and not stable.ready):
             # There is nothing to compare with, and nothing to lose.
             return ServingPlan(state.replace(stable=target, since=now, message=""))
-        begun = RolloutState(
-            stable=stable.hash,
-            canary=target,
-            proven=True,
-            phase="stepping",
-            since=now,
-            reason="Starting",
-            message=f"version {target}",
-        )
-        return ServingPlan(begun, events=[Event("RolloutStarted", f"version {target} replaces {stable.hash}")])
+        return begin_rollout(RolloutState(stable=stable.hash, proven=True, phase="stepping"), target, now)
     plan = ServingPlan(state)
     others = [each for each in view.leaders.values() if revision_of(each) != stable.hash]
     if target == stable.hash:

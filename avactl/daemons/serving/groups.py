@@ -15,10 +15,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from avactl.base.object_identity import controller_of
 from avactl.contracts import names
 from avactl.contracts.serving import RolloutConfig, RolloutRoute, RolloutState
 from avactl.daemons.serving.revisions import HASH, HASH_LABEL, Body, ServingRevision
 from avactl.daemons.serving.view import View
+from avactl.kube.pod_diagnosis import is_ready
 
 API, KIND = "leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"
 _SET_REVISION = "controller-revision-hash"
@@ -93,18 +95,6 @@ def _ordinal(leader: Mapping[str, Any]) -> int:
     return int(text) if text.isdecimal() and len(text) < 10 else -1
 
 
-def _owned_by(body: Mapping[str, Any], uid: str) -> bool:
-    return any(
-        each.get("controller") and each.get("uid") == uid for each in body["metadata"].get("ownerReferences") or ()
-    )
-
-
-def is_ready(pod: Mapping[str, Any]) -> bool:
-    """Return True if a pod is ready."""
-    conditions = (pod.get("status") or {}).get("conditions") or ()
-    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
-
-
 def view_groups(
     groups: Body,
     config: RolloutConfig,
@@ -118,12 +108,14 @@ def view_groups(
     """Return a service as observed. `leader_set`: the StatefulSet of its leaders; `pods`: those that this one owns;
     `services`, `jobs`: those of its versions."""
     metadata = groups["metadata"]
-    owned = leader_set is not None and _owned_by(leader_set, metadata["uid"])
+    owned = leader_set is not None and controller_of(leader_set["metadata"]).get("uid") == metadata["uid"]
     set_uid = leader_set["metadata"]["uid"] if leader_set is not None and owned else ""
     leaders = {
         each["metadata"]["name"]: each
         for each in pods
-        if set_uid and _owned_by(each, set_uid) and not each["metadata"].get("deletionTimestamp")
+        if set_uid
+        and controller_of(each["metadata"]).get("uid") == set_uid
+        and not each["metadata"].get("deletionTimestamp")
     }
     status = groups.get("status") or {}
     observed = status.get("observedGeneration", 0) >= metadata.get("generation", 0)

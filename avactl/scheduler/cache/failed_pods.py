@@ -12,7 +12,7 @@ from time import time
 from typing import Any, NamedTuple
 
 from avactl.contracts import names
-from avactl.kube.timestamps import unix_time
+from avactl.kube.timestamps import unix_time_or
 from avactl.scheduler.objects.gangs import owner_of
 from avactl.scheduler.objects.limits import quote
 
@@ -108,7 +108,8 @@ class FailedPods:
             pods.get(name, {}).pop(key, None)
             if not pods.get(name, True):
                 del pods[name]
-        self._suspects_until = 0.0
+        if found.by_node:
+            self._suspects_until = 0.0
 
     def nodes_of(self, owner: str) -> frozenset[str]:
         """Return the nodes on which pods of a job have failed."""
@@ -151,7 +152,7 @@ def read_failed_pod(item: Mapping[str, Any]) -> FailedPod | None:
     owner = owner_of(metadata) if reason else ""
     if not owner:
         return None
-    at = _unix_time(status.get("startTime") or metadata["creationTimestamp"])
+    at = unix_time_or(0.0, status.get("startTime") or metadata["creationTimestamp"])
     return FailedPod(owner, intern(node), quote(reason), by_node, at)
 
 
@@ -183,14 +184,7 @@ def _failure(status: Mapping[str, Any], phase: str) -> tuple[str, bool]:
             return f"exit code {code}", False
         if each.get("reason") in _NOT_STARTED:
             return each["reason"], False
-        begun, over = _unix_time(each.get("startedAt") or ""), _unix_time(each.get("finishedAt") or "")
+        begun, over = unix_time_or(0.0, each.get("startedAt") or ""), unix_time_or(0.0, each.get("finishedAt") or "")
         if code and begun and over - begun <= AT_ONCE_S:
             return f"exit code {code} at once", False
     return "", False
-
-
-def _unix_time(stamp: str) -> float:
-    try:
-        return unix_time(stamp)
-    except (ValueError, OverflowError):
-        return 0.0

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from avactl.base.object_identity import namespaced_name
+from avactl.base.object_identity import controller_of, namespaced_name
 from avactl.contracts import names
 from avactl.contracts.document import DocumentError, load
 from avactl.contracts.pod_annotations import CHECKPOINT_EVERY
@@ -203,7 +203,7 @@ class ClusterView(LiveView):
                 every = (metadata.get("annotations") or {}).get(CHECKPOINT_EVERY.name, "")
                 if every.isdecimal() and len(every) <= MAX_INTERVAL_DIGITS:
                     self.checkpoints[pod.uid] = (float(every), (item.get("status") or {}).get("startTime") or "")
-                if any(owner.get("controller") for owner in metadata.get("ownerReferences") or ()):
+                if controller_of(metadata):
                     self.owned.add(pod.uid)
             return
         pod = read_pod(item, 0.0)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from sys import intern
 from typing import Any
 
+from avactl.base.object_identity import controller_of
 from avactl.contracts import names
 from avactl.contracts.pod_annotations import GANG_SIZE
 
@@ -34,9 +35,8 @@ def owner_of(metadata: Mapping[str, Any]) -> str:
     name = gang_of(labels, metadata.get("annotations") or {})[0] or labels.get(_JOB_NAME)
     if name:
         return intern(f"{metadata['namespace']}/{name}")
-    owners = metadata.get("ownerReferences") or ()
     # Pods of snapshots and plans have owners without a UID.
-    uid: str = next((each.get("uid") or "" for each in owners if each.get("controller")), "")
+    uid: str = controller_of(metadata).get("uid") or ""
     return intern(uid) if len(uid) <= _MAX_UID_CHARS and uid.isprintable() else ""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 from sys import intern
 from typing import Any
 
@@ -19,7 +20,7 @@ from avactl.contracts.pod_annotations import (
     WITHIN,
 )
 from avactl.kube import logs
-from avactl.kube.timestamps import unix_time
+from avactl.kube.timestamps import unix_time_or
 from avactl.scheduler.objects.gangs import gang_of, owner_of
 from avactl.scheduler.objects.limits import CONSTRAINT_ANNOTATIONS, bounded, quote, stripped
 from avactl.scheduler.objects.pod_requirements import PodRequirements, as_it_runs, gang_size, requirements_of
@@ -194,7 +195,8 @@ class PodInfo:
         self.phase: str = intern(status.get("phase") or "")
         self.deleting = "deletionTimestamp" in metadata
         if self.deleting and not self.ends:
-            self.ends = _unix_time(metadata["deletionTimestamp"])
+            # A grace period has 64 bits.
+            self.ends = unix_time_or(inf, metadata["deletionTimestamp"])
         self.gated = bool(spec.get("schedulingGates"))
         if node or not (self.assumed or self.node):
             notes = metadata.get("annotations")
@@ -264,14 +266,6 @@ def read_pod(item: Mapping[str, Any], seen: float) -> PodInfo:
     except Exception as error:
         logs.error("invalid pod", pod=namespaced_name(item), error=repr(error))
         return PodInfo(stripped(item), seen, f"the scheduler cannot parse this pod: {quote(repr(error))}")
-
-
-def _unix_time(stamp: str) -> float:
-    """Unix time; infinity for a time out of range, because a grace period has 64 bits."""
-    try:
-        return unix_time(stamp)
-    except (ValueError, OverflowError):
-        return float("inf")
 
 
 def _volume_claims(spec: Mapping[str, Any], name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:

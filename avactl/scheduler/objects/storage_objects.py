@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from avactl.base.object_identity import controller_of
 from avactl.base.quantity import whole_units
 
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
@@ -90,7 +91,7 @@ class VolumeClaim(NamedTuple):
             mode=spec.get("volumeMode") or "Filesystem",
             selector=spec.get("selector"),
             attributes_class=spec.get("volumeAttributesClassName") or "",
-            owner=next((each["uid"] for each in metadata.get("ownerReferences") or () if each.get("controller")), ""),
+            owner=controller_of(metadata).get("uid", ""),
             gone=gone,
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from avactl.base.object_identity import Gvk
+from avactl.base.object_identity import Gvk, controller_of
 from avactl.contracts import names
 from avactl.diagnostics import Span
 from avactl.kube.client import ApiError, Client
@@ -79,7 +79,7 @@ async def _server_version(client: Client) -> str:
 
 def _is_wanted(body: Body, only: list[str]) -> bool:
     metadata, kind = body["metadata"], body["kind"]
-    if any(owner.get("controller") for owner in metadata.get("ownerReferences") or ()):
+    if controller_of(metadata):
         return False
     if (metadata.get("labels") or {}).get(names.MANAGED_BY) == names.MANAGER or metadata.get("deletionTimestamp"):
         return False
