@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,7 +35,7 @@ def world(serving_plane: ControlPlane, tmp_path: Path) -> Iterator[GroupWorld]:
     with serving_plane.client() as kube:
         define_groups(kube)
         add_machines(kube)
-        world = GroupWorld(serving_plane, kube, f"team-{tmp_path.name[-1]}-{id(tmp_path) % 10**6}", tmp_path)
+        world = GroupWorld(serving_plane, kube, f"team-{uuid.uuid4().hex[:8]}", tmp_path)
         world.options = ["--groups"]
         ending = threading.Event()
         played = threading.Thread(target=_play, args=(world, ending))
