@@ -1,13 +1,14 @@
 """Canary rollouts of a real model server behind a real gateway, under 200 requests a second.
 
-    python -m benchmarks.canary [promote|both|errors|slow|full] [--short] [--json FILE]
+    python -m benchmarks.canary [promote|both|errors|slow|full|groups] [--short] [--json FILE]
 
 Traefik reads HTTPRoutes and GRPCRoutes from a real API server and sends requests to model servers, one process a pod,
 with addresses of a network namespace; Prometheus finds and measures them; the serving daemon does the rest.
 
 promote: version 1 → 2. both: the same, with half of the requests by gRPC; alone, without analysis and Prometheus.
 errors: version 3, whose predictions fail. slow: version 4, which takes a quarter of a second. full: promote and errors
-in place, where the quota has no room for another pod.
+in place, where the quota has no room for another pod. groups: promote, each replica a group of two pods of a
+LeaderWorkerSet; only alone, without analysis and Prometheus.
 
 --short takes seconds where the rest takes minutes: other intervals, and a gateway that is told sooner.
 """
@@ -19,6 +20,7 @@ import json
 import sys
 from pathlib import Path
 
+from benchmarks.canary.groups import group_stage
 from benchmarks.canary.scenario import ERRORS, SLOW, Outcome, roll, roll_both
 from benchmarks.canary.stage import LONG, SHORT, Pace, Stage, prepare, stage
 from benchmarks.measure import Bar, bar
@@ -26,6 +28,7 @@ from tools.controlplane import UnavailableError
 from tools.network import enter
 
 CASES = ("promote", "both", "errors", "slow", "full")
+GROUPS = "groups"
 
 
 def measured(case: str, made: Stage, live: int) -> tuple[list[Outcome], int]:
@@ -73,25 +76,33 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.canary", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("case", nargs="*", choices=[*CASES, []], metavar="CASE", help="default: all")
+    parser.add_argument("case", nargs="*", choices=[*CASES, GROUPS, []], metavar="CASE", help="default: all")
     parser.add_argument("--short", action="store_true", help="seconds, not minutes")
     parser.add_argument("--json", type=Path, help="write what was seen")
     options = parser.parse_args()
-    analysed = options.case != ["both"]
+    grouped = options.case == [GROUPS]
+    if GROUPS in options.case and not grouped:
+        parser.error("`groups` has a stage of its own: run it alone")
+    analysed = options.case != ["both"] and not grouped
     try:
-        prepare(analysed=analysed)
+        prepare(analysed=analysed, grouped=grouped)
         enter("benchmarks.canary", sys.argv[1:])
     except UnavailableError as reason:
         sys.exit(f"not measured: {reason}")
     pace = SHORT if options.short else LONG
     found: list[Outcome] = []
     live = 1
-    with stage(pace, analysed=analysed) as made:
-        for case in options.case or CASES:
-            outcomes, live = measured(case, made, live)
-            for each in outcomes:
-                _show(each, pace)
-            found += outcomes
+    if grouped:
+        with group_stage(pace) as groups:
+            found.append(roll(groups, GROUPS, 1, 2))
+            _show(found[0], pace)
+    else:
+        with stage(pace, analysed=analysed) as made:
+            for case in options.case or CASES:
+                outcomes, live = measured(case, made, live)
+                for each in outcomes:
+                    _show(each, pace)
+                found += outcomes
     if options.json is not None:
         options.json.write_text(json.dumps([each.data() for each in found]))
 

@@ -64,7 +64,7 @@ class Machine:
 
     def _pass(self, kube: KubeClient, probes: httpx.Client) -> None:
         # Pods of the platform, as the daemon's, have no image here: the daemon is a process of its own.
-        query = {"fieldSelector": f"spec.nodeName={self.name}", "labelSelector": f"{COMPONENT}=server"}
+        query = {"fieldSelector": f"spec.nodeName={self.name}", "labelSelector": f"{COMPONENT} in (server,worker)"}
         found = {
             each["metadata"]["uid"]: each for each in kube.request("GET", "/api/v1/pods", query=query).body["items"]
         }
@@ -82,8 +82,10 @@ class Machine:
 
     def _start(self, body: Mapping[str, Any]) -> _Pod:
         (container,) = body["spec"]["containers"]
-        address, ports = next(self._addresses), [str(each["containerPort"]) for each in container["ports"]]
+        address, ports = next(self._addresses), [str(each["containerPort"]) for each in container.get("ports") or ()]
         command: list[str | Path] = [self._python, Path(__file__).with_name("server.py"), self._models, address, *ports]
+        if not ports:  # a worker of a group, which has nothing to compute
+            command = ["sleep", "infinity"]
         env = {each["name"]: each["value"] for each in container.get("env") or () if "value" in each}
         # One thread for the arithmetic: a picture has 64 numbers.
         env |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "HOME": str(self._logs)}
@@ -96,8 +98,11 @@ class _Pod:
 
     def __init__(self, child: Popen[bytes], address: str, container: Mapping[str, Any]) -> None:
         self.child, self._address = child, address
-        probe = container["readinessProbe"]
-        self._path = f"http://{address}:{container['ports'][0]['containerPort']}{probe['httpGet']['path']}"
+        probe = container.get("readinessProbe") or {}
+        self._path = ""
+        """URL of the readiness probe; empty without one."""
+        if probe:
+            self._path = f"http://{address}:{container['ports'][0]['containerPort']}{probe['httpGet']['path']}"
         self._period = float(probe.get("periodSeconds", 10))
         hook = ((container.get("lifecycle") or {}).get("preStop") or {}).get("sleep") or {}
         self._drain = float(hook.get("seconds", 0))
@@ -130,6 +135,8 @@ class _Pod:
                 self._ready = ready
 
     def _healthy(self, probes: httpx.Client) -> bool:
+        if not self._path:
+            return True
         try:
             return probes.get(self._path).status_code == 200
         except httpx.TransportError:

@@ -16,13 +16,15 @@ from typing import Any, NamedTuple
 from avactl.compiler import compile_tree
 from avactl.contracts.names import TEAM_LABEL
 from avactl.diagnostics.text import render_text
+from avactl.program.manifest import Manifest
 from avactl.spec.repository.tree import MemoryTree
 from benchmarks.canary.load import Answer, read
-from benchmarks.canary.machine import Machine
+from benchmarks.canary.machine import COMPONENT, Machine
 from tools.controlplane import ControlPlane, KubeClient, build_binaries, process
 from tools.controlplane.folder import OwnedFolder
 from tools.definitions import GATEWAY_API, definitions
 from tools.frameworks.build import build_digits
+from tools.leaderworkerset import MODULE as LEADER_WORKER_SETS
 from tools.prometheus import Prometheus
 from tools.prometheus import build_binary as build_prometheus
 from tools.traefik import Traefik
@@ -60,7 +62,7 @@ SHORT = Pace(throttle=0.3, settle=1.2, interval=3.0, pause=3.0, steps=(10, 50), 
 LONG = Pace(throttle=2.0, settle=5.0, interval=10.0, pause=20.0, steps=(5, 25, 50), drain=5)
 """As a cluster has it: Traefik's and the daemon's defaults."""
 
-_PLATFORM = f"""\
+PLATFORM = f"""\
 apiVersion: avactl.dev/v1
 kind: Cluster
 metadata: {{name: main}}
@@ -84,10 +86,10 @@ _FAILED = f'sum(rate(digits_requests_total{{code="500",{_WHERE}}}[{{{{interval}}
 _MEDIAN = f"histogram_quantile(0.5, sum by (le) (rate(digits_request_seconds_bucket{{{_WHERE}}}[{{{{interval}}}}])))"
 
 
-def prepare(*, analysed: bool = True) -> tuple[Path, Path]:
+def prepare(*, analysed: bool = True, grouped: bool = False) -> tuple[Path, Path]:
     """Fetch and build everything that is not in the cache: the stage itself has no way out.
 
-    `analysed`: with Prometheus, for rollouts with an analysis.
+    `analysed`: with Prometheus, for rollouts with an analysis. `grouped`: with the controller of LeaderWorkerSets.
 
     Returns the Python of the model server, and the trained models. Raises UnavailableError and BuildError.
     """
@@ -96,6 +98,8 @@ def prepare(*, analysed: bool = True) -> tuple[Path, Path]:
     build_traefik()
     if analysed:
         build_prometheus()
+    if grouped:
+        build_binaries(["lws-manager"], [LEADER_WORKER_SETS])
     return build_digits(Path(__file__).with_name("train.py"))
 
 
@@ -110,8 +114,20 @@ class Moment(NamedTuple):
     reason: str
 
 
+def compile_specs(specs: str) -> list[Manifest]:
+    """Return the objects of specs without a diagnostic, except those that change an existing one."""
+    result = compile_tree(MemoryTree({"platform.yaml": specs.encode()}))
+    assert not result.diagnostics, render_text(result.diagnostics, lambda path: specs)
+    return [each for each in result.manifests if not each.patch]
+
+
 class Stage:
     """One service of four pods, and its clients."""
+
+    protocols: tuple[str, ...] = tuple(HOSTS)
+    kind = ("apps/v1", "Deployment")
+    options: tuple[str, ...] = ()
+    """Options of the daemon."""
 
     def __init__(self, pace: Pace, stack: ExitStack, *, analysed: bool = True) -> None:
         self.pace, self._stack = pace, stack
@@ -150,12 +166,8 @@ class Stage:
 
     def deploy(self, version: int, *, in_place: bool = False) -> None:
         """Apply the platform, and the service with this version of its model."""
-        specs = _PLATFORM.replace("URL", self._measures) + self._service(version, in_place)
-        result = compile_tree(MemoryTree({"platform.yaml": specs.encode()}))
-        assert not result.diagnostics, render_text(result.diagnostics, lambda path: specs)
-        for manifest in result.manifests:
-            if not manifest.patch:
-                self.kube.apply(manifest.body, field_manager="avactl")
+        for manifest in compile_specs(PLATFORM.replace("URL", self._measures) + self._service(version, in_place)):
+            self.kube.apply(manifest.body, field_manager="avactl")
 
     def _service(self, version: int, in_place: bool) -> str:
         pace = self.pace
@@ -222,6 +234,7 @@ spec:
             "0.2",
             "--prometheus",
             self._measures,
+            *self.options,
             log="serving.log",
         )
 
@@ -268,16 +281,16 @@ spec:
 
     def state(self) -> dict[str, Any]:
         """Return the state that the daemon has written; {} before."""
-        notes = self.kube.get("apps/v1", "Deployment", SERVICE, TEAM)["metadata"].get("annotations") or {}
+        notes = self.kube.get(*self.kind, SERVICE, TEAM)["metadata"].get("annotations") or {}
         state: dict[str, Any] = json.loads(notes.get("avactl.dev/rollout-state", "{}"))
         return state
 
     def versions(self) -> dict[str, int]:
-        """Return the ready pods by version, without those that are terminating."""
+        """Return the ready pods that answer requests by version, without those that are terminating."""
         found: dict[str, int] = {}
         for pod in self.kube.list("v1", "Pod", TEAM):
             conditions = (pod.get("status") or {}).get("conditions") or ()
-            if pod["metadata"].get("deletionTimestamp"):
+            if pod["metadata"].get("deletionTimestamp") or pod["metadata"]["labels"].get(COMPONENT) != "server":
                 continue
             if any(each["type"] == "Ready" and each["status"] == "True" for each in conditions):
                 env = pod["spec"]["containers"][0]["env"]
@@ -317,7 +330,7 @@ spec:
                 time.sleep(1.0)
             return all(each.status == 200 and each.version == str(version) for each in answers())
 
-        for protocol in HOSTS:
+        for protocol in self.protocols:
             self.until(partial(answered, protocol))
 
     def _end(self) -> None:
@@ -330,8 +343,13 @@ def stage(pace: Pace, *, analysed: bool = True) -> Iterator[Stage]:
     """Start a stage with version 1, which answers through the gateway."""
     with ExitStack() as stack:
         made = Stage(pace, stack, analysed=analysed)
-        made.deploy(1)
-        made.start_daemon()
-        made.until(lambda: made.settled(1))
-        made.serving(1)
+        present(made)
         yield made
+
+
+def present(made: Stage) -> None:
+    """Start version 1 and the daemon, and wait until it answers through the gateway."""
+    made.deploy(1)
+    made.start_daemon()
+    made.until(lambda: made.settled(1))
+    made.serving(1)

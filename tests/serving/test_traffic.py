@@ -72,6 +72,13 @@ def test_http_and_grpc_move_together(gateway: None, tmp_path: Path) -> None:
         promoted(each, SHORT)
 
 
+@pytest.mark.slow
+def test_groups_of_two_machines_move_one_after_the_other(gateway: None, tmp_path: Path) -> None:
+    """The controller of LeaderWorkerSets, which the benchmark builds first, takes minutes to build."""
+    (good,) = rolled(tmp_path, "groups", "--short")
+    promoted(good, SHORT)
+
+
 def test_every_case_at_the_pace_of_a_cluster(prepared: None, tmp_path: Path) -> None:
     good, http, grpc, bad, slow, full_good, full_bad = rolled(tmp_path)
     for each in (good, http, grpc, full_good):
