@@ -499,6 +499,7 @@ _DELETION_RULES = [
     AdmissionRule(
         "forced-deletion",
         "(request.operation == 'DELETE' ? (dyn(oldObject).spec.?nodeName.orValue('') == '' || "
+        # So kubelets delete pods: once the phase is final (`canBeDeleted` in pkg/kubelet/status/status_manager.go).
         "dyn(oldObject).status.?phase.orValue('') in ['Succeeded', 'Failed'] || "
         # The API server fills in the pod's own; schedulers must be able to preempt pods from before its rule.
         "dyn(oldObject).spec.?terminationGracePeriodSeconds.orValue(1) == 0 || "
