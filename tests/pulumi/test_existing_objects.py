@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -13,9 +15,13 @@ from aiohttp import web
 from avactl.apply.pulumi import engine, existing_objects
 from avactl.apply.pulumi.engine import MAX_SHOWN_OBJECTS, EngineOptions, PulumiEngineError, Session, StackName
 from avactl.apply.pulumi.resource_plan import manifest_urn
+from avactl.apply.pulumi.stack_state import ObjectRef, with_record
+from avactl.contracts.names import MANAGED_BY, MANAGER
 from avactl.program.manifest import Manifest
 from tests.kube.fake_api_server import Handler, serve
 from tests.pulumi.repository import compiled
+
+Labels = Mapping[str, str]
 
 COMPILATION = compiled()
 VISION = [m for m in COMPILATION.manifests if m.item.team == "vision"]
@@ -24,9 +30,9 @@ VISION = [m for m in COMPILATION.manifests if m.item.team == "vision"]
 class Objects:
     """An API server that serves the kinds of the repository, and says that these objects exist."""
 
-    def __init__(self, *existing: str, unserved: str = "", status: int = 404) -> None:
-        """`existing`: `KIND NAME`; `status`: the answer for all other objects."""
-        self.existing, self.unserved, self.status = existing, unserved, status
+    def __init__(self, *existing: str, unserved: str = "", status: int = 404, labels: Labels | None = None) -> None:
+        """`existing`: `KIND NAME`, with `labels`; `status`: the answer for all other objects."""
+        self.existing, self.unserved, self.status, self.labels = existing, unserved, status, labels or {}
         self.asked: list[str] = []
 
     async def answer(self, request: web.Request) -> web.Response:
@@ -45,14 +51,14 @@ class Objects:
         *_, kind, name = request.path.split("/")
         self.asked.append(f"{kind} {name}")
         if f"{kind} {name}" in self.existing:
-            return web.json_response({"metadata": {"name": name}})
+            return web.json_response({"metadata": {"name": name, "labels": self.labels}})
         return web.json_response({"reason": "Denied", "message": "says the test"}, status=self.status)
 
 
 class FakeStack:
     """Pulumi's stack, as a session uses it."""
 
-    def __init__(self, *known: Manifest, name: StackName) -> None:
+    def __init__(self, *known: Manifest, name: StackName, record: list[ObjectRef] | None = None) -> None:
         resources = [
             {
                 "urn": manifest_urn(manifest, str(name)),
@@ -63,11 +69,19 @@ class FakeStack:
             }
             for manifest in known
         ]
-        self.deployment = {"resources": resources}
+        self.deployment: dict[str, Any] = {"resources": resources}
+        if record is not None:
+            self.deployment = with_record(self.deployment, str(name), record)
         self.runs: list[str] = []
 
     def export_stack(self) -> SimpleNamespace:
         return SimpleNamespace(deployment=self.deployment)
+
+    def import_stack(self, state: SimpleNamespace) -> None:
+        self.deployment = state.deployment
+
+    def refresh(self, **_: object) -> None:
+        self.runs.append("refresh")
 
     def preview(self, **_: object) -> None:
         self.runs.append("preview")
@@ -77,11 +91,20 @@ class FakeStack:
 
 
 def run(
-    command: str, handler: Handler, tmp_path: Path, *known: Manifest, team: str | None = "vision", adopt: bool = False
+    command: str,
+    handler: Handler,
+    tmp_path: Path,
+    *known: Manifest,
+    team: str | None = "vision",
+    adopt: bool = False,
+    record: list[ObjectRef] | None = None,
 ) -> list[str]:
-    """Run `up` or `preview` of a stack whose state has the known objects; return what the engine was asked for."""
+    """Run `up` or `preview` of a stack whose state has the known objects, and the record of an unfinished run.
+
+    Return what the engine was asked for.
+    """
     name = StackName("main", team)
-    fake = FakeStack(*known, name=name)
+    fake = FakeStack(*known, name=name, record=record)
     config = tmp_path / "kubeconfig"
 
     async def run_session() -> None:
@@ -169,3 +192,33 @@ def test_without_an_answer_only_a_preview_goes_on(tmp_path: Path) -> None:
         run("up", hang_up, tmp_path)
     assert "is the cluster up" in caught.value.hint
     assert run("preview", hang_up, tmp_path) == ["preview"]
+
+
+DETECTOR = next(ObjectRef.of(m.body) for m in VISION if (m.kind, m.name) == ("Service", "detector"))
+OURS = {MANAGED_BY: MANAGER}
+
+
+def test_objects_of_an_unfinished_run_are_taken_over(tmp_path: Path) -> None:
+    objects = Objects("service detector", labels=OURS)
+    assert run("up", objects.answer, tmp_path, record=[DETECTOR]) == ["up"]
+    (known,) = (m for m in VISION if (m.kind, m.name) == ("Service", "detector-headless"))
+    assert run("up", objects.answer, tmp_path, known, record=[DETECTOR]) == ["refresh", "up"]
+
+
+@pytest.mark.parametrize(
+    ("record", "labels"), [([DETECTOR], {MANAGED_BY: "helm"}), ([DETECTOR._replace(name="other")], OURS), (None, OURS)]
+)
+def test_an_object_that_the_unfinished_run_did_not_create_is_refused(
+    record: list[ObjectRef] | None, labels: Labels, tmp_path: Path
+) -> None:
+    with pytest.raises(PulumiEngineError, match="Service vision/detector already exists"):
+        run("up", Objects("service detector", labels=labels).answer, tmp_path, record=record)
+
+
+def test_an_object_of_an_unfinished_run_that_nobody_declares_any_more_is_refused(tmp_path: Path) -> None:
+    former = DETECTOR._replace(name="former")
+    with pytest.raises(PulumiEngineError, match="created Service vision/former, which no spec declares") as caught:
+        run("up", Objects("service former", labels=OURS).answer, tmp_path, record=[former])
+    assert MANAGED_BY in caught.value.hint
+    assert run("up", Objects("service former").answer, tmp_path, record=[former]) == ["up"]
+    assert run("up", Objects().answer, tmp_path, record=[former]) == ["up"]

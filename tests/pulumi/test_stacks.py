@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,7 +17,6 @@ from tests.diff.repository import Repository as GitRepository
 from tests.pulumi.conftest import Repository
 from tests.pulumi.test_engine import run, uid
 from tools.controlplane import ControlPlane
-from tools.waiting import wait_until
 
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
 
@@ -98,59 +94,6 @@ def test_the_pipelines_own_steps(repository: Repository, monkeypatch: pytest.Mon
     code, text = step("Apply")
     assert code == 0, text
     assert step("Drift")[0] == 0
-
-
-@pytest.mark.slow
-def test_a_fast_run_makes_the_same_and_only_of_a_new_stack(repository: Repository) -> None:
-    where = [
-        str(repository.root),
-        "--stack",
-        f"main.{repository.team}",
-        "--kubeconfig",
-        str(repository.plane.kubeconfig),
-    ]
-    code, text = run("up", "--yes", "--fast", *where)
-    assert (code, "the state is written at the end" in text) == (0, True), text
-    assert "" not in repository.versions().values()
-    assert repository.session().preview().counts == {}
-    repository.write(("metadata: {name: anna,", "metadata: {labels: {cost: low}, name: anna,"))
-    code, text = run("up", "--yes", "--fast", *where)
-    assert (code, "the state is written at the end" in text) == (0, False), text
-
-
-@pytest.mark.slow
-def test_a_fast_run_that_was_killed_is_taken_up_again(repository: Repository) -> None:
-    """What it made is there, the state does not know of it; `--adopt` finishes, and nothing is made twice."""
-    where = [
-        str(repository.root),
-        "--stack",
-        f"main.{repository.team}",
-        "--kubeconfig",
-        str(repository.plane.kubeconfig),
-    ]
-    command = [sys.executable, "-m", "avactl.cli.main", "up", "--yes", "--fast", *where]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
-    wait_until(lambda: repository.live("PersistentVolumeClaim", "anna-home") is not None, poll=0.02)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    home = repository.live("PersistentVolumeClaim", "anna-home")
-    assert home is not None
-    code, text = run("up", "--yes", *where)
-    if code:  # it was killed before its end
-        assert "--adopt" in text or "pulumi cancel" in text, text
-    _unlock(repository)
-    code, text = run("up", "--yes", "--adopt", *where)
-    assert code == 0, text
-    assert uid(repository.live("PersistentVolumeClaim", "anna-home")) == uid(home)
-    assert "" not in repository.versions().values()
-    assert repository.session().preview().counts == {}
-
-
-def _unlock(repository: Repository) -> None:
-    """What `pulumi cancel` does, which wants the project's directory."""
-    project = repository.project()
-    repository.pulumi(project, "cancel", "--yes", "--stack", f"main.{repository.team}")
-    shutil.rmtree(project)
 
 
 @pytest.mark.slow

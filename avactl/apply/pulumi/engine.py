@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from avactl.apply.pulumi import aliases as pulumi_aliases
 from avactl.apply.pulumi.aliases import Aliases, Past, PastObject
 from avactl.apply.pulumi.engine_report import EngineChange, EngineReport, object_of, strip_colours
-from avactl.apply.pulumi.resource_plan import PROJECT, adopts_by_itself, manifest_parent, manifest_urn, of_stack
+from avactl.apply.pulumi.resource_plan import (
+    PROJECT,
+    adopts_by_itself,
+    manifest_parent,
+    manifest_urn,
+    of_stack,
+    provider_inputs,
+)
+from avactl.apply.pulumi.stack_state import ObjectRef, is_declared, is_equal, read_record, with_record
 from avactl.base.errors import HintedError
 from avactl.base.exit_codes import USAGE
 from avactl.base.installation import install_command
@@ -23,6 +31,7 @@ from avactl.base.kubeconfig import AccessError, choose_context, current_context
 from avactl.base.object_identity import ObjectKey
 from avactl.compiler import Compilation
 from avactl.compiler.selection import PROJECT_DIRECTORY
+from avactl.contracts.names import MANAGED_BY, MANAGER
 from avactl.diagnostics.redaction import redact_text
 from avactl.diagnostics.suggest import did_you_mean
 from avactl.program.manifest import Manifest
@@ -34,12 +43,15 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-FAST = {"PULUMI_EXPERIMENTAL": "true", "PULUMI_SKIP_CHECKPOINTS": "true"}
-"""Engine variables that write the state once per update instead of once per step: each write is the whole state, so
-the time of an update would grow with the square of its steps."""
+WRITE_ONCE = {"PULUMI_EXPERIMENTAL": "true", "PULUMI_SKIP_CHECKPOINTS": "true"}
+"""Engine variables that write the state once per run instead of once per step: each write is the whole state, so the
+time of a run would grow with the square of its steps. `stack_state` has what makes a killed run harmless."""
 
 PATCH_FORCE = {"PULUMI_K8S_ENABLE_PATCH_FORCE": "true"}
 """Provider variable that overwrites fields of other managers. Providers before 4.29 do not know `enablePatchForce`."""
+
+_STATE_VERSION = 3
+"""Of the state that the engine exports and imports."""
 
 MAX_SHOWN_OBJECTS = 10
 """Existing objects that a refusal names."""
@@ -76,9 +88,6 @@ class EngineOptions:
     """Cluster → context of the kubeconfig."""
     adopt: bool = False
     """Adopt existing objects."""
-    fast: bool = False
-    """Write the state of a new stack only once, at the end. If the run is killed, the state lacks the created objects:
-    see docs/pulumi.md."""
 
 
 def stack_names(compilation: Compilation) -> list[StackName]:
@@ -163,6 +172,9 @@ class Session:
         self.options = options
         self.manifests = of_stack(compilation, *name)
         self._past, self._former = Past(), Aliases()
+        self._record: list[ObjectRef] | None = None
+        self._adopts = options.adopt
+        self._refreshed = False
         self._stack = self._run_guarded(self._open)
         self.context = self._run_guarded(self._find_context)
         """Context of the kubeconfig; None: the current one."""
@@ -179,41 +191,49 @@ class Session:
         """Renamed specs: (kind, team, name) → URN of the former component."""
         return dict(self._former.specs)
 
+    @property
+    def unfinished(self) -> bool:
+        """Return True if the last run failed or was killed: what it did may not be in the state."""
+        return self._record is not None
+
     def refresh(self) -> None:
         """Update the engine's state from the cluster, so that the next run corrects drift.
 
-        Jobs are excluded: one that was cleaned up after its end must not run again.
+        Jobs are excluded, except those of an unfinished run: one that was cleaned up after its end must not run again.
         """
-        resources = (self._deployment or {}).get("resources") or ()
-        jobs = [resource["urn"] for resource in resources if resource["type"].startswith("kubernetes:batch/")]
+        recorded = {ref.key for ref in self._record or ()}
+        jobs = [entry for (key, _), entry in self._past.objects.items() if key.group == "batch" and key not in recorded]
+        excluded = [entry.urn for entry in jobs]
         report = EngineReport()
-        if resources:
+        if self._past.objects or self._past.components:
             self._run_guarded(
-                lambda: self._stack.refresh(exclude=jobs or None, on_event=report.take, color="never"), report
+                lambda: self._stack.refresh(exclude=excluded or None, on_event=report.take, color="never"), report
             )
         self._read_stack()
+        self._refreshed = True
 
     def preview(self) -> EngineReport:
         """Report the changes that `up` would make."""
         self._refuse_empty()
         self._refuse_existing(offline=True)
+        if self._is_declared():
+            return EngineReport(same=len(self.manifests))
         report = EngineReport()
         self._run_guarded(
             lambda: self._stack.preview(on_event=report.take, exclude=self._excluded_urns(), color="never"), report
         )
         return report
 
-    @property
-    def fast(self) -> bool:
-        """Return whether `up` writes the state only at its end."""
-        return self.options.fast and not self._past.objects
-
     def up(self, say: Callable[[EngineChange], None] = lambda change: None) -> EngineReport:
         """Apply; `say` is called after each change."""
+        if self.unfinished and not self._refreshed:
+            self.refresh()
         self._refuse_empty()
         self._refuse_existing()
-        if self.fast:
-            self._stack.workspace.env_vars = {**(self._stack.workspace.env_vars or {}), **FAST}
+        self._refuse_left_behind()
+        if self._is_declared():
+            return EngineReport(same=len(self.manifests))
+        self._write_record()
         report = EngineReport()
 
         def take(event: Any) -> None:
@@ -224,14 +244,47 @@ class Session:
         self._run_guarded(lambda: self._stack.up(on_event=take, exclude=self._excluded_urns(), color="never"), report)
         return report
 
+    def _is_declared(self) -> bool:
+        """Return True if the engine would find nothing to do."""
+        from avactl.apply.pulumi.resources import plugin_version
+
+        if self.unfinished or self._refreshed or self._former.specs or self._former.objects:
+            return False
+        forgets = adopts_by_itself(self.compilation, self.name.cluster)
+        inputs = provider_inputs(self.name.cluster, context=self.context, adopt=self._adopts or forgets)
+        return is_declared(
+            self._deployment,
+            self.manifests,
+            str(self.name),
+            provider_inputs={**inputs, "version": plugin_version()},
+            excluded=self._excluded_urns() or (),
+            forgets=forgets,
+        )
+
+    def _write_record(self) -> None:
+        """Write into the state which objects the next run creates, changes or deletes."""
+        from pulumi import automation
+
+        declared = {ObjectKey.of(manifest.body): manifest.body for manifest in self.manifests}
+        past = {key: entry.body for (key, _), entry in self._past.objects.items()}
+        touched = {
+            ObjectRef.of(body)
+            for key, body in {**past, **declared}.items()
+            if key not in declared or key not in past or not is_equal(past[key], declared[key])
+        }
+        state = with_record(self._deployment, str(self.name), sorted({*touched, *(self._record or ())}))
+        self._run_guarded(lambda: self._stack.import_stack(automation.Deployment(_STATE_VERSION, state)))
+
     def _open(self) -> automation.Stack:
         from pulumi import automation
 
-        from avactl.apply.pulumi.lean_sdk import WorkspaceWithoutOutputs
+        from avactl.apply.pulumi.lean_sdk import WorkspaceWithoutOutputs, drop_debug_messages, drop_stack_traces
 
         # When the engine gives up, our program's gRPC server logs a traceback about the closed connection.
         logging.getLogger("grpc._server").disabled = True
-        environment = {"PULUMI_SKIP_UPDATE_CHECK": "true", **PATCH_FORCE}
+        drop_debug_messages()
+        drop_stack_traces()
+        environment = {"PULUMI_SKIP_UPDATE_CHECK": "true", **PATCH_FORCE, **WRITE_ONCE}
         if self.options.kubeconfig is not None:
             environment["KUBECONFIG"] = str(self.options.kubeconfig.resolve())
         project = self._project
@@ -269,17 +322,14 @@ class Session:
     def _read_stack(self) -> None:
         """Read the stack's objects."""
         self._deployment = self._run_guarded(lambda: self._stack.export_stack().deployment)
+        self._record = read_record(self._deployment)
         self._past = pulumi_aliases.from_state(self._deployment)
         self._former = pulumi_aliases.former_urns(self._past, self.manifests, str(self.name))
 
     def _program(self) -> None:
-        from avactl.apply.pulumi.lean_sdk import drop_debug_messages
         from avactl.apply.pulumi.resources import register_stack
 
-        drop_debug_messages()
-        register_stack(
-            self.compilation, *self.name, context=self.context, adopt=self.options.adopt, former=self._former
-        )
+        register_stack(self.compilation, *self.name, context=self.context, adopt=self._adopts, former=self._former)
 
     def _refuse_empty(self) -> None:
         """Refuse to replace a renamed spec's volume by an empty one."""
@@ -293,43 +343,59 @@ class Session:
                     f"add `objectName: {self._former.names[item.key]}` to its metadata to keep its objects",
                 )
 
+    def _created(self) -> list[Manifest]:
+        """Return the objects that the engine's state does not know."""
+        known = {key for key, _ in self._past.objects}
+        return [m for m in self.manifests if not m.patch and ObjectKey.of(m.body) not in known]
+
     def _refuse_existing(self, *, offline: bool = False) -> None:
         """Refuse to create objects that others have created, before anything is written.
 
         The provider refuses, too, but only at the object's turn, and not before version 4.29: it would take them over.
-        `offline`: without an answer of the API server, refuse nothing.
+        Those of an unfinished run are taken over. `offline`: without an answer of the API server, refuse nothing.
         """
         if self.options.adopt or adopts_by_itself(self.compilation, self.name.cluster):
             return
-        known = {key for key, _ in self._past.objects}
-        created = [m for m in self.manifests if not m.patch and ObjectKey.of(m.body) not in known]
-        existing = self._find_existing(created, offline) if created else []
-        if existing:
-            verb = "exists" if len(existing) == 1 else "exist"
-            names = [str(ObjectKey.of(manifest.body)) for manifest in existing]
-            if len(names) > MAX_SHOWN_OBJECTS:
-                names[MAX_SHOWN_OBJECTS:] = [f"{len(names) - MAX_SHOWN_OBJECTS} more"]
+        created = [ObjectRef.of(manifest.body) for manifest in self._created()]
+        existing = self._find_existing(created, offline) if created else {}
+        if own := self._own(existing):
+            self._adopts = True
+        if foreign := [ref for ref in existing if ref not in own]:
+            verb = "exists" if len(foreign) == 1 else "exist"
+            raise PulumiEngineError(f"stack {self.name}: {_name_objects(foreign)} already {verb}", ADOPT_HINT)
+
+    def _refuse_left_behind(self) -> None:
+        """Refuse to forget objects of an unfinished run that no spec declares any more."""
+        known = {key for key, _ in self._past.objects} | {ObjectKey.of(m.body) for m in self.manifests}
+        undeclared = [ref for ref in self._record or () if ref.key not in known]
+        if left := self._own(self._find_existing(undeclared)) if undeclared else []:
             raise PulumiEngineError(
-                f"stack {self.name}: {', '.join(names)} already {verb}",
-                ADOPT_HINT,
+                f"stack {self.name}: an unfinished run created {_name_objects(left)}, which no spec declares any more",
+                f"delete them, or keep them without the label {MANAGED_BY}",
             )
 
-    def _find_existing(self, manifests: list[Manifest], offline: bool) -> list[Manifest]:
+    def _own(self, existing: Mapping[ObjectRef, Mapping[str, Any]]) -> list[ObjectRef]:
+        """Return those of some objects in the cluster that an unfinished run created."""
+        recorded = {ref.key for ref in self._record or ()}
+        labels = {ref: body["metadata"].get("labels") or {} for ref, body in existing.items()}
+        return [ref for ref in existing if ref.key in recorded and labels[ref].get(MANAGED_BY) == MANAGER]
+
+    def _find_existing(self, refs: list[ObjectRef], offline: bool = False) -> dict[ObjectRef, Mapping[str, Any]]:
         from avactl.apply.pulumi.existing_objects import find_existing
         from avactl.kube import access
         from avactl.kube.client import ApiError, Client, UnreachableError
 
-        async def find() -> list[Manifest]:
+        async def find() -> dict[ObjectRef, Mapping[str, Any]]:
             # As the engine does, take the account of the pod only if there is no kubeconfig.
             context = self.context or current_context(self.options.kubeconfig)
             async with Client(access.find(self.options.kubeconfig, context)) as client:
-                return await find_existing(client, manifests)
+                return await find_existing(client, refs)
 
         try:
             return asyncio.run(find())
         except (AccessError, UnreachableError) as error:
             if offline:
-                return []
+                return {}
             raise PulumiEngineError(redact_text(f"stack {self.name}: {error}"), UNREACHABLE_HINT) from error
         except ApiError as error:
             message = f"stack {self.name}: cannot find out which objects exist already: {error}"
@@ -356,6 +422,14 @@ class Session:
             raise PulumiEngineError(
                 str(error), "install a newer engine: https://www.pulumi.com/docs/install/"
             ) from error
+
+
+def _name_objects(refs: list[ObjectRef]) -> str:
+    """Name the first objects, and say how many more there are."""
+    names = [str(ref.key) for ref in refs]
+    if len(names) > MAX_SHOWN_OBJECTS:
+        names[MAX_SHOWN_OBJECTS:] = [f"{len(names) - MAX_SHOWN_OBJECTS} more"]
+    return ", ".join(names)
 
 
 @cache

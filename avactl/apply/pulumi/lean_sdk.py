@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pulumi
 from pulumi import automation
+from pulumi.runtime import resource
+from pulumi.runtime.proto import source_pb2
 
 
 class WorkspaceWithoutOutputs(automation.LocalWorkspace):
@@ -24,6 +26,14 @@ def drop_debug_messages() -> None:
     Each is a call that the program waits for, several times for each object: most of the time of a large program.
     """
     pulumi.log.debug = _drop
+
+
+def drop_stack_traces() -> None:
+    """Keep the SDK from sending the Python stack with each resource.
+
+    The engine writes it into the state: a third of its size, and paths of the machine that ran the program.
+    """
+    resource._get_stack_trace = source_pb2.StackTrace
 
 
 def _drop(

@@ -47,6 +47,16 @@ def adopts_by_itself(compilation: Compilation, cluster: str) -> bool:
     return mode == "pulumiOperator"
 
 
+def provider_inputs(
+    cluster: str, *, context: str | None = None, kubeconfig: str | None = None, adopt: bool = False
+) -> dict[str, str]:
+    """Return the inputs of a cluster's Kubernetes provider. Parameters as of `resources.provider`."""
+    switches = ("enableServerSideApply", "enableConfigMapMutable", "enablePatchForce")
+    inputs = {"clusterIdentifier": cluster, **dict.fromkeys(switches, "true")}
+    given = {"upsertExistingObjects": "true" if adopt else "", "context": context, "kubeconfig": kubeconfig}
+    return inputs | {name: value for name, value in given.items() if value}
+
+
 def type_token(manifest: Manifest) -> str:
     """Return Pulumi's type: `kubernetes:apps/v1:Deployment`; for patches `kubernetes:core/v1:NodePatch`."""
     version: str = manifest.body["apiVersion"]

@@ -43,14 +43,11 @@ def provider(
     `context` is a kubeconfig context, `kubeconfig` a path; default: the environment. The cluster's identity is its
     name, whatever path or context is used. `adopt`: take over existing objects instead of failing.
     """
-    switches = ("enableServerSideApply", "enableConfigMapMutable", "enablePatchForce")
-    inputs = {"clusterIdentifier": cluster, **dict.fromkeys(switches, "true")}
-    given = {"upsertExistingObjects": "true" if adopt else "", "context": context, "kubeconfig": kubeconfig}
-    inputs |= {name: value for name, value in given.items() if value}
-    return pulumi.ProviderResource("kubernetes", cluster, inputs, pulumi.ResourceOptions(version=_plugin_version()))
+    inputs = pulumi_plan.provider_inputs(cluster, context=context, kubeconfig=kubeconfig, adopt=adopt)
+    return pulumi.ProviderResource("kubernetes", cluster, inputs, pulumi.ResourceOptions(version=plugin_version()))
 
 
-def _plugin_version() -> str:
+def plugin_version() -> str:
     """Return the version of the Kubernetes plugin: that of its Python package."""
     return importlib.metadata.version("pulumi-kubernetes")
 
@@ -106,7 +103,7 @@ def register_objects(
         opts = pulumi.ResourceOptions(
             parent=parents[manifest.item.key],
             provider=connection,
-            version=None if connection is not None else _plugin_version(),
+            version=None if connection is not None else plugin_version(),
             protect=True if keeps else None,
             retain_on_delete=True if manifest.holds_data and forgets else None,
             ignore_changes=list(manifest.owned) or None,

@@ -77,7 +77,6 @@ def each_stack(
     act: Callable[[Session], None],
     *,
     apply: bool = False,
-    fast: bool = False,
 ) -> None:
     """Compile a repository and open its stacks one by one; `apply`: only stacks applied from here."""
     from avactl.apply.pulumi import engine
@@ -91,7 +90,7 @@ def each_stack(
     engine.require_engine()
     stacks = engine.find_stacks(compilation, asked, apply=apply)
     chosen = _contexts_by_cluster(contexts, {name.cluster for name in stacks})
-    options = engine.EngineOptions(tree.root, kubeconfig, chosen, adopt, fast)
+    options = engine.EngineOptions(tree.root, kubeconfig, chosen, adopt)
     for name in stacks:
         act(engine.Session(compilation, name, options))
 
@@ -152,6 +151,8 @@ def print_head(
 
     target = identify_stack(session, kubeconfig, carries, apply=apply)
     print(inert_text(plain_text(f"stack {session.name} · {target}")), flush=True)
+    if session.unfinished:
+        print("  the last run did not finish: `up` first reads from the cluster what it did", flush=True)
     if refresh:
         session.refresh()
     for (kind, team, name), former in session.renamed.items():

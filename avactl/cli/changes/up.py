@@ -41,12 +41,6 @@ def up(
     refresh: RefreshOption = False,
     adopt: AdoptOption = False,
     carries: CarriesOption = None,
-    fast: Annotated[
-        bool,
-        typer.Option(
-            "--fast", help="Write the state of a new stack only at the end; if interrupted, rerun with --adopt."
-        ),
-    ] = False,
 ) -> None:
     """Apply a stack with the Pulumi engine."""
     if not yes and not sys.stdin.isatty():
@@ -61,9 +55,6 @@ def up(
         if not yes:
             identify_stack(session, kubeconfig, carries, apply=True)  # the current context may have changed meanwhile
 
-        if session.fast:
-            print("  the state is written at the end; if this run is interrupted, rerun with --adopt", flush=True)
-
         def say(change: EngineChange) -> None:
             print(f"  {change_line(change)}", flush=True)
 
@@ -72,4 +63,4 @@ def up(
             print(f"  {text}")
         print(f"  {report_summary(done)}")
 
-    each_stack(path, stack or (), kubeconfig, context or (), adopt, apply, apply=True, fast=fast)
+    each_stack(path, stack or (), kubeconfig, context or (), adopt, apply, apply=True)
