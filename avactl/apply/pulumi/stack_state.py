@@ -1,8 +1,8 @@
 """A stack's state, as the engine exports it: whether it is what is declared, and the record of an unfinished run. Pure.
 
 The engine writes the state once, at the end of a run. Before a run that changes something, the state therefore gets a
-record of the objects that the run creates, changes or deletes: an output of the stack's own resource, which the program of a run that ends
-replaces by none. A state with a record is that of a run that failed or was killed.
+record of the objects that the run creates, changes or deletes: an output of the stack's own resource, which the program
+of a run that ends replaces by none. A state with a record is that of a run that failed or was killed.
 """
 
 from __future__ import annotations
