@@ -27,6 +27,7 @@ from avactl.scheduler.dra.manager import DraManager
 from avactl.scheduler.handlers import resources
 from avactl.scheduler.handlers.pods import PodHandler
 from avactl.scheduler.objects.pod_info import PodInfo
+from avactl.scheduler.objects.wait_reasons import WaitReason
 from avactl.scheduler.objects.watch_store import CallbackStore
 from avactl.scheduler.preemption.disruption_budgets import DisruptionBudgets
 from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup, SchedulingQueue
@@ -118,7 +119,10 @@ class SchedulerDaemon(ElectedDaemon):
         configs = resources.ConfigMapHandler(cache, cache.quotas.put_quota)
         pods = CallbackStore(self.pod_handler.put, self.pod_handler.drop, cache.pod_keys)
         return [
-            *(reflect(watch.path, watch.store, query=watch.query) for watch in self.constraints.watches()),
+            *(
+                reflect(watch.path, watch.store, query=watch.query, optional=watch.optional)
+                for watch in self.constraints.watches()
+            ),
             reflect("/api/v1/nodes", resources.nodes(cache)),
             reflect("/api/v1/pods", pods),
             reflect("/api/v1/namespaces", resources.namespaces(cache)),
@@ -227,7 +231,8 @@ class SchedulerDaemon(ElectedDaemon):
             logs.error("scheduling failed", unit=unit.key, error=repr(error), trace=traceback.format_exc())
             metrics.DECISIONS.labels("failed").inc()
             for pod in unit.waiting:
-                self.reporter.unschedulable(pod, f"internal error of the scheduler: {error!r}")
+                message = f"internal error of the scheduler: {error!r}"
+                self.reporter.unschedulable(pod, message, WaitReason.ERROR)
             self.queue.suspend(unit)
             self._failed[unit.key] = monotonic() + _FAILED
             self.cache.tables.stale = True  # it may have stopped half way

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from avactl.scheduler.dra.resource_claim import ResourceClaim
 from avactl.scheduler.objects.pod_info import PodInfo
+from avactl.scheduler.objects.wait_reasons import WaitReason
 
 
 class ClaimAllocation(NamedTuple):
@@ -77,8 +78,8 @@ class EvictionSink(Protocol):
 class StatusSink(Protocol):
     """Reports why pods are pending."""
 
-    def unschedulable(self, pod: PodInfo, message: str) -> None:
+    def unschedulable(self, pod: PodInfo, message: str, reason: WaitReason) -> None:
         """Report an unschedulable pod and the reason."""
 
-    def not_yet(self, pod: PodInfo, message: str) -> None:
+    def not_yet(self, pod: PodInfo, message: str, reason: WaitReason) -> None:
         """Report a pod that waits for an expected event, once that takes long."""

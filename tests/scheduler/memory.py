@@ -20,6 +20,7 @@ from avactl.scheduler.handlers.pods import PodHandler
 from avactl.scheduler.interfaces import BindRequest, Eviction
 from avactl.scheduler.objects.config import TeamQuota
 from avactl.scheduler.objects.pod_info import PodInfo
+from avactl.scheduler.objects.wait_reasons import WaitReason
 from avactl.scheduler.preemption.disruption_budgets import DisruptionBudgets
 from avactl.scheduler.queue.scheduling_queue import SchedulingQueue
 
@@ -52,6 +53,7 @@ class Memory:
             gpu_driver="gpu.example.com",
             cache_daemon=daemon,
             jobs=True,
+            pod_groups=True,
         )
         self.constraints = ConstraintSet(self.cache, policy)
         self.datasets, self.jobs = self.constraints.get(CachedDatasets), self.constraints.get(JobOrder)
@@ -63,6 +65,7 @@ class Memory:
         self.pod_handler = PodHandler(self.cache, self.queue, self.cycle.forget)
         self.items: dict[str, dict[str, Any]] = {}
         self.said: dict[str, str] = {}
+        self.reasons: dict[str, WaitReason] = {}
         self.evictions: list[Eviction] = []
         self.orders: list[BindRequest] = []
         self.clock = 0
@@ -97,8 +100,8 @@ class Memory:
                 self.items[pod.key]["status"].pop("nominatedNodeName", None)
                 self.items[pod.key]["metadata"]["annotations"].pop(PREEMPTION.name, None)
 
-    def unschedulable(self, pod: PodInfo, message: str) -> None:
-        self.said[pod.name] = message
+    def unschedulable(self, pod: PodInfo, message: str, reason: WaitReason) -> None:
+        self.said[pod.name], self.reasons[pod.name] = message, reason
 
     not_yet = unschedulable
 

@@ -24,6 +24,7 @@ from avactl.scheduler.defrag.planner import _pinned_reason
 from avactl.scheduler.inspection.cluster_view import ClusterView
 from avactl.scheduler.objects.node_rules import ReportedWaitError
 from avactl.scheduler.objects.pod_info import PodInfo
+from avactl.scheduler.objects.wait_reasons import WaitReason
 from tests.scheduler import offline
 from tests.scheduler.memory import Memory
 from tests.test_layout import ROOT, tracked
@@ -45,7 +46,7 @@ class Licences(Constraint):
     def check_ready(self, pod: PodInfo) -> None:
         name = pod.labels.get("example.com/licence", "")
         if name and name not in self._nodes:
-            raise ReportedWaitError(f"waits for licence {name}", f"licence {name}")
+            raise ReportedWaitError(f"waits for licence {name}", f"licence {name}", WaitReason.UNSCHEDULABLE)
 
     def filter_nodes(self, pod: PodInfo) -> NodeFilter:
         name = pod.labels.get("example.com/licence", "")

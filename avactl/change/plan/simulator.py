@@ -25,6 +25,7 @@ from avactl.scheduler.objects.config import TeamQuota
 from avactl.scheduler.objects.gangs import without_gang
 from avactl.scheduler.objects.node_rules import NodeRules
 from avactl.scheduler.objects.pod_info import PodInfo
+from avactl.scheduler.objects.wait_reasons import WaitReason
 from avactl.scheduler.preemption.disruption_budgets import DisruptionBudgets
 from avactl.scheduler.queue.scheduling_queue import SchedulingQueue
 
@@ -392,11 +393,11 @@ class SimulatedCluster:
                 status = {key: value for key, value in item["status"].items() if key != "nominatedNodeName"}
                 self.put_pod({**item, "status": status})
 
-    def unschedulable(self, pod: PodInfo, message: str) -> None:
+    def unschedulable(self, pod: PodInfo, message: str, reason: WaitReason) -> None:
         """Record why a pod is unschedulable."""
         self.said[pod.uid] = message
 
-    def not_yet(self, pod: PodInfo, message: str) -> None:
+    def not_yet(self, pod: PodInfo, message: str, reason: WaitReason) -> None:
         """Record why a pod is not scheduled yet."""
         self.said[pod.uid] = message
 

@@ -22,6 +22,7 @@ from avactl.scheduler.dra.resource_slices import AllocationResult, Key
 from avactl.scheduler.interfaces import ClaimAllocation
 from avactl.scheduler.objects.node_rules import ReportedWaitError, node_selector
 from avactl.scheduler.objects.pod_info import PodInfo
+from avactl.scheduler.objects.wait_reasons import WaitReason
 
 MAX_MASKS = 512
 MAX_NODES_TRIED = 16
@@ -257,7 +258,7 @@ class ClaimBookings:
             consumers = reserved | self._tables.claim_users.get(claim.key, {}).keys()
             if len(consumers - {pod.uid}) >= MAX_CONSUMERS:
                 message = f"ResourceClaim {claim.name} is in use by {MAX_CONSUMERS} pods, which is the limit"
-                raise ReportedWaitError(message, f"claim {claim.key}")
+                raise ReportedWaitError(message, f"claim {claim.key}", WaitReason.UNSCHEDULABLE)
 
     def needs_allocator(self, pod: PodInfo) -> bool:
         """Return True if only the allocator can place a pod: its claims are shared, or request more than GPUs."""

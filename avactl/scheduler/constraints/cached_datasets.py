@@ -25,8 +25,9 @@ from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.constraints.constraint import ALL_NODES, Constraint, NodeFilter, Watch
 from avactl.scheduler.constraints.data_locality import MAX_VERSIONS, DataLocality, check_version, locality_of
 from avactl.scheduler.objects.limits import quote
-from avactl.scheduler.objects.node_rules import ReportedWaitError, RuleError
+from avactl.scheduler.objects.node_rules import ReportedWaitError, UnsupportedError
 from avactl.scheduler.objects.pod_info import PodInfo
+from avactl.scheduler.objects.wait_reasons import WaitReason
 
 _STATUS_NAME = f"{names.CACHE_NAMESPACE}/{names.CACHE_STATUS}"
 _STATUS_CHANGED = "status of datasets"
@@ -98,12 +99,12 @@ class CachedDatasets(Constraint):
         try:
             versions = read_warm(annotation)
         except ValueError as error:
-            raise RuleError(f"annotation {START_WHEN_WARM.name}: {quote(error)}") from None
+            raise UnsupportedError(f"annotation {START_WHEN_WARM.name}: {quote(error)}") from None
         for key, percent in versions:
             progress = self._readable_progress(pod, key)
             if progress is None or progress.percent < percent:
                 message = f"waits for dataset {_display_name(key)}: {self._describe(progress)}"
-                raise ReportedWaitError(message, _STATUS_CHANGED, under_way=progress is not None)
+                raise ReportedWaitError(message, _STATUS_CHANGED, WaitReason.DATASET, under_way=progress is not None)
 
     def _check_locality(self, pod: PodInfo) -> None:
         """Raise ReportedWaitError if no node holds a part of a dataset that the pod must be next to."""
@@ -112,7 +113,7 @@ class CachedDatasets(Constraint):
             if not self.holders(pod, key):
                 progress = self._readable_progress(pod, key)
                 message = f"waits for a node with a part of dataset {_display_name(key)}: {self._describe(progress)}"
-                raise ReportedWaitError(message, _STATUS_CHANGED, under_way=progress is not None)
+                raise ReportedWaitError(message, _STATUS_CHANGED, WaitReason.DATASET, under_way=progress is not None)
 
     def filter_nodes(self, pod: PodInfo) -> NodeFilter:
         """Return the nodes with a part of each required dataset version. Raises RuleError."""

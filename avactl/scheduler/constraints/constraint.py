@@ -38,6 +38,8 @@ class Watch(NamedTuple):
     path: str
     store: ObjectReceiver
     query: Mapping[str, str] | None = None
+    optional: bool = False
+    """True if the API server may not serve it."""
 
     @property
     def resource(self) -> str:

@@ -14,7 +14,7 @@ from avactl.hardware.placement.fragmentation import Floats
 from avactl.hardware.placement.masks import Mask
 from avactl.scheduler.cache.tables import ClusterTables
 from avactl.scheduler.objects.limits import quote
-from avactl.scheduler.objects.node_rules import RuleError
+from avactl.scheduler.objects.node_rules import UnsupportedError
 from avactl.scheduler.objects.pod_info import PodInfo
 
 MODES = ("prefer", "require")
@@ -67,7 +67,7 @@ def locality_of(pod: PodInfo) -> Locality | None:
     try:
         return read_locality(annotation)
     except ValueError as error:
-        raise RuleError(f"annotation {DATA_LOCALITY.name}: {quote(error)}") from None
+        raise UnsupportedError(f"annotation {DATA_LOCALITY.name}: {quote(error)}") from None
 
 
 class DataLocality:

@@ -17,8 +17,9 @@ from avactl.contracts.scheduling import PlacementPolicy
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.constraints.constraint import Constraint, Watch
 from avactl.scheduler.objects.limits import quote
-from avactl.scheduler.objects.node_rules import ReportedWaitError, RuleError
+from avactl.scheduler.objects.node_rules import ReportedWaitError, UnsupportedError
 from avactl.scheduler.objects.pod_info import PodInfo
+from avactl.scheduler.objects.wait_reasons import WaitReason
 
 MAX_JOBS = 64
 """Maximum number of Jobs that a pod may wait for."""
@@ -64,14 +65,14 @@ class JobOrder(Constraint):
         try:
             wanted = read_after(annotation)
         except ValueError as error:
-            raise RuleError(f"annotation {AFTER.name}: {quote(error)}") from None
+            raise UnsupportedError(f"annotation {AFTER.name}: {quote(error)}") from None
         for name in wanted:
             # Only of its own namespace: a tenant writes any annotation.
             key = f"{pod.namespace}/{name}"
             state = self._states.get(key, "which does not exist")
             if state != _COMPLETE:
                 message = f"waits for Job {quote(name)}, {state}"
-                raise ReportedWaitError(message, f"job {key}", under_way=state == _RUNS)
+                raise ReportedWaitError(message, f"job {key}", WaitReason.JOB, under_way=state == _RUNS)
 
     # -- a watch store ---------------------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from avactl.scheduler.interfaces import BindingSink, EvictionSink, StatusSink
 from avactl.scheduler.objects.limits import quote
 from avactl.scheduler.objects.node_rules import NotYetError, ReportedWaitError, RuleError, UnsupportedError
 from avactl.scheduler.objects.pod_info import PodInfo
+from avactl.scheduler.objects.wait_reasons import WaitReason
 from avactl.scheduler.preemption.attempt import PreemptionRequest
 from avactl.scheduler.preemption.candidates import BudgetChecker
 from avactl.scheduler.preemption.disruption_budgets import DisruptionBudgets
@@ -48,9 +49,11 @@ MAX_ROLES = 64
 class Blocked(NamedTuple):
     """Pods that must wait."""
 
-    reason: str
+    message: str
     group: WaitGroup
     """Wait group of the unit."""
+    reason: WaitReason
+    """Reason of the pods' conditions."""
     preemption: PreemptionRequest | None = None
     """Request for preemption; None if preemption cannot help."""
 
@@ -137,12 +140,12 @@ class SchedulingCycle:
         except NotYetError as error:
             report = self.reporter.unschedulable if isinstance(error, ReportedWaitError) else self.reporter.not_yet
             for pod in unit.waiting:
-                report(pod, str(error))
+                report(pod, str(error), error.reason)
             self.queue.suspend(unit)
             self.cache.tables.waits.wait_for(error.event, unit.key)
             return False
         except RuleError as error:
-            placement = Blocked(str(error), WaitGroup(WaitCause.CAPACITY, unit.key))
+            placement = Blocked(str(error), WaitGroup(WaitCause.CAPACITY, unit.key), error.reason)
         if isinstance(placement, Blocked):
             self._wait(placement, unit)
             return False
@@ -157,17 +160,17 @@ class SchedulingCycle:
 
     def _wait(self, blocked: Blocked, unit: QueuedPodGroup) -> None:
         """Preempt others where that helps, report the reason, and let the unit wait."""
-        message, group, previous_group = blocked.reason, blocked.group, unit.group
+        message, reason, group, previous_group = blocked.message, blocked.reason, blocked.group, unit.group
         nominated = False
         if blocked.preemption is not None:
             message = self.preemptor.preempt(blocked.preemption, message, group)
             nominated = self.preemptor.has_nomination(unit.key)
         if nominated:
-            group = WaitGroup(WaitCause.NOMINATED, unit.key)
+            group, reason = WaitGroup(WaitCause.NOMINATED, unit.key), WaitReason.PREEMPTION
         pods = unit.waiting
         metrics.DECISIONS.labels("unschedulable").inc(len(pods))
         for pod in pods:
-            self.reporter.unschedulable(pod, message)
+            self.reporter.unschedulable(pod, message, reason)
         self.queue.mark_unschedulable(unit, group)
         if nominated and previous_group is not None and previous_group != group:
             self.queue.activate_next(previous_group)
@@ -185,16 +188,17 @@ class SchedulingCycle:
         if within and within not in tables.levels:
             known_levels = ", ".join(tables.levels) or "none"
             message = f"annotation {WITHIN.name}: `{quote(within)}` is not a level of the cluster ({known_levels})"
-            return Blocked(message, WaitGroup(WaitCause.UNSUPPORTED, unit.key))
+            return Blocked(message, WaitGroup(WaitCause.UNSUPPORTED, unit.key), WaitReason.UNSUPPORTED)
         try:
             requests = {pod.uid: self._placer.request_of(pod) for pod in pods}
         except UnsupportedError as error:
             alone = unit.gang or pods[0].claims
-            return Blocked(str(error), WaitGroup(WaitCause.UNSUPPORTED, unit.key if alone else pods[0].shape))
+            group = WaitGroup(WaitCause.UNSUPPORTED, unit.key if alone else pods[0].shape)
+            return Blocked(str(error), group, error.reason)
         wishes = [StartRequest(request, members) for request, members in roles_of(pods, requests).items()]
         if len(wishes) > MAX_ROLES:
             message = f"its gang has {len(wishes)} kinds of pods with different requests; the limit is {MAX_ROLES}"
-            return Blocked(message, WaitGroup(WaitCause.UNSUPPORTED, unit.key))
+            return Blocked(message, WaitGroup(WaitCause.UNSUPPORTED, unit.key), WaitReason.UNSUPPORTED)
         exceeded, models = self.cache.quotas.admit(wishes)
         nodes = None if unit.gang else self.constraints.filter_nodes(pods[0])
         restricted = any(map(self.constraints.restrict, pods)) if nodes is None else nodes.mask is not None
@@ -205,8 +209,8 @@ class SchedulingCycle:
             plain = not (restricted or any(pod.claims for pod in pods))
             small = plain and self.cache.requests.exceeds_cluster(gang_of(unit, pods, requests)[0])
             message = f"{exceeded}; {SMALL}" if small else str(exceeded)
-            group = demand if unit.gang else equal_demand
-            return self._block(attempt, wishes, models, message, WaitCause.QUOTA, group)
+            equal = demand if unit.gang else equal_demand
+            return self._block(attempt, wishes, models, message, WaitCause.QUOTA, equal)
         # Where quotas permit all GPU models, the owners of pods do not matter for the fit.
         fit: Hashable = demand if models is None else (demand, self._owners(pods))
         known = None if self.preemptor.sees_own_places else self._failed.reason(fit, tables.change_epoch)
@@ -227,7 +231,7 @@ class SchedulingCycle:
         attempt: StartAttempt,
         wishes: Sequence[StartRequest],
         models: Mask | None,
-        reason: str,
+        message: str,
         cause: WaitCause,
         demand: Hashable,
     ) -> Blocked:
@@ -244,7 +248,8 @@ class SchedulingCycle:
                 return None
 
         preemption = PreemptionRequest(unit, pods, wishes, place, attempt.restricted)
-        return Blocked(reason, WaitGroup(cause, demand, self._owners(pods)), preemption)
+        reason = WaitReason.QUOTA if cause is WaitCause.QUOTA else WaitReason.UNSCHEDULABLE
+        return Blocked(message, WaitGroup(cause, demand, self._owners(pods)), reason, preemption)
 
     def _owners(self, pods: Sequence[PodInfo]) -> frozenset[QuotaOwner]:
         return frozenset(map(self.cache.quotas.owner, pods))
@@ -263,11 +268,11 @@ class SchedulingCycle:
             request = self._placer.request_of(pod)
             nodes = self.constraints.filter_nodes(pod)
         except RuleError as error:
-            self.reporter.unschedulable(pod, str(error))
+            self.reporter.unschedulable(pod, str(error), WaitReason.GROWTH)
             return False
         exceeded, models = self.cache.quotas.admit([StartRequest(request, [pod])])
         if exceeded:
-            self.reporter.unschedulable(pod, f"the gang is running; additional pod: {exceeded}")
+            self.reporter.unschedulable(pod, f"the gang is running; additional pod: {exceeded}", WaitReason.GROWTH)
             return False
         tables = self.cache.tables
         nodes = self._reasons.within_quota(nodes, models)
@@ -277,5 +282,5 @@ class SchedulingCycle:
                 self._starter.start([pod], [choice.booking(request)])
                 return True
         reason = self._reasons.explain_pod(pod, request, nodes)
-        self.reporter.unschedulable(pod, f"the gang is running; additional pod: {reason}")
+        self.reporter.unschedulable(pod, f"the gang is running; additional pod: {reason}", WaitReason.GROWTH)
         return False

@@ -88,7 +88,7 @@ class DraManager:
         self._places: dict[Key, tuple[str, int]] = {}
         self._kinds: dict[tuple[Any, ...], SliceDevice] = {}
         """One GPU of each kind, as an example."""
-        self._parsed: WeakKeyDictionary[ClaimSpec, ParsedClaim | str] = WeakKeyDictionary()
+        self._parsed: WeakKeyDictionary[ClaimSpec, ParsedClaim | RuleError] = WeakKeyDictionary()
         self._parsed_by_key: dict[str, tuple[ParsedClaim, ...]] = {}
         self._simple: dict[str, dict[str, bool]] = {}
         """Cached results by node and key of the demand."""
@@ -259,10 +259,10 @@ class DraManager:
             try:
                 parsed = parse(spec, self.classes)
             except RuleError as error:
-                parsed = str(error)
+                parsed = type(error)(*error.args)  # without its traceback, which holds on to frames
             self._parsed[spec] = parsed
-        if isinstance(parsed, str):
-            raise RuleError(parsed)
+        if isinstance(parsed, RuleError):
+            raise type(parsed)(*parsed.args)
         return parsed
 
     def _max_gpus(self, wanted: DeviceRequest) -> int:

@@ -11,7 +11,7 @@ import orjson
 from avactl.contracts.names import CLAIM_FINALIZER
 from avactl.scheduler.cel import compiler as cel
 from avactl.scheduler.dra.resource_slices import AllocationResult
-from avactl.scheduler.objects.node_rules import RuleError
+from avactl.scheduler.objects.node_rules import RuleError, UnsupportedError
 
 MAX_DEVICES = 32
 """Maximum devices of one claim. Source: resource.k8s.io/v1, AllocationResultsMaxSize."""
@@ -184,15 +184,17 @@ def parse(spec: ClaimSpec, classes: Mapping[str, LiveDeviceClass]) -> ParsedClai
                 )
             )
         else:
-            raise RuleError(f"request {name} of its ResourceClaim has an unsupported type")
+            raise UnsupportedError(f"request {name} of its ResourceClaim has an unsupported type")
     least = sum(min(max(each.number, 0) for each in request) for request in requests)
     if least > MAX_DEVICES:
-        raise RuleError(f"its ResourceClaim requests {least} devices; the limit is {MAX_DEVICES}: use several claims")
+        raise UnsupportedError(
+            f"its ResourceClaim requests {least} devices; the limit is {MAX_DEVICES}: use several claims"
+        )
     constraints = []
     for given in spec.constraints:
         attribute = given.get("matchAttribute") or given.get("distinctAttribute")
         if not attribute:
-            raise RuleError("its ResourceClaim has a constraint of an unsupported type")
+            raise UnsupportedError("its ResourceClaim has a constraint of an unsupported type")
         names = frozenset(given.get("requests") or ())
         constraints.append(DeviceConstraint("distinctAttribute" in given, attribute, names))
     return ParsedClaim(tuple(requests), tuple(constraints))
@@ -203,14 +205,14 @@ def _parse_request(
 ) -> DeviceRequest:
     mode = given.get("allocationMode") or "ExactCount"
     if mode not in ("ExactCount", "All"):
-        raise RuleError(f"its ResourceClaim has allocationMode {mode}, which is not supported")
+        raise UnsupportedError(f"its ResourceClaim has allocationMode {mode}, which is not supported")
     device_class = given["deviceClassName"]
     if device_class not in classes:
         raise RuleError(f"its ResourceClaim requests DeviceClass {device_class}, which does not exist")
     selectors = list(classes[device_class].selectors)
     for each in given.get("selectors") or ():
         if "cel" not in each:
-            raise RuleError("its ResourceClaim has a selector of an unsupported type")
+            raise UnsupportedError("its ResourceClaim has a selector of an unsupported type")
         selectors.append(each["cel"]["expression"])
     for expression in selectors:
         try:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from avactl.contracts import names
+from avactl.scheduler.objects.wait_reasons import WaitReason
 
 Labels = Mapping[str, str]
 Matcher = Callable[[Labels], bool]
@@ -49,9 +50,14 @@ class Obstacle(NamedTuple):
 class RuleError(ValueError):
     """A constraint that cannot be evaluated; the message says why."""
 
+    reason = WaitReason.UNSCHEDULABLE
+    """Reason of the pod's condition."""
+
 
 class UnsupportedError(RuleError):
     """Pods that no node can run, regardless of free resources; the message says why."""
+
+    reason = WaitReason.UNSUPPORTED
 
 
 class NotYetError(RuleError):
@@ -66,9 +72,10 @@ class NotYetError(RuleError):
 class ReportedWaitError(NotYetError):
     """The pod waits for an event that can be far off; reported at once."""
 
-    def __init__(self, message: str, event: str, under_way: bool = False) -> None:
+    def __init__(self, message: str, event: str, reason: WaitReason, under_way: bool = False) -> None:
         """`under_way`: whether the event is expected without anyone's doing, such as the end of a running Job."""
         super().__init__(message, event)
+        self.reason = reason
         self.under_way = under_way
 
 
@@ -104,7 +111,7 @@ def requirement(expression: Mapping[str, Any]) -> Matcher:
             return have is not None and bound is not None and (have - bound) * sign > 0
 
         return compare
-    raise RuleError(f"unknown operator {operator} in a label expression")
+    raise UnsupportedError(f"unknown operator {operator} in a label expression")
 
 
 def every(matchers: Iterable[Matcher]) -> Matcher:
@@ -138,7 +145,7 @@ def _compile_term(given: Mapping[str, Any]) -> Callable[[str, Labels], bool] | N
     match = every(requirement(each) for each in expressions)
     for each in fields:
         if each["key"] != "metadata.name" or each["operator"] not in ("In", "NotIn"):
-            raise RuleError(f"node affinity by field {each['key']} {each['operator']} is not supported")
+            raise UnsupportedError(f"node affinity by field {each['key']} {each['operator']} is not supported")
     named = every(requirement(each) for each in fields)
     return lambda name, labels: match(labels) and named({"metadata.name": name})
 
@@ -169,7 +176,9 @@ def _compile_preferences(terms: Iterable[Mapping[str, Any]]) -> Iterator[tuple[i
         preference = given.get("preference") or {}
         for each in preference.get("matchExpressions") or ():
             if each["operator"] in ("Gt", "Lt") and _parse_integer(next(iter(each.get("values") or ()), "")) is None:
-                raise RuleError(f"preferred node affinity by {each['key']}: {each['operator']} needs a whole number")
+                raise UnsupportedError(
+                    f"preferred node affinity by {each['key']}: {each['operator']} needs a whole number"
+                )
         term = _compile_term(preference)
         if term is not None:
             yield given["weight"], term

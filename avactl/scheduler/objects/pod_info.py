@@ -24,6 +24,7 @@ from avactl.kube.timestamps import unix_time_or
 from avactl.scheduler.objects.gangs import gang_of, owner_of
 from avactl.scheduler.objects.limits import CONSTRAINT_ANNOTATIONS, bounded, quote, stripped
 from avactl.scheduler.objects.pod_requirements import PodRequirements, as_it_runs, gang_size, requirements_of
+from avactl.scheduler.objects.wait_reasons import WaitReason
 
 DISRUPTED, PREEMPTED = "DisruptionTarget", "PreemptionByScheduler"
 """Condition of evicted pods, and its reason for preemption, as in kube-scheduler."""
@@ -65,7 +66,9 @@ class PodInfo:
         "nominated",
         "owner",
         "pending_message",
+        "pending_reason",
         "phase",
+        "pod_group",
         "preempted_for",
         "preemptible",
         "preemption",
@@ -80,6 +83,7 @@ class PodInfo:
         "timeout",
         "uid",
         "volumes",
+        "wait_reason",
         "within",
     )
 
@@ -99,14 +103,16 @@ class PodInfo:
         self.shape: PodRequirements = self.asks(item, refused)
         self.assumed = ""
         """Node of a binding in flight."""
-        self.message = ""
-        """Message of its PodScheduled condition while it is pending."""
+        self.message, self.wait_reason = "", ""
+        """Message and reason of its PodScheduled condition while it is pending."""
         self.reported = 0.0
         """Monotonic time at which that message was written."""
-        self.pending_message = ""
-        """Next message to write."""
+        self.pending_message, self.pending_reason = "", WaitReason.UNSCHEDULABLE
+        """Next message and reason to write."""
         self.owner = owner_of(metadata)
         """Its gang, Job or controller: nodes that fail one of its pods are avoided by the others."""
+        self.pod_group: str = (spec.get("schedulingGroup") or NO_ENTRIES).get("podGroupName") or ""
+        """Its PodGroup of scheduling.k8s.io, in its namespace."""
         self.gang, self.gang_size, self.within = "", 0, ""
         self.index = -1
         """Index in its indexed Job, -1 if it has none."""
@@ -217,7 +223,7 @@ class PodInfo:
         self.preempted_for, self.has_disruption_mark = "", False
         for condition in status.get("conditions") or ():
             if condition["type"] == "PodScheduled" and not self.node:
-                self.message = condition.get("message") or ""
+                self.message, self.wait_reason = condition.get("message") or "", intern(condition.get("reason") or "")
             elif condition["type"] == "PodScheduled":
                 self.started = intern(condition.get("lastTransitionTime") or "")
             elif condition["type"] == names.TIMED_OUT:

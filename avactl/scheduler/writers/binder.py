@@ -19,6 +19,7 @@ from avactl.scheduler.dra.resource_claim import ResourceClaim
 from avactl.scheduler.interfaces import BindRequest, ClaimAllocation
 from avactl.scheduler.objects.pod_info import PodInfo
 from avactl.scheduler.objects.storage_objects import SELECTED_NODE, LiveVolume, VolumeClaim
+from avactl.scheduler.objects.wait_reasons import WaitReason
 from avactl.scheduler.writers.pod_reporter import PodReporter
 
 BINDING_WORKERS = 64
@@ -183,7 +184,8 @@ class Binder:
                         return
                 else:
                     logs.error("binding rejected", pod=pod.key, node=order.node, error=str(error))
-                    self._reporter.unschedulable(pod, f"the API server rejected its binding to {order.node}: {error}")
+                    message = f"the API server rejected its binding to {order.node}: {error}"
+                    self._reporter.unschedulable(pod, message, WaitReason.ERROR)
                     await self._end_failed(order, REFUSED)
                     return
             except UnreachableError:

@@ -14,6 +14,7 @@ from avactl.kube.events import EventPoster, new_event
 from avactl.kube.timestamps import timestamp
 from avactl.scheduler import metrics
 from avactl.scheduler.objects.pod_info import PodInfo
+from avactl.scheduler.objects.wait_reasons import WaitReason
 
 _WORKERS = 16
 _FEW = 4
@@ -56,21 +57,21 @@ class PodReporter:
         note = f"Successfully assigned {pod.key} to {node}"
         self._event(pod, "Normal", "Scheduled", "Binding", note)
 
-    def unschedulable(self, pod: PodInfo, message: str, reason: str = "Unschedulable") -> None:
+    def unschedulable(self, pod: PodInfo, message: str, reason: WaitReason) -> None:
         """Report an unschedulable pod and the reason: once per message, and rarely if only numbers in it change."""
         self._waiting.pop(pod.uid, None)
-        if message == pod.message:
+        if (message, reason) == (pod.message, pod.wait_reason):
             return
-        if not pod.reported or monotonic() - pod.reported >= _REPEAT:
+        if not pod.reported or reason != pod.wait_reason or monotonic() - pod.reported >= _REPEAT:
             self._tell(pod, message, reason)
         else:
-            pod.pending_message = message
+            pod.pending_message, pod.pending_reason = message, reason
             self._waiting[pod.uid] = (pod, pod.reported + _REPEAT)
 
-    def not_yet(self, pod: PodInfo, message: str) -> None:
+    def not_yet(self, pod: PodInfo, message: str, reason: WaitReason) -> None:
         """Report a pod that waits for an expected event, once that takes long."""
         if message != pod.message and (pod.uid not in self._waiting or pod.pending_message != message):
-            pod.pending_message = message
+            pod.pending_message, pod.pending_reason = message, reason
             self._waiting[pod.uid] = (pod, monotonic() + _PATIENCE)
 
     def stopped(self, pod: PodInfo, reason: str, note: str) -> None:
@@ -92,16 +93,16 @@ class PodReporter:
                 del self._waiting[uid]
             elif now >= due:
                 del self._waiting[uid]
-                if pod.pending_message != pod.message:
-                    self._tell(pod, pod.pending_message, "Unschedulable")
+                if (pod.pending_message, pod.pending_reason) != (pod.message, pod.wait_reason):
+                    self._tell(pod, pod.pending_message, pod.pending_reason)
 
-    def _tell(self, pod: PodInfo, message: str, reason: str) -> None:
+    def _tell(self, pod: PodInfo, message: str, reason: WaitReason) -> None:
         first = not pod.message
-        pod.reported, pod.message = monotonic(), message
+        pod.reported, pod.message, pod.wait_reason = monotonic(), message, reason
         condition = {
             "type": "PodScheduled",
             "status": "False",
-            "reason": reason,
+            "reason": reason.value,
             "message": message,
             "lastTransitionTime": timestamp(),
         }

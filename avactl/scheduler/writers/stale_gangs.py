@@ -10,6 +10,7 @@ from avactl.kube import logs
 from avactl.kube.client import STRATEGIC, ApiError, Client, Rate, UnreachableError
 from avactl.scheduler import metrics
 from avactl.scheduler.objects.pod_info import PARTIAL, PodInfo
+from avactl.scheduler.objects.wait_reasons import WaitReason
 from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup, SchedulingQueue
 from avactl.scheduler.writers.evictor import disruption_patch
 from avactl.scheduler.writers.pod_reporter import PodReporter
@@ -60,7 +61,8 @@ class StaleGangs:
         if waiting and need > len(waiting):
             there = unit.size - need + len(waiting)
             for pod in waiting:
-                self._reporter.unschedulable(pod, f"waits for the other pods of its gang: {there} of {unit.size} exist")
+                message = f"waits for the other pods of its gang: {there} of {unit.size} exist"
+                self._reporter.unschedulable(pod, message, WaitReason.GANG)
 
     def _restart_gang(self, unit: QueuedPodGroup) -> None:
         running = [pod for pod in unit.pods.values() if pod.node and not (pod.ended or pod.deleting)]
