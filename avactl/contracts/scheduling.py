@@ -31,6 +31,8 @@ class PlacementPolicy(ClusterName):
     gpu_driver: _Name
     jobs: bool = False
     """True if the scheduler's account may read Jobs, for pods that start after them; older compilers gave no right."""
+    pod_groups: bool = False
+    """True if the scheduler's account may read PodGroups."""
     levels: Annotated[tuple[Label, ...], Field(max_length=32)]
     """Node labels of the topology levels, narrowest first."""
     objective: Literal["pack", "links", "spread"] = "pack"
@@ -152,6 +154,8 @@ class PoolFacts(Contract):
     machine_type: Label = ""
     size: PoolSize = PoolSize()
     allocation: PoolAllocation
+    pod_groups: bool = False
+    """True if the scheduler's account may read PodGroups."""
     levels: Annotated[tuple[Label, ...], Field(max_length=32)] = ()
     node_labels: Mapping[Label, Label] = Field(default={}, max_length=1000)
     node_taints: Annotated[tuple[PoolTaint, ...], Field(max_length=1000)] = ()

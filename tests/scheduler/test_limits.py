@@ -84,7 +84,6 @@ def test_annotations_beyond_the_bounds_are_refused_in_words(name: str, value: st
             "it has 17 topology spread constraints; at most 16 are read",
         ),
         ({"resourceClaims": [{"name": f"c{n}"} for n in range(65)]}, "it has 65 resource claims; at most 64 are read"),
-        ({"schedulingGroup": {"podGroupName": "g"}}, "its schedulingGroup is not supported"),
     ],
 )
 def test_a_pod_with_too_much_of_anything_is_refused_and_keeps_its_gpus(spec: dict[str, Any], words: str) -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from avactl.scheduler.objects.pod_requirements import PodRequirements
 from tests.scheduler.world import World
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.xdist_group("scheduler")]
@@ -75,10 +74,3 @@ def test_gated_pods_are_narrowed_down_and_others_learn_to_tolerate(world: World)
     given = world.pods()["shy"]["spec"]["tolerations"]
     patch(world, "shy", {"spec": {"tolerations": [*given, toleration]}})
     assert world.bound("shy")["shy"] == "n1"
-
-
-def test_groups_of_upstream_are_refused() -> None:
-    assert (
-        "schedulingGroup is not supported"
-        in PodRequirements({"containers": [], "schedulingGroup": {"podGroupName": "g"}}, {}).refused
-    )

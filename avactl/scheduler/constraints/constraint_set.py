@@ -13,11 +13,19 @@ from avactl.scheduler.constraints.allocated_claims import AllocatedClaims
 from avactl.scheduler.constraints.cached_datasets import CachedDatasets
 from avactl.scheduler.constraints.constraint import ALL_NODES, Constraint, NodeFilter, Watch
 from avactl.scheduler.constraints.job_order import JobOrder
+from avactl.scheduler.constraints.pod_groups import PodGroups
 from avactl.scheduler.constraints.pod_topology import PodTopology
 from avactl.scheduler.constraints.volume_access import VolumeAccess
 from avactl.scheduler.objects.pod_info import PodInfo
 
-CONSTRAINTS: tuple[type[Constraint], ...] = (JobOrder, PodTopology, AllocatedClaims, VolumeAccess, CachedDatasets)
+CONSTRAINTS: tuple[type[Constraint], ...] = (
+    PodGroups,
+    JobOrder,
+    PodTopology,
+    AllocatedClaims,
+    VolumeAccess,
+    CachedDatasets,
+)
 """All constraints, in the order in which they are asked and their reasons are named."""
 
 _Kind = TypeVar("_Kind", bound=Constraint)

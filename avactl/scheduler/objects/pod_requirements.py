@@ -9,7 +9,6 @@ from weakref import WeakValueDictionary
 import orjson
 
 from avactl.base.quantity import resource_amount
-from avactl.contracts import names
 from avactl.contracts.pod_annotations import GANG_SIZE, GPU_SHARE, LINK, LINK_POLICY, AnnotationReader, read_by
 from avactl.scheduler.objects.limits import quote
 from avactl.scheduler.objects.node_rules import NodeRules, RuleError, selector
@@ -89,8 +88,6 @@ class PodRequirements:
         try:
             # First of all: whatever is refused below, a pod that runs holds what it requests.
             self.amounts = requests(spec)
-            if spec.get("schedulingGroup"):
-                raise RuleError(f"its schedulingGroup is not supported: a gang has the label {names.GANG_LABEL}")
             self.rules = NodeRules(spec)
             self._constraints(spec)
             self._annotations(notes)
@@ -172,7 +169,6 @@ _SPEC = (
     "resources",
     "hostNetwork",
     "hostUsers",
-    "schedulingGroup",
 )
 _CONTAINER = ("restartPolicy", "restartPolicyRules", "resources")
 _NOTES = (LINK.name, LINK_POLICY.name, GPU_SHARE.name)

@@ -23,6 +23,7 @@ def placement_policy(item: Item[ClusterSpec], program: Program) -> Manifest:
         cluster=item.name,
         gpu_driver=spec.gpu_driver,
         jobs=True,
+        pod_groups=True,
         levels=tuple(spec.placement.levels),
         objective=spec.placement.objective,
         reconcile=spec.reconcile.mode,

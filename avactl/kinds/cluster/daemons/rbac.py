@@ -37,6 +37,8 @@ def scheduler_cluster_rules() -> list[Body]:
         rule(["policy"], ["poddisruptionbudgets"], WATCH),
         # Jobs that pods wait for (`after`).
         rule(["batch"], ["jobs"], WATCH),
+        # Groups of the pods that the Job controller puts into one.
+        rule(["scheduling.k8s.io"], ["podgroups"], WATCH),
         # DRA: available devices and claims.
         rule(["resource.k8s.io"], ["resourceslices", "deviceclasses"], WATCH),
         # The patch adds the finalizer that protects an allocated claim in use by a pod.
