@@ -22,7 +22,7 @@ from avactl.scheduler.objects.storage_objects import SELECTED_NODE, LiveVolume, 
 from avactl.scheduler.writers.pod_reporter import PodReporter
 
 FIRST_WORKERS, BINDING_WORKERS = 8, 64
-GROW_INTERVAL_S = 0.05
+GROW_INTERVAL_S = 0.02
 """Each worker needs a connection, whose handshake costs as much as several bindings: one is added in this interval, in
 seconds, while bindings wait."""
 MAX_BINDINGS_IN_FLIGHT = 512
@@ -65,7 +65,7 @@ class Binder:
         self._busy = 0
         self._workers = FIRST_WORKERS
         self._crowded = asyncio.Event()
-        """Set when more bindings wait than there are workers."""
+        """Set when a binding waits for a worker."""
         self._deallocations: dict[str, asyncio.Task[None]] = {}
         self.assumed: dict[str, tuple[PodInfo, float]] = {}
         """Pods whose binding succeeded but is not visible in the watch yet, with the time of the binding."""
@@ -85,7 +85,7 @@ class Binder:
         if self.in_flight >= MAX_BINDINGS_IN_FLIGHT:
             self._has_capacity.clear()
         self._ready.release()
-        if len(self._orders) > self._workers:
+        if self.in_flight > self._workers:
             self._crowded.set()
 
     async def _provision(self, order: BindRequest, chosen: Mapping[str, tuple[LiveVolume, VolumeClaim]]) -> None:
@@ -143,7 +143,7 @@ class Binder:
                 group.create_task(self._bind_orders())
             group.create_task(self._check_unconfirmed())
             while self._workers < BINDING_WORKERS:
-                if len(self._orders) <= self._workers:
+                if self.in_flight <= self._workers:
                     await self._crowded.wait()
                 self._crowded.clear()
                 group.create_task(self._bind_orders())
