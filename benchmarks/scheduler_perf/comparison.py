@@ -20,6 +20,8 @@ from tools.controlplane import ControlPlane
 
 STALL_S = 60.0
 """Seconds without a pod bound or attempted after which pods count as pending; kube-scheduler backs off for 10 s."""
+MIN_RATE_RATIO = 0.1
+"""avactl's pods per second, divided by kube-scheduler's, below which outcomes do not agree, although pods are bound."""
 CONNECTIONS = 64
 LEASE = "avactl-scheduler"
 _ADMISSION = "ServiceAccount,TaintNodesByCondition,Priority,StorageObjectInUseProtection"
@@ -95,7 +97,14 @@ class Comparison(NamedTuple):
             pending = next(iter(self.outcomes.values())).pending
             if sentence is not None:
                 return "defect: is listed as different by design, and agrees"
-            return f"defect: {pending}" if pending else "agrees"
+            if pending:
+                return f"defect: {pending}"
+            rates = {name: outcome.rate for name, outcome in self.outcomes.items()}
+            if self.measured and rates["avactl"] < MIN_RATE_RATIO * rates["kube-scheduler"]:
+                return (
+                    f"defect: avactl binds {rates['avactl']:.2f} pods/s, kube-scheduler {rates['kube-scheduler']:.2f}"
+                )
+            return "agrees"
         if sentence is not None and self.outcomes["avactl"].pending:
             return f"differs by design: “{sentence}”"
         differing = next(name for name, outcome in self.outcomes.items() if outcome.pending)

@@ -67,7 +67,11 @@ def _row_of(comparison: Comparison, origin: str) -> str:
         cells = [""] * 7
     else:
         rate = comparison.outcomes[_KUBE_SCHEDULER].rate if comparison.measured else 0.0
-        cells = [comparison.workload, *map(str, comparison.size), f"{rate:.0f} pods/s" if rate else ""]
+        cells = [
+            comparison.workload,
+            *map(str, comparison.size),
+            f"{rate:.{0 if rate >= 10 else 2}f} pods/s" if rate else "",
+        ]
         cells += [_rate_ratio(comparison), _latency_ratio(comparison), _cpu_ratio(comparison)]
     return _row(comparison.case, *cells, comparison.verdict, KUBERNETES_VERSION, *origin.split(" | "))
 

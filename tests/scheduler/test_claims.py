@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,8 +11,10 @@ import pytest
 
 from avactl.hardware.machine import Machine, PcieSwitch
 from avactl.scheduler.cache.claim_bookings import MAX_CONSUMERS
+from avactl.scheduler.dra.allocator import Allocator
 from avactl.scheduler.dra.manager import DraManager
 from avactl.scheduler.dra.resource_claim import ResourceClaim
+from avactl.scheduler.handlers.resources import slices
 from avactl.scheduler.objects.config import ConfiguredPool
 from avactl.scheduler.objects.node_rules import NotYetError
 from avactl.scheduler.objects.pod_info import PodInfo
@@ -226,3 +229,86 @@ def test_a_template_for_which_the_pod_needs_no_claim_is_not_waited_for() -> None
     item["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "t"}]
     item["status"] = {"resourceClaimStatuses": [{"name": "gpu"}]}
     assert PodInfo(item, 0.0).claims == ()
+
+
+def shared_slice(name: str, zone: str, capacity: str = "4Gi") -> Given:
+    """Return a slice of one device that all nodes of a zone can share."""
+    term = {"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]}
+    device = {"name": "d", "allowMultipleAllocations": True, "capacity": {"memory": {"value": capacity}}}
+    spec = {
+        "driver": "storage.example.com",
+        "pool": {"name": name, "generation": 1, "resourceSliceCount": 1},
+        "nodeSelector": {"nodeSelectorTerms": [term]},
+        "devices": [device],
+    }
+    return {"metadata": {"name": name}, "spec": spec}
+
+
+def sharing(name: str, memory: str) -> Given:
+    capacity = {"requests": {"memory": memory}}
+    return {"name": name, "exactly": {"deviceClassName": "storage", "capacity": capacity}}
+
+
+class Zones(Claiming):
+    """Machines in two zones, whose ResourceSlices the scheduler watches."""
+
+    def __init__(self, machines: int) -> None:
+        super().__init__(machines)
+        selectors = [{"cel": {"expression": 'device.driver == "storage.example.com"'}}]
+        self.cache.dra.put_class({"metadata": {"name": "storage"}, "spec": {"selectors": selectors}})
+        for number in range(machines):
+            labels = {"avactl.dev/pool": "p", "avactl.dev/gpu": "V100", "zone": "ab"[number % 2]}
+            amounts = {"cpu": "64", "memory": "512Gi", "pods": "110"}
+            self.cache.put_node(
+                {"metadata": {"name": f"n{number}", "labels": labels}, "status": {"allocatable": amounts}}
+            )
+        self.slices = slices(self.cache)
+
+
+def test_devices_that_many_nodes_reach_are_searched_once_for_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    searches, run = [], Allocator.run
+
+    def count(allocator: Allocator) -> Any:
+        searches.append(allocator)
+        return run(allocator)
+
+    monkeypatch.setattr(Allocator, "run", count)
+    world = Zones(20)
+    for number in range(4):
+        world.slices.put(shared_slice(f"{'ab'[number % 2]}{number}", "ab"[number % 2]))
+    for number in range(8):
+        world.claim(f"c{number}", sharing("one", "2Gi"), sharing("other", "2Gi"))
+        world.asking(f"c{number}", f"c{number}")
+    world.settle()
+    held = Counter(pod.node for pod in world.cache.tables.pods.values() if pod.node)
+    assert held.total() == 4  # each device holds two parts
+    for name in [key for key in world.cache.tables.pods if world.cache.tables.pods[key].node]:
+        pod = world.cache.tables.pods[name]
+        (first, second) = world.cache.dra.devices.held(pod.claims[0][1])
+        zone = "ab"[int(pod.node[1:]) % 2]
+        assert first.key[1][0] == second.key[1][0] == zone
+    assert len(searches) <= 2 * 6  # both zones, for each pod that was placed and the first that was not
+
+
+def test_own_devices_and_those_of_other_nodes_too_are_given_together() -> None:
+    world = Zones(4)
+    world.slices.put(shared_slice("a0", "a"))
+    world.claim("both", request("gpus", 2), sharing("part", "1Gi"))
+    world.asking("both", "both")
+    world.settle()
+    assert int(world.where()["both"][1:]) % 2 == 0
+    assert len(world.gpus("both")) == 2
+
+
+def test_a_slice_of_several_nodes_wakes_pods_and_numbers_no_gpus_again() -> None:
+    world = Zones(2)
+    world.claim("part", sharing("part", "1Gi"))
+    world.asking("part", "part")
+    world.settle()
+    assert not world.where().get("part")
+    world.slices.put(shared_slice("a0", "a"))
+    assert not world.cache.tables.stale
+    world.settle()
+    assert world.where()["part"] == "n0"
+    world.slices.remove("a0")  # a claim holds its device: what its pod uses is counted again
+    assert world.cache.tables.stale

@@ -145,6 +145,11 @@ def test_verdicts() -> None:
     assert comparison("A", avactl="no node").verdict == "defect: with avactl, no node"
     assert comparison("A", kube_scheduler="no node").verdict == "defect: with kube-scheduler, no node"
     assert comparison("A", "no node", "none").verdict == "defect: no node"
+    alike = comparison("A")
+    hardly = {**alike.outcomes, "avactl": Outcome(Measurement(1, 10.0, (9.0,)), "", 0.5)}
+    slow = alike._replace(outcomes=hardly)
+    assert slow.verdict == "defect: avactl binds 0.10 pods/s, kube-scheduler 50.00"
+    assert slow._replace(measured=False).verdict == "agrees"
     case, sentence = next(iter(BY_DESIGN.items()))
     assert comparison(case, avactl="no").verdict == f"differs by design: “{sentence}”"
     assert comparison(case).verdict.startswith("defect")

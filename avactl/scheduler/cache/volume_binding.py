@@ -37,6 +37,8 @@ class VolumeBinding:
         """`owned`: claims of ephemeral volumes have an owner reference."""
         self._tables, self._owned = tables, owned
         self._claims: dict[str, VolumeClaim] = {}
+        self._asking: dict[str, set[str]] = {}
+        """Claims by the volume that they ask for or have."""
         self._volumes: dict[str, LiveVolume] = {}
         self._classes: dict[str, LiveStorageClass] = {}
         self._capacities: dict[str, StorageCapacity] = {}
@@ -57,8 +59,10 @@ class VolumeBinding:
         if reason := selector_excess(claim.selector):
             claim = claim._replace(selector=None, gone=f"is invalid: {reason}")
         if self._claims.get(claim.key) != claim:
+            self.drop_claim(claim.key)
             self._claims[claim.key] = claim
-            self.attached.claim_changed(claim.key)
+            if claim.asked:
+                self._asking.setdefault(claim.asked, set()).add(claim.key)
             self._tables.change_epoch += 1
             self._tables.waits.occurred(f"volume claim {claim.key}")
 
@@ -72,8 +76,6 @@ class VolumeBinding:
         self._volumes[volume.name] = volume
         if volume.available or (volume.owner and not volume.owner[2]):
             self._by_class.setdefault(volume.class_name, {})[volume.name] = volume
-        if before is None or before.driver != volume.driver:
-            self.attached.clear()
         if before is None or before._replace(owner=volume.owner, version=volume.version) != volume:
             self._tables.change_epoch += 1
         self._tables.waits.occurred(f"volume {volume.name}")
@@ -83,6 +85,7 @@ class VolumeBinding:
         name, found = item["metadata"]["name"], LiveStorageClass.parse(item)
         if self._classes.get(name) != found:
             self._classes[name] = found
+            self.attached.class_changed()
             self._tables.change_epoch += 1
             self._tables.waits.occurred(f"storage class {name}")
 
@@ -104,17 +107,26 @@ class VolumeBinding:
 
     def drop_claim(self, key: str) -> None:
         """Remove a PersistentVolumeClaim."""
-        self._claims.pop(key, None)
+        known = self._claims.pop(key, None)
+        if known is not None and known.asked:
+            self._asking[known.asked].discard(key)
+            if not self._asking[known.asked]:
+                del self._asking[known.asked]
+        self.attached.volume_claim_changed(key)
 
     def drop_volume(self, key: str) -> None:
         """Remove a PersistentVolume."""
         known = self._volumes.pop(key, None)
         if known is not None:
             self._by_class.get(known.class_name, {}).pop(key, None)
+        self.attached.volume_changed(key)
+        for claim in self._asking.get(key, ()):
+            self.attached.volume_claim_changed(claim)
 
     def drop_class(self, key: str) -> None:
         """Remove a StorageClass."""
         self._classes.pop(key, None)
+        self.attached.class_changed()
 
     def drop_capacity(self, key: str) -> None:
         """Remove a CSIStorageCapacity."""

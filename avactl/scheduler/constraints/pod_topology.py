@@ -20,12 +20,14 @@ from avactl.hardware.placement.masks import Mask
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.cache.tables import ChangeListener
 from avactl.scheduler.constraints.constraint import ALL_NODES, Constraint, NodeFilter
-from avactl.scheduler.objects.node_rules import Matcher, equals, every, selector
+from avactl.scheduler.objects.node_rules import Matcher, NodeRules, equals, every, selector
 from avactl.scheduler.objects.pod_info import PodInfo
 from avactl.scheduler.objects.pod_requirements import ExclusiveDisk, HostPort
 
 MAX_TALLIES, MAX_TALLIED_NODES = 10_000, 2_500_000
 """Maximum number of tallies, and of tallies times nodes."""
+MAX_ELIGIBLE = 1000
+"""Maximum number of node masks for spreads."""
 _FEW = 16
 """Maximum number of namespaces by which an anti-affinity term is indexed."""
 _IDLE = 1000
@@ -123,6 +125,8 @@ class PodTopology(Constraint, ChangeListener):
         self._terms: dict[tuple[str, int], AffinityTerm] = {}
         """Terms by namespace of the pod and identity of what is given."""
         self._domains: dict[str, npt.NDArray[np.int32]] = {}
+        self._eligible: dict[tuple[NodeRules, bool, bool], Mask] = {}
+        """Nodes that count for a spread, by the pod's rules and whether affinity and taints matter."""
         self._hidden: set[PodInfo] = set()
         """Pods on nodes that are not counted for the moment."""
         self._passed = 0
@@ -145,12 +149,14 @@ class PodTopology(Constraint, ChangeListener):
                     self._terms_of(pod, node, 1)
 
     def state_cleared(self) -> None:
-        """Forget the domains of slots."""
+        """Forget the domains of slots, and which nodes count for a spread."""
         self._domains.clear()
+        self._eligible.clear()
 
     def nodes_changed(self) -> None:
-        """Forget the domains of slots."""
+        """Forget the domains of slots, and which nodes count for a spread."""
         self._domains.clear()
+        self._eligible.clear()
 
     def pod_added(self, pod: PodInfo, node: str) -> None:
         """Count a pod on a node."""
@@ -461,12 +467,17 @@ class PodTopology(Constraint, ChangeListener):
         tables, rules = self.tables, pod.shape.rules
         affinity = given.get("nodeAffinityPolicy", "Honor") == "Honor"
         taints = given.get("nodeTaintsPolicy", "Ignore") == "Honor"
-        return tables.mask(
-            info.name
-            for info in tables.nodes.values()
-            if (not affinity or rules.matches(info.name, info.labels))
-            and (not taints or rules.untolerated(info.taints) is None)
-        )
+        known = self._eligible.get((rules, affinity, taints))
+        if known is None:
+            if len(self._eligible) >= MAX_ELIGIBLE:
+                self._eligible.clear()
+            known = self._eligible[rules, affinity, taints] = tables.mask(
+                info.name
+                for info in tables.nodes.values()
+                if (not affinity or rules.matches(info.name, info.labels))
+                and (not taints or rules.untolerated(info.taints) is None)
+            )
+        return known
 
 
 def _values(given: Mapping[str, Any], pod: PodInfo) -> dict[str, str]:

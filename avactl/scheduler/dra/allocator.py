@@ -6,6 +6,7 @@ only one of several equivalent devices. Source: k8s.io/dynamic-resource-allocati
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -73,6 +74,8 @@ class Allocator:
         self._has_capacity_requests = any(wanted.capacity for wanted in every)
         self._attributes = sorted({each.attribute for claim in claims for each in claim.constraints})
         self._candidates: dict[int, list[SliceDevice]] = {}
+        self._by_value: dict[tuple[int, str], dict[str, list[int]]] = {}
+        """Indexes of a request's candidates by the value of an attribute, as text."""
         self._equivalence_keys: dict[Key, Any] = {}
         self._values: list[list[list[tuple[str, Any]]]] = [[[] for _ in claim.constraints] for claim in claims]
         self._exclusive: dict[Key, list[int]] = {}
@@ -129,7 +132,8 @@ class Allocator:
         self._count_step()
         candidates = self._candidates_of(wanted)
         tried: set[Any] = set()
-        for index in range(start, len(candidates) - count + 1):
+        indexes = self._indexes_that_match(claim, wanted, start, len(candidates))
+        for index in indexes[: max(0, len(indexes) - count + 1)]:
             device = candidates[index]
             look = self._equivalence_keys.get(device.key)
             if look is None:
@@ -180,8 +184,24 @@ class Allocator:
             ]
         return known
 
+    def _indexes_that_match(self, claim: int, wanted: DeviceRequest, start: int, end: int) -> Sequence[int]:
+        """Return the candidates from `start` to `end` that the known values of constraints do not exclude."""
+        for number, constraint in enumerate(self._claims[claim].constraints):
+            seen = self._values[claim][number]
+            if seen and not constraint.distinct and constraint.covers(wanted):
+                by_value = self._by_value.get((id(wanted), constraint.attribute))
+                if by_value is None:
+                    by_value = self._by_value[id(wanted), constraint.attribute] = {}
+                    for index, device in enumerate(self._candidates_of(wanted)):
+                        by_value.setdefault(str(device.attribute(constraint.attribute)), []).append(index)
+                indexes = by_value.get(str(seen[0]), [])
+                return indexes[bisect_left(indexes, start) :]
+        return range(start, end)
+
     def _is_candidate(self, wanted: DeviceRequest, device: SliceDevice) -> bool:
-        if (device.key in self._devices.taken and not wanted.admin) or not tolerated(device, wanted):
+        if device.key in self._devices.taken and not wanted.admin:
+            return False
+        if (device.taints and not tolerated(device, wanted)) or not self._has_counters(device):
             return False
         try:
             return self._selects(wanted, device)
@@ -274,6 +294,13 @@ class Allocator:
                 self._return_counters(device)
 
         return undo
+
+    def _has_counters(self, device: SliceDevice) -> bool:
+        """Return False if the counters of a device's pool were too low for it already before this search."""
+        if not device.counters or (device.shared and device.key in self._devices.used):
+            return True
+        left = self._devices.left(device.key[:2])
+        return all(left.get((group, name), amount) >= amount for group, name, amount in device.counters)
 
     def _take_counters(self, device: SliceDevice) -> bool:
         pool = device.key[:2]

@@ -25,7 +25,16 @@ from avactl.scheduler.dra.resource_claim import (
     ResourceClaim,
     parse,
 )
-from avactl.scheduler.dra.resource_slices import DeviceInventory, Key, SliceDevice, gpu_order
+from avactl.scheduler.dra.resource_slices import (
+    DeviceInventory,
+    Key,
+    PoolGroup,
+    PoolKey,
+    ReachablePool,
+    Slice,
+    SliceDevice,
+    gpu_order,
+)
 from avactl.scheduler.objects.node_info import NodeInfo
 from avactl.scheduler.objects.node_rules import Labels, NotYetError, RuleError
 from avactl.scheduler.objects.pod_info import PodInfo
@@ -67,6 +76,17 @@ class Offers:
         """Number of device changes that are taken into account."""
 
 
+class _CommonSearch(NamedTuple):
+    """The last search of devices that several nodes reach."""
+
+    position: int
+    """Number of device changes that it has seen."""
+    claims: tuple[ParsedClaim, ...]
+    found: list[list[AllocatedDevice]] | None
+    stuck: str
+    """Message of its StuckError; empty if there was none."""
+
+
 class DraManager:
     """ResourceSlices, DeviceClasses and ResourceClaims of the cluster."""
 
@@ -93,23 +113,40 @@ class DraManager:
         self._simple: dict[str, dict[str, bool]] = {}
         """Cached results by node and key of the demand."""
         self._offers: dict[str, Offers] = {}
-        self._selector_results: dict[tuple[Any, Key], bool | str] = {}
+        self._selector_results: dict[tuple[Any, SliceDevice], bool | str] = {}
         self._last_demand: tuple[tuple[Any, ...], ClaimDemand | RuleError] | None = None
         """The last demand or error, with the pod's UID, its claims' names, and the version."""
 
     # -- objects ----------------------------------------------------------------------------------------------
 
     def put_slice(self, item: Mapping[str, Any]) -> bool:
-        """Add or update a slice; return True if anything relevant changed."""
-        changed = self.devices.put(item)
-        if changed:
-            self._clear_caches()
-        return changed
+        """Add or update a slice; return True if that may renumber GPUs or affect devices in use."""
+        before = self.devices.slices.get(item["metadata"]["name"])
+        used = before is not None and self._is_noted(before)
+        return self.devices.put(item) and self._slice_changed(used, self.devices.slices[item["metadata"]["name"]])
 
     def drop_slice(self, name: str) -> bool:
-        """Remove a slice; return True if it was known."""
-        self._clear_caches()
-        return self.devices.drop(name)
+        """Remove a slice; return True if that may renumber GPUs or affect devices in use."""
+        before = self.devices.slices.get(name)
+        if before is None:
+            return False
+        used = self._is_noted(before)
+        self.devices.drop(name)
+        return self._slice_changed(used)
+
+    def _slice_changed(self, used: bool, after: Slice | None = None) -> bool:
+        used = used or (after is not None and self._is_noted(after))
+        if used:
+            self._clear_caches()
+        else:
+            self.version += 1
+            self._simple.clear()
+            self._offers.clear()
+        return used
+
+    def _is_noted(self, given: Slice) -> bool:
+        """Return True if GPUs are numbered by a slice's pool, or claims hold devices of the slice."""
+        return self.devices.has_node(given.pool) or any(map(self.devices.in_use, (each.key for each in given.devices)))
 
     def put_class(self, item: Mapping[str, Any]) -> bool:
         """Add or update a DeviceClass; return True if anything relevant changed."""
@@ -160,7 +197,7 @@ class DraManager:
         if known is not None:
             return len(known)
         by_driver: dict[str, list[SliceDevice]] = {}
-        for pool in self.devices.pools(name, labels):
+        for pool in self.devices.view(name, labels).own.pools:
             for device in pool.devices:
                 # A device that several nodes reach belongs to no machine.
                 if device.match is None and self.devices.node_of(device.key) == name and _is_whole_gpu(device):
@@ -280,7 +317,7 @@ class DraManager:
 
     def selects(self, wanted: DeviceRequest, device: SliceDevice) -> bool:
         """Return True if the selectors of a request match a device. Raises CelError."""
-        place = (wanted.selectors, device.key)
+        place = (wanted.selectors, device)
         known = self._selector_results.get(place)
         if known is None:
             if len(self._selector_results) > MAX_SELECTOR_RESULTS:
@@ -314,7 +351,7 @@ class DraManager:
         known = {device.key for device in gpus}
         return not any(
             self._selects(wanted, device)
-            for pool in self.devices.pools(node, labels)
+            for pool in self.devices.view(node, labels).pools()
             for device in pool.devices
             if device.key not in known
             for wanted in requests
@@ -343,7 +380,7 @@ class DraManager:
                     known.yes.add(node)
             except StuckError as error:
                 known.words[node] = str(error)
-        known.position = devices.forgotten + len(devices.changes)
+        known.position = devices.position
         self._offers[demand.key] = known
         return known
 
@@ -351,7 +388,56 @@ class DraManager:
         self, node: str, labels: Labels, claims: tuple[ParsedClaim, ...], prefer: Collection[Key] = ()
     ) -> list[list[AllocatedDevice]] | None:
         """Return devices of a node for claims, preferred devices first; None if there are none. Raises StuckError."""
-        return Allocator(self.devices, self.devices.pools(node, labels), claims, self.selects, prefer).run()
+        view = self.devices.view(node, labels)
+        common, own = self._relevant(view.common, claims), self._relevant(view.own, claims)
+        if not own and not prefer and view.own_keys.isdisjoint(common):
+            return self._search_common(view.common, claims, common.values())
+        pools = [*(pool for key, pool in common.items() if key not in view.own_keys), *own.values()]
+        pools.sort(key=lambda pool: pool.order)
+        return Allocator(self.devices, pools, claims, self.selects, prefer).run()
+
+    def _search_common(
+        self, group: PoolGroup, claims: tuple[ParsedClaim, ...], pools: Iterable[ReachablePool]
+    ) -> list[list[AllocatedDevice]] | None:
+        """Search devices that several nodes reach: once for all of them, until a device is allocated or released."""
+        now = self.devices.position
+        last: _CommonSearch | None = group.memo.get(_CommonSearch)
+        if last is None or last.position != now or last.claims != claims:
+            try:
+                found = Allocator(self.devices, tuple(pools), claims, self.selects).run()
+            except StuckError as error:
+                last = _CommonSearch(now, claims, None, str(error))
+            else:
+                last = _CommonSearch(now, claims, found, "")
+            group.memo[_CommonSearch] = last
+        if last.stuck:
+            raise StuckError(last.stuck)
+        return last.found
+
+    def _relevant(self, group: PoolGroup, claims: tuple[ParsedClaim, ...]) -> Mapping[PoolKey, ReachablePool]:
+        """Return the unusable pools, and those with devices that a selector matches or fails on, without others."""
+        if not group.pools:
+            return {}
+        requests = {each.selectors: each for claim in claims for request in claim.requests for each in request}
+        key = frozenset(requests)
+        known: dict[PoolKey, ReachablePool] | None = group.memo.get(key)
+        if known is None:
+            if len(group.memo) > MAX_DEMANDS_CACHED:
+                group.memo.clear()
+            known = group.memo[key] = {}
+            for pool in group.pools:
+                devices = tuple(
+                    device for device in pool.devices if any(self._can_take(each, device) for each in requests.values())
+                )
+                if devices or pool.trouble:
+                    known[pool.key] = pool._replace(devices=devices)
+        return known
+
+    def _can_take(self, wanted: DeviceRequest, device: SliceDevice) -> bool:
+        try:
+            return self.selects(wanted, device)
+        except cel.CelError:
+            return True  # the allocator reports it
 
     # -- what is given ----------------------------------------------------------------------------------------------
 

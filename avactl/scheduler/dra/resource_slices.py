@@ -7,8 +7,9 @@ Source: k8s.io/dynamic-resource-allocation/structured, pools and constraints.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 import orjson
 
@@ -19,8 +20,10 @@ from avactl.scheduler.objects.node_rules import Labels, node_selector
 Key = tuple[str, str, str]
 """Driver, pool and name of a device."""
 PoolKey = tuple[str, str]
-Reach = tuple[Callable[[str, Labels], bool] | None, Mapping[str, Any] | None]
-"""Predicate over node name and labels, and the node selector behind it, if there is one."""
+NodeMatcher = Callable[[str, Labels], bool]
+"""Predicate over node name and labels; equal selections of nodes have the same one."""
+Reach = tuple[NodeMatcher | None, Mapping[str, Any] | None]
+"""Selection of nodes, and the node selector behind it, if there is one."""
 MAX_CHANGES = 100_000
 """Maximum number of remembered changes."""
 
@@ -124,24 +127,38 @@ class Slice:
         ]
         self.devices = tuple(SliceDevice(*self.pool, device, self.each) for device in spec.get("devices") or ())
 
-    def reaches(self, name: str, labels: Labels) -> bool:
-        """Return True if the slice concerns a node. Counters belong to the pool as a whole."""
-        if self.counters:
-            return True
+    def devices_for(self, reach: Collection[NodeMatcher]) -> Sequence[SliceDevice]:
+        """Return the devices for nodes that these predicates match."""
         if self.each:
-            return any(device.match is not None and device.match(name, labels) for device in self.devices)
-        return self.match is not None and self.match(name, labels)
+            return [device for device in self.devices if device.match in reach]
+        return self.devices if self.match in reach else ()
+
+    def concerns(self, reach: Collection[NodeMatcher]) -> bool:
+        """Return True if the slice concerns such nodes. Counters belong to the pool as a whole."""
+        return bool(self.counters) or self.match in reach or bool(self.devices_for(reach))
+
+
+_matchers: WeakValueDictionary[bytes, NodeMatcher] = WeakValueDictionary()
 
 
 def _reach_of(given: Mapping[str, Any]) -> Reach:
-    node = given.get("nodeName")
+    asked = {name: given[name] for name in ("nodeName", "allNodes", "nodeSelector") if given.get(name)}
+    if not asked:
+        return None, None
+    key = orjson.dumps(asked)
+    match = _matchers.get(key)
+    if match is None:
+        match = _matchers[key] = _compile_reach(asked)
+    return match, None if "nodeName" in asked or "allNodes" in asked else given["nodeSelector"]
+
+
+def _compile_reach(asked: Mapping[str, Any]) -> NodeMatcher:
+    node = asked.get("nodeName")
     if node:
-        return (lambda name, _labels: name == node), None
-    if given.get("allNodes"):
-        return (lambda _name, _labels: True), None
-    if given.get("nodeSelector"):
-        return node_selector(given["nodeSelector"]), given["nodeSelector"]
-    return None, None
+        return lambda name, _labels: bool(name == node)
+    if "allNodes" in asked:
+        return lambda _name, _labels: True
+    return node_selector(asked["nodeSelector"])
 
 
 class ReachablePool(NamedTuple):
@@ -151,8 +168,38 @@ class ReachablePool(NamedTuple):
     devices: tuple[SliceDevice, ...]
     trouble: str
     """Reason why the pool is unusable now; empty if it is usable."""
-    counted: bool
-    """True if devices consume shared counters."""
+    prepared: bool
+    """True if a driver must prepare devices, whose pool comes last."""
+
+    @property
+    def order(self) -> tuple[bool, PoolKey]:
+        """Place in the order of allocation."""
+        return self.prepared, self.key
+
+
+class PoolGroup:
+    """Pools that are the same for several nodes, or those of one node, and what a reader has derived from them."""
+
+    __slots__ = ("memo", "pools")
+
+    def __init__(self, pools: Sequence[ReachablePool] = ()) -> None:
+        self.pools = tuple(sorted(pools, key=lambda pool: pool.order))
+        self.memo: dict[Hashable, Any] = {}
+
+
+class NodeView(NamedTuple):
+    """The pools that a node reaches."""
+
+    common: PoolGroup
+    """Those of all nodes that the same selections match."""
+    own: PoolGroup
+    """Pools with slices of this node; they replace the common ones of their keys."""
+    own_keys: frozenset[PoolKey]
+
+    def pools(self) -> list[ReachablePool]:
+        """Return all pools, in allocation order."""
+        common = (pool for pool in self.common.pools if pool.key not in self.own_keys)
+        return sorted([*common, *self.own.pools], key=lambda pool: pool.order)
 
 
 class AllocationResult(NamedTuple):
@@ -176,11 +223,15 @@ class DeviceInventory:
 
     def __init__(self) -> None:
         self.slices: dict[str, Slice] = {}
-        self._local: dict[str, dict[str, Slice]] = {}
+        self._by_node: dict[str, dict[str, Slice]] = {}
         self._shared: dict[str, Slice] = {}
+        """Slices that can concern several nodes."""
         self._pools: dict[PoolKey, dict[str, Slice]] = {}
         self._slice_by_device: dict[Key, Slice] = {}
-        self._views: dict[str, tuple[ReachablePool, ...]] = {}
+        self._views: dict[str, NodeView] = {}
+        self._matchers: frozenset[NodeMatcher] | None = None
+        """All selections of nodes that slices of no single node have; None: to be collected."""
+        self._common: dict[frozenset[NodeMatcher], PoolGroup] = {}
         self._left: dict[PoolKey, dict[tuple[str, str], int]] = {}
         self._held: dict[str, tuple[AllocationResult, ...]] = {}
         """Devices of claims by UID, allocations in progress included."""
@@ -206,8 +257,10 @@ class DeviceInventory:
         if known is not None:
             self.drop(known.name)
         self.slices[added.name] = added
-        local = added.node and not added.counters
-        (self._local.setdefault(added.node, {}) if local else self._shared)[added.name] = added
+        if added.node:
+            self._by_node.setdefault(added.node, {})[added.name] = added
+        if added.counters or not added.node:
+            self._shared[added.name] = added
         self._pools.setdefault(added.pool, {})[added.name] = added
         for device in added.devices:
             other = self._slice_by_device.get(device.key)
@@ -222,10 +275,10 @@ class DeviceInventory:
         if known is None:
             return False
         self._shared.pop(name, None)
-        if known.node in self._local:
-            self._local[known.node].pop(name, None)
-            if not self._local[known.node]:
-                del self._local[known.node]
+        if known.node:
+            del self._by_node[known.node][name]
+            if not self._by_node[known.node]:
+                del self._by_node[known.node]
         for device in known.devices:
             if self._slice_by_device.get(device.key) is known:
                 del self._slice_by_device[device.key]
@@ -238,6 +291,8 @@ class DeviceInventory:
 
     def _clear_views(self) -> None:
         self._views.clear()
+        self._matchers = None
+        self._common.clear()
         self._left.clear()
         self.changed("")
 
@@ -246,46 +301,62 @@ class DeviceInventory:
         if self._views.pop(name, None) is not None:
             self.changed(name)
 
-    def pools(self, name: str, labels: Labels) -> tuple[ReachablePool, ...]:
-        """Return the pools that a node reaches, in allocation order."""
-        pools = self._views.get(name)
-        if pools is None:
-            pools = self._views[name] = self._find_pools(name, labels)
-        return pools
+    def has_node(self, pool: PoolKey) -> bool:
+        """Return True if a slice of a pool belongs to a single node."""
+        return any(each.node for each in self._pools.get(pool, {}).values())
 
-    def _find_pools(self, name: str, labels: Labels) -> tuple[ReachablePool, ...]:
+    def view(self, name: str, labels: Labels) -> NodeView:
+        """Return the pools that a node reaches."""
+        view = self._views.get(name)
+        if view is None:
+            view = self._views[name] = self._find_view(name, labels)
+        return view
+
+    def _find_view(self, name: str, labels: Labels) -> NodeView:
+        if self._matchers is None:
+            shared = [each for each in self._shared.values() if not each.node]
+            selections = {each.match for each in shared} | {
+                device.match for each in shared if each.each for device in each.devices
+            }
+            self._matchers = frozenset(match for match in selections if match is not None)
+        reach = frozenset(match for match in self._matchers if match(name, labels))
+        common = self._common.get(reach)
+        if common is None:
+            common = self._common[reach] = PoolGroup(self._gather(self._shared.values(), reach))
+        local = self._by_node.get(name, {})
+        keys = frozenset(each.pool for each in local.values())
+        beside = (each for pool in keys for each in self._pools[pool].values() if each.name in self._shared)
+        slices = [*(each for each in local.values() if each.name not in self._shared), *beside]
+        own_reach = reach.union(each.match for each in local.values() if each.match is not None)
+        return NodeView(common, PoolGroup(self._gather(slices, own_reach)), keys)
+
+    def _gather(self, slices: Iterable[Slice], reach: Collection[NodeMatcher]) -> list[ReachablePool]:
+        """Return the pools of slices, as nodes see them that these predicates match."""
         by_pool: dict[PoolKey, list[Slice]] = {}
-        for each in (*self._local.get(name, {}).values(), *self._shared.values()):
-            if each.reaches(name, labels):
+        for each in slices:
+            if each.concerns(reach):
                 mine = by_pool.setdefault(each.pool, [])
                 if mine and each.generation > mine[0].generation:
                     mine.clear()
                 if not mine or each.generation == mine[0].generation:
                     mine.append(each)
         result = []
-        for key, slices in by_pool.items():
-            every: Iterable[Slice] = slices
-            if len(slices) != slices[0].parts:
+        for key, newest in by_pool.items():
+            every: Iterable[Slice] = newest
+            if len(newest) != newest[0].parts:
                 others = self._pools[key].values()
-                if any(each.generation > slices[0].generation for each in others):
-                    continue  # a newer generation, which this node does not reach, is replacing it
-                every = [each for each in others if each.generation == slices[0].generation]
-                if len(every) != slices[0].parts:
+                if any(each.generation > newest[0].generation for each in others):
+                    continue  # a newer generation, which these nodes do not reach, is replacing it
+                every = [each for each in others if each.generation == newest[0].generation]
+                if len(every) != newest[0].parts:
                     result.append(ReachablePool(key, (), f"resource pool {key[0]}/{key[1]} is being published", False))
                     continue
-            slices.sort(key=lambda each: each.name)
-            devices = tuple(
-                device
-                for each in slices
-                for device in each.devices
-                if device.match is None or device.match(name, labels)
-            )
-            trouble = _find_problem(slices, every)
-            counted = any(device.counters for device in devices)
-            result.append(ReachablePool(key, () if trouble else devices, trouble, counted))
-        # Devices that a driver must prepare come last.
-        result.sort(key=lambda pool: (any(device.binding for device in pool.devices), pool.key))
-        return tuple(result)
+            newest.sort(key=lambda each: each.name)
+            devices = tuple(device for each in newest for device in each.devices_for(reach))
+            trouble = _find_problem(newest, every)
+            prepared = not trouble and any(device.binding for device in devices)
+            result.append(ReachablePool(key, () if trouble else devices, trouble, prepared))
+        return result
 
     def find(self, key: Key) -> SliceDevice | None:
         """Return a device by its key."""
@@ -348,6 +419,11 @@ class DeviceInventory:
             self.forgotten += len(self.changes)
             self.changes.clear()
         self.changes.append(node)
+
+    @property
+    def position(self) -> int:
+        """Number of changes until now."""
+        return self.forgotten + len(self.changes)
 
     def in_use(self, key: Key) -> bool:
         """Return True if a device is allocated, wholly or in part."""

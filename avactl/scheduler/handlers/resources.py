@@ -37,13 +37,15 @@ def budgets(budgets: DisruptionBudgets) -> CallbackStore:
 
 
 def slices(cache: ClusterCache) -> CallbackStore:
-    """Return the store of ResourceSlices. A rare change renumbers GPUs, so the state is rebuilt."""
+    """Return the store of ResourceSlices. A change that may renumber GPUs is rare, so the state is rebuilt."""
 
     def put(item: dict[str, Any]) -> None:
         cache.tables.stale |= cache.dra.put_slice(item)
+        cache.tables.change_epoch += 1
 
     def drop(name: str) -> None:
         cache.tables.stale |= cache.dra.drop_slice(name)
+        cache.tables.change_epoch += 1
 
     return CallbackStore(put, drop, lambda: cache.dra.devices.slices)
 

@@ -22,7 +22,10 @@ from avactl.scheduler.objects.storage_objects import SELECTED_NODE, LiveVolume, 
 from avactl.scheduler.objects.wait_reasons import WaitReason
 from avactl.scheduler.writers.pod_reporter import PodReporter
 
-BINDING_WORKERS = 64
+FIRST_WORKERS, BINDING_WORKERS = 8, 64
+GROW_INTERVAL_S = 0.02
+"""Each worker needs a connection, whose handshake costs as much as several bindings: one is added in this interval, in
+seconds, while bindings wait."""
 MAX_BINDINGS_IN_FLIGHT = 512
 """Number of bindings at which no more units are decided."""
 MAX_BINDING_TRIES = 6
@@ -61,6 +64,9 @@ class Binder:
         self._has_capacity = asyncio.Event()
         self._has_capacity.set()
         self._busy = 0
+        self._workers = FIRST_WORKERS
+        self._crowded = asyncio.Event()
+        """Set when a binding waits for a worker."""
         self._deallocations: dict[str, asyncio.Task[None]] = {}
         self.assumed: dict[str, tuple[PodInfo, float]] = {}
         """Pods whose binding succeeded but is not visible in the watch yet, with the time of the binding."""
@@ -80,6 +86,8 @@ class Binder:
         if self.in_flight >= MAX_BINDINGS_IN_FLIGHT:
             self._has_capacity.clear()
         self._ready.release()
+        if self.in_flight > self._workers:
+            self._crowded.set()
 
     async def _provision(self, order: BindRequest, chosen: Mapping[str, tuple[LiveVolume, VolumeClaim]]) -> None:
         """Have volumes bound or provisioned on the node, then bind. A driver can take minutes to provision one."""
@@ -132,9 +140,16 @@ class Binder:
     async def run(self) -> None:
         """Run until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for _ in range(BINDING_WORKERS):
+            for _ in range(FIRST_WORKERS):
                 group.create_task(self._bind_orders())
             group.create_task(self._check_unconfirmed())
+            while self._workers < BINDING_WORKERS:
+                if self.in_flight <= self._workers:
+                    await self._crowded.wait()
+                self._crowded.clear()
+                group.create_task(self._bind_orders())
+                self._workers += 1
+                await asyncio.sleep(GROW_INTERVAL_S)
 
     async def _bind_orders(self) -> None:
         while True:
