@@ -46,9 +46,9 @@ def put(
     gpus: int = 8,
     healthy: int | None = None,
     labels: dict[str, str] | None = None,
-    **more: str,
+    more: dict[str, str] | None = None,
 ) -> dict[str, Any]:
-    usual = {"cpu": "64", "memory": "512Gi", "pods": "110", **more}
+    usual = {"cpu": "64", "memory": "512Gi", "pods": "110", **(more or {})}
     item = {
         "metadata": {"name": name, "labels": {names.POOL_LABEL: "p", names.GPU_LABEL: "V100", **(labels or {})}},
         "status": {
@@ -189,7 +189,7 @@ def test_pods_keep_their_gpus_while_the_plugin_restarts() -> None:
     ],
 )
 def test_replicas_are_not_gpus(labels: dict[str, str], gpus: int, more: dict[str, str], present: int, way: str) -> None:
-    made = world(gpus=gpus, labels=labels, **more)
+    made = world(gpus=gpus, labels=labels, more=more)
     made.pod("a", "b", 1)
     made.settle()
     assert not made.where()
@@ -203,7 +203,7 @@ def test_replicas_are_not_gpus(labels: dict[str, str], gpus: int, more: dict[str
 
 
 def test_whole_gpus_beside_divided_ones_are_the_kubelets() -> None:
-    made = world(kubelet=True, gpus=1, **{"nvidia.com/mig-3g.40gb": "2"})
+    made = world(kubelet=True, gpus=1, more={"nvidia.com/mig-3g.40gb": "2"})
     made.pod("a", "b", 1)
     made.settle()
     assert made.where() == {"b": "n0"}
