@@ -126,6 +126,8 @@ class PoolAllocation(ContractPart):
     resource: Label | None = absent(None)
     """Extended resource, of device plugins."""
     rdma_resource: Label | None = absent(None)
+    devices_chosen_by: Literal["scheduler", "kubelet"] = absent("scheduler")
+    """Who chooses the GPUs of device plugins. Absent: the scheduler, by the variable of the container runtime."""
 
 
 class PoolSize(ContractPart):

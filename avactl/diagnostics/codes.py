@@ -66,6 +66,7 @@ CODES: dict[str, str] = {
     "gang-never-fits": "Pods that must run together request more than all machines have.",
     "link-unreachable": "No machine has the required link between that many GPUs.",
     "link-not-enforced": "A link is required on a cluster whose scheduler ignores links.",
+    "device-choice": "A spec depends on which GPUs a pod gets, and the scheduler's choice may not take effect.",
     "rdma-unavailable": "RDMA is requested, but no eligible pool provides it.",
     "mixed-allocation": "The eligible pools allocate GPUs in different ways.",
     "spot-unavailable": "A spec wants spot machines, and no pool of the cluster has such.",

@@ -94,6 +94,8 @@ class Machine:
     cross_socket_gbps: float
     same_socket_gbps: float
     pcie_switch_gbps: float
+    kubelet_chooses: bool = False
+    """True if the kubelet chooses a pod's GPUs among the free ones, so that a link holds only if all sets have it."""
 
     @classmethod
     def from_facts(cls, facts: MachineFacts) -> Machine:

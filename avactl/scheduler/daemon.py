@@ -34,11 +34,17 @@ from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup, SchedulingQu
 from avactl.scheduler.queue.throttle import NamespaceThrottle
 from avactl.scheduler.writers.binder import REFUSED, Binder
 from avactl.scheduler.writers.evictor import Evictor
+from avactl.scheduler.writers.node_warnings import (
+    GPUS_UNUSABLE,
+    PODS_FAIL,
+    NodeWarnings,
+    failing_nodes,
+    nodes_with_unusable_gpus,
+)
 from avactl.scheduler.writers.pod_reporter import PodReporter
 from avactl.scheduler.writers.run_timeouts import RunTimeouts
 from avactl.scheduler.writers.stale_gangs import StaleGangs
 from avactl.scheduler.writers.stale_nominations import StaleNominations
-from avactl.scheduler.writers.suspect_nodes import SuspectNodes
 
 _SLICE = 0.004
 """Seconds of deciding, after which watches and answers have their turn."""
@@ -102,7 +108,11 @@ class SchedulerDaemon(ElectedDaemon):
         self.stale_nominations = StaleNominations(self.cache, evictor, self._wanted)
         self.pod_handler = PodHandler(self.cache, self.queue, self.cycle.forget)
         self.gangs = StaleGangs(client, rate, self.queue, self.reporter, options.gang_grace, self.leading)
-        self.suspects = SuspectNodes(self.cache.tables.failed, self.reporter)
+        tables = self.cache.tables
+        self.node_warnings = (
+            NodeWarnings(PODS_FAIL, lambda: failing_nodes(tables.failed), self.reporter),
+            NodeWarnings(GPUS_UNUSABLE, lambda: nodes_with_unusable_gpus(tables), self.reporter),
+        )
         self.timeouts = RunTimeouts(client, rate, self.cache.tables, self.leading)
         self._throttle = NamespaceThrottle()
         self._retried = 0.0
@@ -264,7 +274,7 @@ class SchedulerDaemon(ElectedDaemon):
                 self.gangs.tick,
                 self.stale_nominations.tick,
                 self.timeouts.tick,
-                self.suspects.tick,
+                *(warnings.tick for warnings in self.node_warnings),
                 self.constraints.tick,
             ):
                 self._guarded(look)

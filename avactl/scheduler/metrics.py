@@ -55,6 +55,12 @@ FAILING_JOBS = Gauge(
     ["node"],
     registry=REGISTRY,
 )
+UNUSABLE_GPUS = Gauge(
+    "avactl_scheduler_node_unusable_gpus",
+    "GPUs of a node that pods do not get, because the device plugin withdrew some of them or shares them.",
+    ["node"],
+    registry=REGISTRY,
+)
 _POOL, _TEAM = ["pool", "model"], ["team", "model"]
 POOL_GPUS = Gauge("avactl_scheduler_pool_gpus", "GPUs of all nodes of a pool.", _POOL, registry=REGISTRY)
 POOL_ALLOCATED = Gauge("avactl_scheduler_pool_gpus_allocated", "Allocated GPUs of a pool.", _POOL, registry=REGISTRY)

@@ -278,6 +278,8 @@ def pods() -> Iterator[Attempt]:
         ("avactl.dev/devices", "scheduler-annotations"),
         ("avactl.dev/preemption", "scheduler-annotations"),
         ("cdi.k8s.io/gpu", "runtime-annotations"),
+        ("nvidia.cdi.k8s.io", "runtime-annotations"),
+        ("nvidia.cdi.k8s.io/container.main", "runtime-annotations"),
         ("io.kubernetes.cri-o.Devices", "runtime-annotations"),
         ("devices.nri.io/container.main", "runtime-annotations"),
         ("devices.noderesource.dev/container.main", "runtime-annotations"),

@@ -93,7 +93,10 @@ def test_the_driver_or_the_device_plugin_chooses_elsewhere(kind: str) -> None:
     assert by_claim == "void"  # the DRA driver injects devices by CDI, whatever the variable says
     *_, by_plugin = seen(kind, "1", "scheduler: true", "scheduler: false").values()
     assert by_plugin is None
+    *_, by_kubelet = seen(kind, "1", "count: 3}", "count: 3, devicesChosenBy: kubelet}").values()
+    assert by_kubelet is None
 
 
 def test_a_share_of_a_gpu_is_chosen_too() -> None:
-    assert list(seen("Workspace", "0.5").values()) == [CHOSEN]
+    chosen = seen("Workspace", "0.5", "count: 3}", "count: 3, devicesChosenBy: scheduler}")
+    assert list(chosen.values()) == [CHOSEN]

@@ -32,7 +32,7 @@ spec:
 apiVersion: avactl.dev/v1
 kind: NodePool
 metadata: {{name: v100}}
-spec: {{cluster: modern, machineType: v100-pcie-8, count: 4}}
+spec: {{cluster: modern, machineType: v100-pcie-8, count: 4, devicesChosenBy: scheduler}}
 ---
 apiVersion: avactl.dev/v1
 kind: Team

@@ -39,7 +39,7 @@ spec:
 apiVersion: avactl.dev/v1
 kind: NodePool
 metadata: {{name: v100}}
-spec: {{cluster: modern, machineType: v100-pcie-8, count: 4, rdmaResource: rdma/hca}}
+spec: {{cluster: modern, machineType: v100-pcie-8, count: 4, rdmaResource: rdma/hca, devicesChosenBy: scheduler}}
 ---
 apiVersion: avactl.dev/v1
 kind: Team

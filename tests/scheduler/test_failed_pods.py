@@ -12,7 +12,7 @@ from avactl.contracts.pod_annotations import GANG_SIZE
 from avactl.kube.timestamps import timestamp
 from avactl.scheduler.cache.failed_pods import MAX_FAILED_PODS, SUSPECT_S, FailedPods, read_failed_pod
 from avactl.scheduler.objects.pod_info import read_pod
-from avactl.scheduler.writers.suspect_nodes import SuspectNodes
+from avactl.scheduler.writers.node_warnings import PODS_FAIL, NodeWarnings, failing_nodes
 from tests.scheduler.memory import Memory
 
 REFUSED = {
@@ -234,7 +234,7 @@ def test_each_suspicion_is_told_once() -> None:
             told.append((node, reason, note))
 
     failed = FailedPods(lambda: now)
-    suspects = SuspectNodes(failed, Reporter())
+    suspects = NodeWarnings(PODS_FAIL, lambda: failing_nodes(failed), Reporter())
     failed.put("team/a", item("a", "a", now))
     suspects.tick()
     assert not told

@@ -23,8 +23,13 @@ def pod_network(index: int) -> str:
     return f"10.244.{index}.0/24"
 
 
-def containerd(folder: Path, sandbox_image: str) -> str:
-    """containerd's configuration (TOML, version 2 of containerd 1.6), with everything that it writes in `folder`."""
+def containerd(folder: Path, sandbox_image: str, runtime: Path | None = None) -> str:
+    """containerd's configuration (TOML, version 2 of containerd 1.6), with everything that it writes in `folder`.
+
+    `runtime` is the program that it starts instead of runc; annotations of CDI reach it.
+    """
+    annotations = "" if runtime is None else 'container_annotations = ["cdi.k8s.io/*"]\n'
+    program = "" if runtime is None else f'BinaryName = "{runtime}"\n'
     return f"""\
 version = 2
 root = "{folder}/containerd"
@@ -45,9 +50,9 @@ bin_dir = "{CNI_PLUGINS}"
 conf_dir = "{folder}/cni"
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
 runtime_type = "io.containerd.runc.v2"
-[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+{annotations}[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
 SystemdCgroup = false
-"""
+{program}"""
 
 
 def network(folder: Path, index: int) -> str:

@@ -42,9 +42,18 @@ class RealNode(process.Closing):
     """
 
     def __init__(
-        self, *, nodes: int = 1, users: Mapping[str, Sequence[str]] | None = None, devices: bool = False
+        self,
+        *,
+        nodes: int = 1,
+        users: Mapping[str, Sequence[str]] | None = None,
+        devices: bool = False,
+        runtime: Path | None = None,
     ) -> None:
-        """With `devices`, containers get the devices of DRA drivers (CDI): containerd 2 is built for it, once."""
+        """With `devices`, containers get devices by CDI, as those of DRA drivers: containerd 2 is built for it, once.
+
+        `runtime` is an OCI runtime that containerd starts instead of runc.
+        """
+        self._runtime = runtime
         self.names = tuple(f"node-{index}" for index in range(nodes))
         self._users, self._devices = dict(users or {}), devices
         self._machines: list[Machine] = []
@@ -142,6 +151,10 @@ class RealNode(process.Closing):
         path.chmod(0o777)
         return path
 
+    def kubelet_directory(self, node: int = 0) -> Path:
+        """The directory on this machine that is `/var/lib/kubelet` on a node."""
+        return self._machines[node].folder / "kubelet"
+
     def log(self, component: str, node: int = 0) -> Path:
         """The output of `containerd`, `kubelet` or `kube-proxy`, on the first node also `coredns`; see `plane.log`."""
         return self._machines[node].log(component)
@@ -190,7 +203,7 @@ class RealNode(process.Closing):
     def _start_node(self, index: int, binaries: Mapping[str, Path], url: str, pause: Image) -> None:
         machine, name, address = self._machines[index], self.names[index], config.node_address(index)
         folder = machine.folder
-        (folder / "containerd.toml").write_text(config.containerd(folder, pause.reference))
+        (folder / "containerd.toml").write_text(config.containerd(folder, pause.reference, self._runtime))
         (folder / "cni").mkdir()
         (folder / "cni" / "10-pods.conflist").write_text(config.network(folder, index))
         runtime = machine.spawn("containerd", "containerd", "--config", folder / "containerd.toml")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from avactl.apply.doctor.live import Live, LiveResource
 from avactl.apply.doctor.model import CheckState, DoctorFinding
 from avactl.apply.doctor.needs import NeededNodes, ProgramNeeds
 from avactl.apply.doctor.objects import SERVICE
 from avactl.base.quantity import parse_quantity
+from avactl.hardware.plugin_sharing import PluginSharing, find_plugin_sharing
 from avactl.kinds.cluster.daemons.rbac import ADMINISTRATORS
 from avactl.program.lowering.storage import offers_many
 from avactl.program.references import CLAIM, CONFIG_MAP
@@ -216,12 +217,26 @@ def _check_pool(
             yield DoctorFinding("nodes", CheckState.FAILED, words, remedy)
     bare = set[str]()
     for resource, least in pool.resources.items():
-        poor = {name for name in members if _allocatable_amount(nodes[name], resource) < least}
+        poor = {name for name in members if _amount(nodes[name], resource) < least}
+        withdrawn = {name for name in poor if _amount(nodes[name], resource, "capacity") >= least}
         bare |= poor
-        if poor:
-            words = f"pool {pool.name}: {len(poor)} of {len(members)} nodes offer fewer than {least} {resource}"
-            remedy = f"install the device plugin of {resource} and its driver; look at {_first_names(poor)}"
+        if poor - withdrawn:
+            number = f"{len(poor - withdrawn)} of {len(members)}"
+            words = f"pool {pool.name}: {number} nodes offer fewer than {least} {resource}"
+            remedy = f"install the device plugin of {resource} and its driver; look at {_first_names(poor - withdrawn)}"
             yield DoctorFinding("devices", CheckState.FAILED, words, remedy)
+        if withdrawn:
+            words = f"pool {pool.name}: the device plugin has withdrawn {resource} of {len(withdrawn)} nodes"
+            remedy = f"repair the GPUs that its log names, and restart it; look at {_first_names(withdrawn)}"
+            yield DoctorFinding("devices", CheckState.FAILED, words, remedy)
+    shared = _find_shared(nodes, members, labels) if pool.gpus and not pool.driver else {}
+    bare |= shared.keys()
+    if shared:
+        sharing = next(iter(shared.values()))
+        words = f"pool {pool.name}: the device plugin shares the GPUs of {len(shared)} nodes ({sharing.way})"
+        remedy = f"{sharing.remedy}; look at {_first_names(shared)}"
+        yield DoctorFinding("devices", CheckState.FAILED, words, remedy)
+    yield from _check_choice(live, pool, [labels(name) for name in members])
     if pool.driver and live.devices is None:
         yield _hidden_finding("devices", f"the devices (ResourceSlices) of pool {pool.name}")
     elif pool.driver and live.devices is not None:
@@ -238,11 +253,57 @@ def _check_pool(
         yield DoctorFinding("nodes", CheckState.OK, words)
 
 
-def _allocatable_amount(node: Mapping[str, object], resource: str) -> int:
+def _find_shared(
+    nodes: Mapping[str, dict[str, object]], members: Iterable[str], labels: Callable[[str], Mapping[str, str]]
+) -> dict[str, PluginSharing]:
+    """Return the nodes whose GPUs the device plugin shares, with how."""
+    found = {name: find_plugin_sharing(labels(name), _amounts(nodes[name])) for name in members}
+    return {name: sharing for name, sharing in sorted(found.items()) if sharing is not None}
+
+
+def _check_choice(live: Live, pool: NeededNodes, members: list[Mapping[str, str]]) -> Iterator[DoctorFinding]:
+    """Yield differences between the pool's `devicesChosenBy` and the settings of NVIDIA's device plugin."""
+    if not pool.gpus or pool.driver or not any(name.startswith("nvidia.") for name in pool.resources):
+        return
+    if live.plugins is None:
+        yield _hidden_finding("devices", f"the DaemonSet of the device plugin of pool {pool.name}")
+        return
+    plugins = [each for each in live.plugins if any(each.is_on(labels) for labels in members)]
+    kubelet = next((each for each in plugins if each.chosen_by == "kubelet"), None)
+    if kubelet is not None and pool.chosen_by != "kubelet":
+        words = (
+            f"pool {pool.name}: the kubelet chooses the GPUs of pods, not avactl's scheduler: "
+            f"{kubelet.why} ({kubelet.where})"
+        )
+        remedy = (
+            f"use `allocation: dra`, or write `devicesChosenBy: kubelet` ({pool.where}); or set DEVICE_LIST_STRATEGY="
+            "envvar and PASS_DEVICE_SPECS=false for the plugin, and `cdi.enabled: false` in the ClusterPolicy"
+        )
+        state = CheckState.FAILED if pool.chosen_by else CheckState.WARNING
+        yield DoctorFinding("devices", state, words, remedy)
+    elif kubelet is None and pool.chosen_by != "kubelet" and members:
+        sure = bool(plugins) and all(each.chosen_by == "scheduler" for each in plugins)
+        if sure and not pool.chosen_by:
+            words = f"pool {pool.name}: NVIDIA_VISIBLE_DEVICES of a pod chooses its GPUs: {plugins[0].why}"
+            remedy = f"write `devicesChosenBy: scheduler` ({pool.where}), so that shares and required links are allowed"
+            yield DoctorFinding("devices", CheckState.WARNING, words, remedy)
+        elif not sure:
+            why = next((f"{each.where}: {each.why}" for each in plugins), "no DaemonSet of the plugin was found")
+            words = f"pool {pool.name}: it is not known who chooses the GPUs of pods ({why})"
+            remedy = "compare a pod's annotation avactl.dev/devices with `nvidia-smi -L` in it (docs/scheduler.md)"
+            yield DoctorFinding("devices", CheckState.UNKNOWN, words, remedy)
+
+
+def _amounts(node: Mapping[str, object], field: str = "allocatable") -> Mapping[str, object]:
     status = node.get("status")
-    found = status.get("allocatable") if isinstance(status, dict) else None
+    found = status.get(field) if isinstance(status, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def _amount(node: Mapping[str, object], resource: str, field: str = "allocatable") -> int:
+    found = _amounts(node, field)
     try:
-        return int(parse_quantity(str((found or {}).get(resource, "0"))))
+        return int(parse_quantity(str(found.get(resource, "0"))))
     except ValueError:
         return 0
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+from avactl.apply.doctor.device_plugins import PluginSetup, find_plugins
 from avactl.kube.client import ApiError, Client, list_all
 from avactl.program.references import keys_of
 
@@ -46,6 +47,8 @@ class Live:
     nodes: dict[str, dict[str, Any]] | None = None
     devices: dict[str, set[str]] | None = None
     """Nodes for which a DRA driver publishes devices, by driver."""
+    plugins: list[PluginSetup] | None = None
+    """NVIDIA's device plugins."""
     secrets: dict[tuple[str, str], frozenset[str] | None] = field(default_factory=dict)
     """Keys of the Secrets that exist, by namespace and name; None if the account may not read it."""
     objects: dict[tuple[str, str, str], frozenset[str] | None] = field(default_factory=dict)
@@ -76,6 +79,7 @@ async def read(
         _read_classes(client, live),
         _read_devices(client, live),
         _read_nodes(client, live),
+        _read_plugins(client, live),
         *(_read_secret(client, live, *each) for each in sorted(set(secrets))),
         *(_read_object(client, live, *each) for each in sorted(set(objects))),
         *(
@@ -151,6 +155,11 @@ async def _read_devices(client: Client, live: Live) -> None:
 async def _read_nodes(client: Client, live: Live) -> None:
     items = await _list(client, "/api/v1/nodes")
     live.nodes = None if items is None else {item["metadata"]["name"]: item for item in items}
+
+
+async def _read_plugins(client: Client, live: Live) -> None:
+    items = await _list(client, "/apis/apps/v1/daemonsets")
+    live.plugins = None if items is None else find_plugins(items)
 
 
 async def _read_secret(client: Client, live: Live, namespace: str, name: str) -> None:

@@ -53,6 +53,8 @@ class NeededNodes(NamedTuple):
     resources: dict[str, int]
     """Extended resources and amounts that device plugins report for each node."""
     where: str
+    chosen_by: str = ""
+    """Who chooses the GPUs of a device plugin by the specs: `scheduler`, `kubelet`; empty if they do not say it."""
 
 
 @dataclass(slots=True)
@@ -154,4 +156,5 @@ def _read_pool(manifest: Manifest) -> NeededNodes:
         way.driver or "",
         resources,
         f"{span.file}:{span.line}",
+        getattr(manifest.item.spec, "devices_chosen_by", None) or "",
     )

@@ -90,6 +90,7 @@ def _json_text(view: ClusterView, target: IdentityTarget, namespace: str) -> str
             node: [{"job": pod.owner, "reason": pod.reason} for pod in failed]
             for node, failed in view.cache.tables.failed.suspects().items()
         },
+        "unusableGpus": _unusable_gpus(view),
         "hidden": view.hidden,
         "broken": view.broken,
     }
@@ -161,16 +162,33 @@ def _hidden_notes(view: ClusterView) -> list[str]:
     broken = [
         f"ConfigMap {plain_text(name)} is invalid and ignored: {plain_text(why)}" for name, why in view.broken.items()
     ]
-    return [*_failing_nodes(view), *_unseen_parts(view), *sorted(broken)]
+    return [*_bad_nodes(view), *_unseen_parts(view), *sorted(broken)]
 
 
-def _failing_nodes(view: ClusterView) -> list[str]:
+def _bad_nodes(view: ClusterView) -> list[str]:
     from avactl.scheduler.cache.failed_pods import describe
 
     suspects = view.cache.tables.failed.suspects()
-    lines = [f"node {plain_text(node)}: {plain_text(describe(suspects[node]))}" for node in sorted(suspects)]
+    failing = [f"node {plain_text(node)}: {plain_text(describe(suspects[node]))}" for node in sorted(suspects)]
+    unusable = [
+        f"node {plain_text(node)}: no pod gets its GPUs: {plain_text(why)}"
+        for node, why in sorted(_unusable_gpus(view).items())
+    ]
+    return [
+        *_first_lines(failing, "nodes that fail pods"),
+        *_first_lines(unusable, "nodes whose GPUs no pod gets"),
+    ]
+
+
+def _first_lines(lines: list[str], what: str) -> list[str]:
     more = len(lines) - _MAX_NODES
-    return lines if more <= 0 else [*lines[:_MAX_NODES], f"… and {more} more nodes that fail pods"]
+    return lines if more <= 0 else [*lines[:_MAX_NODES], f"… and {more} more {what}"]
+
+
+def _unusable_gpus(view: ClusterView) -> dict[str, str]:
+    """Return the nodes whose GPUs pods do not get, with the reason."""
+    nodes = view.cache.tables.nodes
+    return {name: info.describe_unusable_gpus() for name, info in nodes.items() if info.unusable_gpus is not None}
 
 
 def _unseen_parts(view: ClusterView) -> list[str]:

@@ -303,6 +303,41 @@ class Links:
         return LEVELS[int(self.levels[mask])]
 
 
+class KubeletChosenLinks(Links):
+    """Tables of a machine whose GPUs the kubelet chooses: each set has what the worst set of its size has."""
+
+    def _worst_by_size(self, values: npt.NDArray[np.integer], worst: np.ufunc) -> Ints:
+        result = values.astype(np.int64)
+        for size in range(self.count + 1):
+            result[self.sizes == size] = worst.reduce(values[self.sizes == size])
+        return result
+
+    @cached_property
+    def slowest(self) -> Ints:
+        """Speed of the slowest pair of the worst set of each size."""
+        return self._worst_by_size(super().slowest, np.minimum)
+
+    @cached_property
+    def total(self) -> Ints:
+        """Smallest sum of the speeds of all pairs, by size."""
+        return self._worst_by_size(super().total, np.minimum)
+
+    @cached_property
+    def levels(self) -> npt.NDArray[np.int8]:
+        """Worst link level by size."""
+        return self._worst_by_size(super().levels, np.maximum).astype(np.int8)
+
+    @cached_property
+    def sockets(self) -> Ints:
+        """Largest number of sockets by size."""
+        return self._worst_by_size(super().sockets, np.maximum)
+
+    @cached_property
+    def nic_distance(self) -> Ints:
+        """Largest distance from RDMA NICs by size."""
+        return self._worst_by_size(super().nic_distance, np.maximum)
+
+
 def _max_level(wanted: str) -> int:
     return len(LEVELS) - 1 if wanted == "any" else LEVELS.index(wanted)
 
@@ -314,7 +349,7 @@ def _with_least(sets: Ints, keys: Ints) -> Ints:
 @lru_cache(maxsize=256)
 def links(machine: Machine) -> Links:
     """Return the tables of a machine type, cached."""
-    return Links(topology_of(machine))
+    return (KubeletChosenLinks if machine.kubelet_chooses else Links)(topology_of(machine))
 
 
 @lru_cache(maxsize=32)

@@ -78,6 +78,7 @@ def _complete_pod(program: Program, cluster: str, pod: Body) -> None:
     if scheduler:
         pod.setdefault("schedulerName", names.SCHEDULER_NAME)
     gpus = {pool.spec.resource_name for pool in program.gpu_pools(cluster) if has_nvidia_gpus(program, pool)}
+    kubelet_chooses = {pool.spec.resource_name for pool in program.gpu_pools(cluster) if pool.spec.kubelet_chooses}
     for container in (*(pod.get("containers") or ()), *(pod.get("initContainers") or ())):
         env = list(container.get("env") or ())
         limits = (container.get("resources") or {}).get("limits") or {}
@@ -85,7 +86,7 @@ def _complete_pod(program: Program, cluster: str, pod: Body) -> None:
             continue
         if not gpus.intersection(limits):
             env.append({"name": VISIBLE_DEVICES, "value": "void"})
-        elif scheduler:
+        elif scheduler and not kubelet_chooses.intersection(limits):
             env.append({"name": VISIBLE_DEVICES, "valueFrom": {"fieldRef": {"fieldPath": DEVICES_FIELD}}})
         container["env"] = env
     if uses_amd_gpus(program, cluster):

@@ -38,6 +38,7 @@ def check(item: Item[NodePoolSpec], program: Program) -> Iterator[Diagnostic]:
     paths = (disk.path.rstrip("/") for disk in item.spec.disks)
     yield from _check_spot(item, program)
     yield from _check_gpu_keys(item, program)
+    yield from _check_device_choice(item, program)
     yield from check_duplicates(item, ("spec", "disks"), paths, "disk", key="path")
 
 
@@ -93,7 +94,12 @@ def _check_gpu_keys(item: Item[NodePoolSpec], program: Program) -> Iterator[Diag
     """Yield keys about GPUs on machines without them."""
     if program.lacks_machines or program.machine(item).gpus is not None:
         return
-    for name, key in (("allocation", "allocation"), ("resource_name", "resourceName"), ("price", "price")):
+    for name, key in (
+        ("allocation", "allocation"),
+        ("devices_chosen_by", "devicesChosenBy"),
+        ("resource_name", "resourceName"),
+        ("price", "price"),
+    ):
         if name in item.spec.model_fields_set:
             yield Diagnostic(
                 "without-effect",
@@ -104,6 +110,35 @@ def _check_gpu_keys(item: Item[NodePoolSpec], program: Program) -> Iterator[Diag
                 if key == "price"
                 else "remove the key",
             )
+
+
+def _check_device_choice(item: Item[NodePoolSpec], program: Program) -> Iterator[Diagnostic]:
+    """Yield a choice of devices that cannot be: with DRA, with plugins of others, and without avactl's scheduler."""
+    spec, where = item.spec, item.span("spec", "devicesChosenBy")
+    if spec.devices_chosen_by is None or program.lacks_machines or program.machine(item).gpus is None:
+        return
+    if spec.allocation == "dra":
+        yield Diagnostic(
+            "conflicting-keys",
+            "`devicesChosenBy` is about device plugins: with `allocation: dra` the scheduler chooses",
+            item.span("spec", "devicesChosenBy", key=True),
+            hint="remove the key",
+            notes=(Note(item.span("spec", "allocation"), "`allocation: dra`"),),
+        )
+    elif spec.devices_chosen_by == "scheduler" and spec.kubelet_chooses:
+        yield Diagnostic(
+            "invalid-value",
+            f"spec.devicesChosenBy: the device plugin of {spec.resource_name} hands out what the kubelet chose",
+            where,
+            hint="remove the key, or use `allocation: dra`",
+        )
+    elif spec.devices_chosen_by == "scheduler" and not program.cluster_spec(item.cluster).daemons.scheduler:
+        yield Diagnostic(
+            "conflicting-keys",
+            f"spec.devicesChosenBy: Cluster {item.cluster} does not run avactl's scheduler, so the kubelet chooses",
+            where,
+            hint=f"remove the key, or add `daemons: {{scheduler: true}}` to Cluster {item.cluster}",
+        )
 
 
 _SIZE_HINTS = {
@@ -157,6 +192,33 @@ def _check_taints(item: Item[NodePoolSpec]) -> Iterator[Diagnostic]:
 
 
 def check_all(program: Program) -> Iterator[Diagnostic]:
+    """Yield what conflicts between the pools of a cluster: nodes listed twice, and who chooses their GPUs."""
+    yield from _check_nodes(program)
+    yield from _check_same_choice(program)
+
+
+def _check_same_choice(program: Program) -> Iterator[Diagnostic]:
+    """Yield pools of one resource whose GPUs are chosen in two ways: a pod has one environment for all of them."""
+    if program.lacks_machines:
+        return
+    first: dict[tuple[str, str], Item[NodePoolSpec]] = {}
+    for pool in sorted(program.pools(), key=lambda item: (item.doc.file, item.doc.index)):
+        if program.machine(pool).gpus is None or pool.spec.allocation == "dra":
+            continue
+        other = first.setdefault((pool.spec.cluster, pool.spec.resource_name), pool)
+        if other.spec.kubelet_chooses != pool.spec.kubelet_chooses:
+            chosen = pool if pool.spec.kubelet_chooses else other
+            yield Diagnostic(
+                "mixed-allocation",
+                f"the GPUs of pool {chosen.name} are chosen by the kubelet, those of pool "
+                f"{(other if chosen is pool else pool).name} are not, and both are {pool.spec.resource_name}",
+                pool.span("spec", "devicesChosenBy") if pool.spec.devices_chosen_by else pool.span("spec", key=True),
+                hint="write the same `devicesChosenBy` in all pools of the resource, or `allocation: dra`",
+                notes=(Note(other.span("spec", key=True), f"pool {other.name}"),),
+            )
+
+
+def _check_nodes(program: Program) -> Iterator[Diagnostic]:
     """Yield nodes listed twice in one cluster: the labels of two pools would conflict."""
     claimed: dict[tuple[str, str], tuple[Item, int]] = {}
     # Files in name order: the later of two claims is reported.

@@ -78,7 +78,12 @@ def _build_allocation(item: Item[NodePoolSpec], program: Program) -> PoolAllocat
             driver=program.cluster_spec(item.cluster).gpu_driver,
             rdma_resource=spec.rdma_resource,
         )
-    return PoolAllocation(method=spec.allocation, resource=spec.resource_name, rdma_resource=spec.rdma_resource)
+    return PoolAllocation(
+        method=spec.allocation,
+        resource=spec.resource_name,
+        rdma_resource=spec.rdma_resource,
+        devices_chosen_by="kubelet" if spec.kubelet_chooses else "scheduler",
+    )
 
 
 def _build_topology(item: Item[NodePoolSpec], program: Program) -> Manifest:

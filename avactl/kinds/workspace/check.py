@@ -9,6 +9,7 @@ from avactl.kinds.workspace.authentication import authentication_problems
 from avactl.kinds.workspace.lower import is_shared, workspace_image
 from avactl.kinds.workspace.spec import WorkspaceSpec
 from avactl.program.capacity.capacity import gpu_problems
+from avactl.program.capacity.fit import device_choice
 from avactl.program.checks.credentials import argument_problems, credential_problems
 from avactl.program.checks.exposure import expose_problems
 from avactl.program.checks.pod_security_levels import root_problem
@@ -154,6 +155,17 @@ def _shared_gpu(item: Item[WorkspaceSpec], program: Program) -> Iterator[Diagnos
             item.span("spec", "gpus"),
             hint="request a whole GPU, or use a `pool` with `allocation: devicePlugin`",
             notes=(Note(pools[0].span("spec", "allocation"), "set here"),),
+        )
+        return
+    unsure = [pool for pool in pools if not pool.spec.honours_scheduler]
+    if unsure:
+        yield device_choice(
+            item,
+            f"spec.gpus: {spec.gpus:g} of a GPU is a share that avactl's scheduler keeps track of",
+            item.span("spec", "gpus"),
+            unsure[0],
+            "request a whole GPU",
+            dra=False,
         )
 
 

@@ -103,6 +103,7 @@ def gpu_problems(
             fit.pod_problem(item, ask, found, path)
             or fit.gang_problem(item, ask, found, path, replicas)
             or fit.allocation_problem(item, ask, found, path)
+            or fit.device_choice_problem(item, program, ask, found, path)
             or fit.link_warning(item, program, ask, found, path)
         )
     return [] if problem is None else [problem]
@@ -116,7 +117,9 @@ def _count_fitting_pods(item: Item, program: Program, compute: GpuCompute, path:
     found = fit.offers_for(program, item.cluster, compute, ask.model)
     if fit.pod_problem(item, ask, found, path) or fit.allocation_problem(item, ask, found, path):
         return -1
-    return -1 if fit.link_warning(item, program, ask, found, path) else fit.count_fitting_pods(ask, found)
+    if fit.device_choice_problem(item, program, ask, found, path) or fit.link_warning(item, program, ask, found, path):
+        return -1
+    return fit.count_fitting_pods(ask, found)
 
 
 def _other_cluster(item: Item, program: Program, name: str, path: tuple[str | int, ...]) -> Diagnostic:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from avactl.base.quantity import format_quantity, parse_quantity
 from avactl.contracts.names import CAPACITY, SPOT_ONLY
-from avactl.diagnostics import Diagnostic, Note
+from avactl.diagnostics import Diagnostic, Note, Span
 from avactl.hardware.topology import LEVELS, Topology, satisfies
 from avactl.program import registry
 from avactl.program.capacity.cache_overhead import Taken, reserved_by_tiers
@@ -339,6 +339,56 @@ def allocation_problem(item: Item, ask: Ask, found: list[Offer], path: Path) -> 
 def _way_to_fit(spec: NodePoolSpec, ask: Ask) -> str:
     way = "ResourceClaims (`dra`)" if spec.allocation == "dra" else f"`{spec.resource_name}`"
     return f"{way}, RDMA by {spec.rdma_resource or 'nothing'}" if ask.rdma else way
+
+
+def device_choice_problem(item: Item, program: Program, ask: Ask, found: list[Offer], path: Path) -> Diagnostic | None:
+    """Return the diagnostic for a required link that only a choice of GPUs gives, where the choice may not hold."""
+    if ask.link == "any" or ask.gpus < 2 or not program.cluster_spec(item.cluster).daemons.scheduler:
+        return None
+    unsure = [
+        offer
+        for offer in found
+        if not offer.pool.spec.honours_scheduler and not offer.topology.is_certain(ask.gpus, ask.link)
+    ]
+    if not unsure:
+        return None
+    counts = sorted({offer.topology.count for offer in unsure})
+    where = item.span(*path, "link") if item.doc.get(*path, "link") else item.span(*path, "gpus")
+    return device_choice(
+        item,
+        f"link `{ask.link}` between {ask.gpus} of {' or '.join(map(str, counts))} GPUs is required",
+        where,
+        unsure[0].pool,
+        f"write `linkPolicy: preferred`, or request all {counts[0]} GPUs of a machine",
+    )
+
+
+def device_choice(
+    item: Item, promise: str, span: Span, pool: Item[NodePoolSpec], instead: str, dra: bool = True
+) -> Diagnostic:
+    """Return the diagnostic for a promise that holds only if pods get the GPUs that the scheduler chose.
+
+    `dra`: DRA keeps it, too.
+    """
+    remedies = ["set `allocation: dra` in the pool"] if dra else []
+    if pool.spec.kubelet_chooses:
+        why, key = "the kubelet chooses the GPUs of pods", "devicesChosenBy"
+        if pool.spec.devices_chosen_by is None:
+            key = "resourceName"
+        note = Note(pool.span("spec", key, key=True), "the scheduler's choice has no effect here")
+    else:
+        why = "it is not known who chooses the GPUs of pods"
+        remedies.append(
+            "set `devicesChosenBy: scheduler` if its nodes honour that choice, which `avactl doctor` checks"
+        )
+        note = Note(pool.span("spec", key=True), "`devicesChosenBy` is not set")
+    return Diagnostic(
+        "device-choice",
+        f"{promise}, but {why} in pool {pool.name}",
+        span,
+        hint=", or ".join([*remedies, instead]),
+        notes=(note,),
+    )
 
 
 def link_warning(item: Item, program: Program, ask: Ask, found: list[Offer], path: Path) -> Diagnostic | None:

@@ -144,13 +144,13 @@ class GpuRequest:
     def env(self) -> list[Body]:
         """Return NVIDIA_VISIBLE_DEVICES: no GPUs, or the devices named in the scheduler's Binding.
 
-        With DRA the driver's CDI files select the devices, and set it to `void` too; without avactl's scheduler the
-        device plugin sets it. Pods with GPUs of others get none of NVIDIA.
+        With DRA the driver's CDI files select the devices, and set it to `void` too. Where the kubelet chooses them,
+        or without avactl's scheduler, the device plugin sets it. Pods with GPUs of others get none of NVIDIA.
         """
         others = bool(self.pools) and not has_nvidia_gpus(self._program, self.pools[0])
         if not self.count or self.dra or others:
             return [{"name": name, "value": value} for name, value in NO_GPUS.items()]
-        if self._scheduler and self.pools and self.pools[0].spec.resource_name.startswith("nvidia."):
+        if self._scheduler and self.pools and not self.pools[0].spec.kubelet_chooses:
             return [{"name": VISIBLE_DEVICES, "valueFrom": {"fieldRef": {"fieldPath": DEVICES_FIELD}}}]
         return []
 

@@ -288,7 +288,10 @@ class ClusterCache:
     def assume(self, pod: PodInfo, node: str, booking: Booking) -> None:
         """Book a pod before it is bound. Raises BookingError."""
         self.tables.state.book(pod.uid, booking)
-        pod.assumed, pod.devices = node, format_devices(booking.gpus) or None
+        pool = self.tables.pool_of(self.tables.nodes[node]) if booking.gpus else None
+        # Where the kubelet chooses, a pod that named GPUs would promise what it does not get.
+        named = 0 if pool is not None and pool.machine.kubelet_chooses else booking.gpus
+        pod.assumed, pod.devices = node, format_devices(named) or None
         self.tables.add_pod(pod, node)
 
     def forget(self, pod: PodInfo) -> None:

@@ -6,11 +6,13 @@ from dataclasses import replace
 
 from avactl.hardware.machine import Machine, PcieSwitch
 from avactl.hardware.placement.allocation import MAX_GPUS, BookingError, Node
+from avactl.hardware.plugin_sharing import find_plugin_sharing
 from avactl.scheduler.cache.pod_bookings import PodBookings
 from avactl.scheduler.cache.requests import RequestBuilder
 from avactl.scheduler.cache.tables import ClusterTables
 from avactl.scheduler.dra.manager import DraManager
 from avactl.scheduler.objects.node_info import NodeInfo
+from avactl.scheduler.objects.node_rules import Obstacle, ObstacleKind
 
 
 class NodeOffers:
@@ -42,11 +44,12 @@ class NodeOffers:
             info.gpu_resource = pool.resource
         else:
             info.gpu_resource = next((name for name in sorted(gpu_resources) if info.allocatable.get(name)), "")
-        info.devices = self._dra.number(info.name, info.labels)
-        gpus = info.devices or min(info.allocatable.get(info.gpu_resource, 0), MAX_GPUS)
-        if info.devices:
-            info.gpu_resource = ""
         machine = pool.machine if pool is not None else None
+        info.devices = self._dra.number(info.name, info.labels)
+        if info.devices:
+            gpus, info.gpu_resource, info.unusable_gpus = info.devices, "", None
+        else:
+            gpus, info.unusable_gpus = _plugin_gpus(info, machine)
         if machine is not None and (info.differs or machine.gpus != gpus):
             machine = _unlinked(machine, gpus, info.differs)
         domains: list[tuple[str, ...] | None] = []
@@ -64,6 +67,26 @@ class NodeOffers:
             machine=machine,
             domains=tuple(domains),
         )
+
+
+def _plugin_gpus(info: NodeInfo, machine: Machine | None) -> tuple[int, Obstacle | None]:
+    """Return the GPUs that a device plugin has on a node, and why pods get none of them.
+
+    Pods name the GPUs that the scheduler chose by index, so it must know which GPU each index is: that is unknown if
+    some are withdrawn or divided. The kubelet knows it, and hands out healthy ones where it chooses.
+    """
+    kubelet_chooses = machine is not None and machine.kubelet_chooses
+    amount, withdrawn = info.allocatable.get(info.gpu_resource, 0), info.withdrawn.get(info.gpu_resource, 0)
+    sharing = (
+        find_plugin_sharing(info.labels, info.allocatable) if info.gpu_resource.startswith("nvidia.com/") else None
+    )
+    if sharing is not None and not (sharing.whole and kubelet_chooses):
+        present = sharing.gpus or (machine.gpus if machine is not None else amount)
+        return min(present, MAX_GPUS), Obstacle(ObstacleKind.PLUGIN_SHARING, sharing.way)
+    if withdrawn and not kubelet_chooses:
+        # Its pods keep their GPUs, whose indexes can be any of all.
+        return min(amount + withdrawn, MAX_GPUS), Obstacle(ObstacleKind.WITHDRAWN)
+    return min(amount, MAX_GPUS), None
 
 
 def _unlinked(machine: Machine, gpus: int, differs: bool) -> Machine:

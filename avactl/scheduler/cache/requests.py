@@ -231,9 +231,13 @@ class RequestBuilder(ChangeListener):
             if not self._dra.simple(info.name, info.labels, source.claims):
                 return Obstacle(ObstacleKind.DEVICES)
         elif source.shared:
-            if not info.gpu_resource:
+            pool = self._tables.pool_of(info)
+            if not info.gpu_resource or (pool is not None and pool.machine.kubelet_chooses):
                 return Obstacle(ObstacleKind.GPU_SHARING)
         elif source.resource and info.gpu_resource != source.resource:
             return Obstacle(ObstacleKind.RESOURCE, source.resource)
+        unusable = info.unusable_gpus if source.shared or source.resource else None
+        if unusable is not None and not (lasting and unusable.transient):
+            return unusable
         taints, cordoned = ((), False) if lasting else (info.taints, info.cordoned)
         return rules.obstacle(info.name, info.labels, taints, cordoned, info.features)

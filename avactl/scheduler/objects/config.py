@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from avactl.contracts.scheduling import PoolFacts, TeamLeaf
 from avactl.hardware.machine import Machine
@@ -32,7 +32,7 @@ class ConfiguredPool:
             resource=way.resource or "",
             rdma_resource=way.rdma_resource or "",
             driver=way.driver or "",
-            machine=Machine.from_facts(facts.machine),
+            machine=replace(Machine.from_facts(facts.machine), kubelet_chooses=way.devices_chosen_by == "kubelet"),
         )
 
 

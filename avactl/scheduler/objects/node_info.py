@@ -8,6 +8,8 @@ from typing import Any
 
 from avactl.base.quantity import resource_amount
 from avactl.contracts import names
+from avactl.hardware.plugin_sharing import find_plugin_sharing
+from avactl.scheduler.objects.node_rules import Obstacle, ObstacleKind
 
 MAX_RESOURCES = 128
 """Maximum number of resources that are read from one node."""
@@ -27,6 +29,8 @@ class NodeInfo:
         "name",
         "source",
         "taints",
+        "unusable_gpus",
+        "withdrawn",
     )
 
     def __init__(self, item: Mapping[str, Any]) -> None:
@@ -49,11 +53,29 @@ class NodeInfo:
             given if len(given) <= MAX_RESOURCES else dict(list(given.items())[:MAX_RESOURCES])
         )
         self.allocatable = {intern(name): resource_amount(name, text) for name, text in self.source.items()}
+        self.withdrawn = _withdrawn_devices(status.get("capacity") or {}, self.allocatable)
+        """Devices that device plugins have withdrawn as unhealthy, by extended resource."""
+        self.unusable_gpus: Obstacle | None = None
+        """Why pods do not get GPUs of the device plugin here; None if they do."""
         self.gpu_resource = ""
         """Extended resource of its GPUs; empty if there is none."""
 
         self.devices = 0
         """GPUs that a driver publishes in ResourceSlices."""
+
+    def describe_unusable_gpus(self) -> str:
+        """Return why pods do not get its GPUs, and what to do; empty if they do."""
+        obstacle = self.unusable_gpus
+        if obstacle is None:
+            return ""
+        if obstacle.kind is ObstacleKind.WITHDRAWN:
+            number = self.withdrawn.get(self.gpu_resource, 0)
+            return (
+                f"the device plugin has withdrawn {number} of them, without saying which; repair them, or let the "
+                "kubelet choose (`devicesChosenBy: kubelet` in the pool), or use DRA"
+            )
+        sharing = find_plugin_sharing(self.labels, self.allocatable)
+        return f"the device plugin shares them ({obstacle.subject}); {sharing.remedy if sharing else ''}"
 
     def same(self, other: NodeInfo) -> bool:
         """Return True if nothing relevant changed: most updates are heartbeats."""
@@ -64,4 +86,18 @@ class NodeInfo:
             and self.cordoned == other.cordoned
             and self.features == other.features
             and self.differs == other.differs
+            and self.withdrawn == other.withdrawn
         )
+
+
+def _withdrawn_devices(capacity: Mapping[str, Any], allocatable: Mapping[str, int]) -> dict[str, int]:
+    """Return how many devices the kubelet counts and does not hand out: plugins report them as unhealthy, or restart.
+
+    Which of the devices they are, the API does not say.
+    """
+    missing = {
+        name: resource_amount(name, capacity[name]) - amount
+        for name, amount in allocatable.items()
+        if "/" in name and name in capacity
+    }
+    return {name: number for name, number in missing.items() if number > 0}

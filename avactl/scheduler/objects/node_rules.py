@@ -29,6 +29,8 @@ class ObstacleKind(Enum):
     RESOURCE = "no {}"
     GPU_SHARING = "no shareable GPUs"
     DEVICES = "no devices for its ResourceClaim"
+    WITHDRAWN = "with GPUs that the device plugin withdrew, without saying which"
+    PLUGIN_SHARING = "with GPUs that the device plugin shares ({})"
 
 
 class Obstacle(NamedTuple):
@@ -41,7 +43,7 @@ class Obstacle(NamedTuple):
     @property
     def transient(self) -> bool:
         """True if it can disappear without a change of the pod or of the node's labels and devices."""
-        return self.kind in (ObstacleKind.CORDON, ObstacleKind.TAINT)
+        return self.kind in (ObstacleKind.CORDON, ObstacleKind.TAINT, ObstacleKind.WITHDRAWN)
 
     def __str__(self) -> str:
         return self.kind.value.format(self.subject)

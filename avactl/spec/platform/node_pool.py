@@ -77,6 +77,8 @@ class Autoscaling(Model):
     )
 
 
+_NVIDIA_RESOURCES = "nvidia."
+"""Prefix of the resources of NVIDIA's device plugin, the only one of which pods can choose the devices."""
 _NODE_PATTERN = "^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"
 _NODE_RANGE = re.compile(r"([-.a-z0-9]*)\[([0-9]{1,6})-[0-9]{1,6}\]([-.a-z0-9]*)").fullmatch
 """Slurm's format of several names: `gpu[01-16]`."""
@@ -134,6 +136,13 @@ class NodePoolSpec(Model):
         "devicePlugin",
         description="How pods get GPUs: ResourceClaims (DRA), or the extended resource of a device plugin.",
     )
+    devices_chosen_by: Literal["scheduler", "kubelet"] | None = Field(
+        None,
+        description="Who chooses the GPUs of a pod, with `allocation: devicePlugin`. `scheduler`: avactl's, by "
+        "`NVIDIA_VISIBLE_DEVICES`, which the nodes must honour (`avactl doctor`). `kubelet`: the kubelet and the "
+        "device plugin, as with CDI, the default of the GPU Operator since 25.10. Default for NVIDIA's GPUs: not "
+        "known, so that shares and required links between a part of the GPUs are refused; for others `kubelet`.",
+    )
     resource_name: str = Field(
         "nvidia.com/gpu",
         description="Extended resource of the device plugin.",
@@ -147,6 +156,18 @@ class NodePoolSpec(Model):
     def is_spot(self) -> bool:
         """True if the provider may take the machines back."""
         return self.capacity == names.SPOT
+
+    @property
+    def honours_scheduler(self) -> bool:
+        """True if pods certainly get the GPUs that avactl's scheduler chose."""
+        return self.allocation == "dra" or (self.devices_chosen_by == "scheduler" and not self.kubelet_chooses)
+
+    @property
+    def kubelet_chooses(self) -> bool:
+        """True if the kubelet and the device plugin choose the GPUs of a pod."""
+        if self.allocation == "dra":
+            return False
+        return self.devices_chosen_by == "kubelet" or not self.resource_name.startswith(_NVIDIA_RESOURCES)
 
     @property
     def all_taints(self) -> list[Taint]:

@@ -15,11 +15,13 @@ from avactl.spec.schema.values import AbsPath, Bytes, Image, Name, PodCpu, value
 
 LONGEST_GRACE = 3600
 """Longest grace period of pods in seconds: the scheduler gets their GPUs back by then."""
-RUNTIME_PREFIXES = ("cdi.k8s.io/", "io.kubernetes.cri-o.")
-"""Annotations by which container runtimes inject devices (CDI), or change the sandbox (CRI-O)."""
-RUNTIME_PARTS = (".crio.io", ".nri.io", ".noderesource.dev")
-"""Parts of others: CRI-O writes `devices.crio.io` since version 1.35, plugins of NRI have both of their domains.
-Source: ANNOTATION_MIGRATION.md of cri-o/cri-o, plugins/device-injector of containerd/nri."""
+RUNTIME_PREFIXES = ("io.kubernetes.cri-o.",)
+"""Annotations by which CRI-O changes the sandbox."""
+RUNTIME_PARTS = ("cdi.k8s.io", ".crio.io", ".nri.io", ".noderesource.dev")
+"""Parts of those that inject devices. CDI has `cdi.k8s.io/…`; `nvidia.cdi.k8s.io` is read by NVIDIA's runtime and by
+its plugin for NRI, which injects all devices but the management one into pods of any namespace. CRI-O writes
+`devices.crio.io` since version 1.35, plugins of NRI have both of their domains. Source: ANNOTATION_MIGRATION.md of
+cri-o/cri-o, plugins/device-injector of containerd/nri, runtime/nri/plugin.go of NVIDIA/nvidia-container-toolkit."""
 _HOST_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 _PORT_NAME = "^[a-z0-9]([-a-z0-9]{0,13}[a-z0-9])?$"
 _MAX_SEARCHED = 2048

@@ -158,6 +158,15 @@ def _strip_node(item: Mapping[str, Any]) -> Body:
     spec, status = item.get("spec") or {}, item.get("status") or {}
     taints = [_keep_keys(taint, "key", "value", "effect") for taint in spec.get("taints") or ()]
     found: Body = {"metadata": _strip_names(item, "labels"), "status": _keep_keys(status, "allocatable")}
+    allocatable = status.get("allocatable") or {}
+    # Devices that their plugins have withdrawn: capacity without them.
+    withdrawn = {
+        name: amount
+        for name, amount in (status.get("capacity") or {}).items()
+        if "/" in name and name in allocatable and allocatable[name] != amount
+    }
+    if withdrawn:
+        found["status"]["capacity"] = withdrawn
     found["spec"] = _keep_keys({**spec, "taints": taints}, "taints", "unschedulable")
     return found
 

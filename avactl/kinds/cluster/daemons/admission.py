@@ -400,8 +400,16 @@ def _image_rules(item: Item[ClusterSpec], program: Program) -> list[AdmissionRul
         f"images can ask for all GPUs of a machine; set {VISIBLE_DEVICES} to `void` in each container, or by "
         f"`fieldRef` to {DEVICES_FIELD} in those that request GPUs of NVIDIA",
     )
-    plugin = tuple(sorted({pool.spec.resource_name for pool in pools if pool.spec.allocation != "dra"}))
-    if item.spec.daemons.scheduler or not plugin:
+    plugin = tuple(
+        sorted(
+            {
+                pool.spec.resource_name
+                for pool in pools
+                if pool.spec.kubelet_chooses or (pool.spec.allocation != "dra" and not item.spec.daemons.scheduler)
+            }
+        )
+    )
+    if not plugin:
         return [*rules, required]
     requests = f"c.?resources.?limits.orValue({{}}).exists(r, r in {cel_strings(plugin)})"
     prefix = "f.?prefix.orValue('')"

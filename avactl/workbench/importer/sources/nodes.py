@@ -9,7 +9,9 @@ from typing import Any
 
 from avactl.base.quantity import format_quantity, parse_quantity
 from avactl.contracts.names import GPU_RESOURCES
+from avactl.contracts.scheduling import MAX_GPUS
 from avactl.hardware import library
+from avactl.hardware.plugin_sharing import find_plugin_sharing
 from avactl.spec.documents.yaml import load_yaml
 from avactl.workbench.importer.gpus import gpu_memory, gpu_model
 from avactl.workbench.importer.model import (
@@ -36,6 +38,13 @@ def convert_nodes(nodes: list[GivenValue], cluster: str) -> tuple[list[ImportedS
         labels: Body = node.get("metadata", "labels") or {}
         try:
             gpus, resource = _node_gpus(node)
+            sharing = find_plugin_sharing(labels, _node_amounts(node))
+            if sharing is not None and sharing.gpus is None:
+                note = f"its GPUs are divided by {sharing.way}, and its labels do not say how many it has"
+                left.append(ImportOutcome(node, ImportResult.left_out, note=f"{note}: {sharing.remedy}"))
+                continue
+            if sharing is not None and sharing.gpus is not None:
+                gpus, resource = min(sharing.gpus, MAX_GPUS), GPU_RESOURCES[0]
             cores = 0 if gpus else _node_cores(node)
             for name in ("cpu", "memory"):
                 parse_quantity((node.get("status", "allocatable") or {}).get(name, 1))
@@ -72,15 +81,20 @@ def convert_nodes(nodes: list[GivenValue], cluster: str) -> tuple[list[ImportedS
             pool["rdmaResource"] = rdma
         spec = ImportedSpec("NodePool", name, None, pool, list(own))
         _note_unschedulable(spec, own)
+        _note_sharing(spec, own)
         made += [machine, spec]
     return made, left
 
 
+def _node_amounts(node: GivenValue) -> Body:
+    return node.get("status", "capacity") or node.get("status", "allocatable") or {}
+
+
 def _node_gpus(node: GivenValue) -> tuple[int, str]:
-    amounts = node.get("status", "capacity") or node.get("status", "allocatable") or {}
+    amounts = _node_amounts(node)
     for name in GPU_RESOURCES:
         if name in amounts:
-            return min(int(parse_quantity(amounts[name])), 16), name
+            return min(int(parse_quantity(amounts[name])), MAX_GPUS), name
     return 0, ""
 
 
@@ -91,8 +105,7 @@ def _unlabelled_model(resource: str, labels: Body) -> str:
 
 
 def _node_cores(node: GivenValue) -> int:
-    amounts = node.get("status", "capacity") or node.get("status", "allocatable") or {}
-    return int(parse_quantity(amounts.get("cpu", 1)))
+    return int(parse_quantity(_node_amounts(node).get("cpu", 1)))
 
 
 def _node_taints(node: GivenValue) -> list[Body]:
@@ -109,6 +122,16 @@ def _note_unschedulable(spec: ImportedSpec, nodes: list[GivenValue]) -> None:
             reader = ImportReader(node)
             reader.losses = spec.losses
             reader.lose(("spec", "unschedulable"), "a pool counts its cordoned machines, too", "uncordon or remove it")
+
+
+def _note_sharing(spec: ImportedSpec, nodes: list[GivenValue]) -> None:
+    for node in nodes:
+        sharing = find_plugin_sharing(node.get("metadata", "labels") or {}, _node_amounts(node))
+        if sharing is not None:
+            reader = ImportReader(node)
+            reader.losses = spec.losses
+            words = f"the device plugin shares its GPUs ({sharing.way}); the machine has {sharing.gpus}"
+            reader.lose(("status", "capacity"), words, sharing.remedy)
 
 
 def _make_machine_type(name: str, model: str, gpus: int, resource: str, nodes: list[GivenValue]) -> ImportedSpec:
