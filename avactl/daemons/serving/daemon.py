@@ -35,6 +35,7 @@ from avactl.daemons.serving.view import (
     POOL_KIND,
     Answers,
     AttachVersion,
+    HoldGroups,
     PointPool,
     RemoveService,
     ServingPlan,
@@ -293,6 +294,9 @@ class ServingDaemon(ElectedDaemon):
         if isinstance(view, groups.GroupView):  # their versions are no objects, except for these
             for service in view.services.values():
                 await self._actor.act(view, RemoveService(service))
+            if view.partition:
+                await self._actor.act(view, HoldGroups(0))
+                return  # the object has changed: the next pass removes the state
         for each in view.revisions.values():
             if not each.attached and not isinstance(view, groups.GroupView):
                 await self._actor.act(view, AttachVersion(each, True))

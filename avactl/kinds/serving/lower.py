@@ -89,7 +89,7 @@ def lower(item: Item[ServingDeploymentSpec], program: Program) -> list[Manifest]
         objects += build_router(item, program, COMPONENT, drain, drain + KILL_AFTER, deadline)
     elif machines_per_replica(spec) > 1:
         leader, worker = (_build_template(item, program, run, gpu, config_name, each) for each in (COMPONENT, WORKER))
-        objects.append(leader_worker_set(item, leader, worker, COMPONENT))
+        objects.append(leader_worker_set(item, program, leader, worker, COMPONENT))
     else:
         template = _build_template(item, program, run, gpu, config_name, COMPONENT)
         objects.append(_build_deployment(item, select, template, deadline))

@@ -118,7 +118,7 @@ def with_rollout(
                 notes[names.MODEL_URLS] = dump(ModelUrls(urls))
         elif manifest.kind == "LeaderWorkerSet":
             # The daemon sets it: at rest so that a changed spec replaces no group by itself, as in a paused Deployment.
-            del body["spec"]["rolloutStrategy"]["rollingUpdateConfiguration"]["partition"]
+            body["spec"]["rolloutStrategy"]["rollingUpdateConfiguration"].pop("partition", None)
             manifest.owned = (*manifest.owned, PARTITION.field)
             config = rollout_config(item, chosen, way, ports, start)
             notes[names.ROLLOUT] = dump(config.replace(deadline=float(deadline)))
