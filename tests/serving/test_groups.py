@@ -487,3 +487,18 @@ def test_pods_of_others_are_no_groups() -> None:
     }
     found = view_groups(dict(view.deployment), view.config, view.state, leader_set, [forged], (), {}, ())
     assert (found.target, dict(found.leaders)) == ("", {})
+
+
+def test_a_pool_with_requests_is_not_directed_elsewhere() -> None:
+    """For example, because somebody has deleted the version that it was for."""
+    cluster = running(True)
+    cluster.pools, cluster.shares = {"chat": "a", "chat-alt": "gone"}, {"chat": 50, "chat-alt": 50}
+    cluster.spec = "b"
+    while not cluster.ready("b"):
+        cluster.tick()
+    cluster.pools, cluster.shares = {"chat": "a", "chat-alt": "gone"}, {"chat": 50, "chat-alt": 50}
+    view = cluster.view()
+    stable, new = view.revisions["a"], view.revisions["b"]
+    assert view.missing_backends(stable, new) == [Weigh((("a", 100),))]
+    cluster.shares = {"chat": 100}
+    assert cluster.view().missing_backends(stable, new) == [PointPool("chat-alt", "b")]
