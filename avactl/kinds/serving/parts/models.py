@@ -42,8 +42,8 @@ class Files(Model):
     url: ModelUrl | None = Field(
         None,
         description="Location of the model files, in the form of the runtime: a SavedModel, a model repository's "
-        "directory of the model (`config.pbtxt`, `1/`), or a directory with `config.json` and weights; for vLLM and "
-        "SGLang also `hf://ORGANISATION/NAME@COMMIT`. Omit it if the image has them.",
+        "directory of the model (`config.pbtxt`, `1/`), or a directory with `config.json` and weights; for some "
+        "runtimes also `hf://ORGANISATION/NAME@COMMIT` on Hugging Face's hub. Omit it if the image has them.",
     )
     dataset: ModelDataset | None = Field(
         None, description="Dataset that has the model files: mounted through its cache tier, else copied."
