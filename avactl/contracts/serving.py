@@ -106,6 +106,9 @@ class RolloutConfig(Contract):
     route: _Name | None = absent(None)
     """HTTPRoute, with `traffic: gateway`."""
     grpc_route: _Name | None = absent(None)
+    pools: Annotated[tuple[_Name, ...], Field(max_length=2)] = absent(())
+    """Two InferencePools that are the backends of `route` instead of the Services of versions: each has an endpoint
+    picker of its own, and selects one version at a time."""
     start: Amount | None = absent(None)
     """Seconds in which pods must be ready once their images are pulled and their files copied. Default: `deadline`."""
     deadline: Amount | None = absent(None)
@@ -121,6 +124,8 @@ class RolloutConfig(Contract):
             raise ValueError("must have `route` or `grpcRoute` if its traffic is `gateway`, and only then")
         if self.grpc_route is not None and "grpc" not in self.ports:
             raise ValueError("has `grpcRoute` and no port `grpc`")
+        if self.pools and (len(set(self.pools)) != 2 or self.route is None or self.grpc_route is not None):
+            raise ValueError("must have two `pools`, with `route` and without `grpcRoute`, or none")
         return self
 
     @property

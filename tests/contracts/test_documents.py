@@ -99,9 +99,11 @@ def _dataset(given: Fields) -> Fields:
 def _rollout(given: Fields) -> Fields:
     steps = {each.percent: each for each in given["steps"]}
     found = {**given, "steps": tuple(steps[percent] for percent in sorted(steps)), "ports": {"http": 80, "grpc": 90}}
+    if given["traffic"] == "gateway" and given.get("pools"):
+        return {**found, "route": "web", "grpc_route": None, "pools": ("web", "web-alt")}
     if given["traffic"] == "gateway":
         return {**found, "grpc_route": given.get("grpc_route") or "web"}
-    return {**found, "route": None, "grpc_route": None}
+    return {**found, "route": None, "grpc_route": None, "pools": ()}
 
 
 RULES: dict[type[ContractPart], Callable[[Fields], Fields]] = {

@@ -431,6 +431,11 @@ def own_attempts(name: str) -> Iterator[Attempt]:
             yield patch(*deployment, {"status": {"replicas": 5}}, "/status")
             conditions = [{"type": "Available", "status": "True"}]
             yield patch(*deployment, {"status": {"conditions": conditions}}, "/status")
+            pool = ("inference.networking.k8s.io/v1", "inferencepools", TEAM, "pool")
+            yield patch(*pool, {"spec": {"selector": {"matchLabels": {"a": "b"}}}})
+            yield patch(*pool, {"spec": {"endpointPickerRef": {"name": "detect"}}})
+            yield patch(*pool, {"spec": {"targetPorts": [{"number": 22}]}})
+            yield patch(*pool, {"metadata": {"labels": {"a": "b"}}})
             yield delete("v1", "services", TEAM, "detect")
             yield patch("v1", "services", TEAM, "detect", {"spec": {"type": "NodePort"}})
             yield patch("v1", "services", TEAM, "detect", {"spec": {"externalIPs": ["10.96.0.1"]}})

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.definitions import define_groups, define_monitoring, define_routes
+from tests.definitions import define_groups, define_monitoring, define_pools, define_routes
 from tests.kinds.compiling import DIGEST, apply, compiled
 from tests.kinds.escalations import (
     ACCOUNTS,
@@ -28,7 +28,7 @@ from tests.kinds.escalations import (
     pod,
     widen,
 )
-from tests.kinds.test_cluster import BUILTIN, EVERY_DAEMON, GROUPS, WRITE_TIER, machine
+from tests.kinds.test_cluster import BUILTIN, EVERY_DAEMON, GROUPS, POOLS, WRITE_TIER, machine
 from tools.controlplane import ControlPlane, KubeClient
 from tools.waiting import patience, wait_until
 
@@ -41,6 +41,7 @@ SPECS = (
     + "  namespaces: [{name: monitoring, podSecurity: privileged}]\n"
     + BUILTIN
     + GROUPS
+    + POOLS
     + WRITE_TIER
     + machine("H100")
     + f"""
@@ -125,6 +126,16 @@ def foreign() -> Iterator[dict[str, Any]]:
         "spec": {"replicas": 0, "leaderWorkerTemplate": workers},
     }
     yield {
+        "apiVersion": "inference.networking.k8s.io/v1",
+        "kind": "InferencePool",
+        "metadata": {"name": "pool", "namespace": TEAM},
+        "spec": {
+            "selector": {"matchLabels": {"app": "chat"}},
+            "targetPorts": [{"number": 8000}],
+            "endpointPickerRef": {"name": "picker", "port": {"number": 9002}},
+        },
+    }
+    yield {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {"name": "dns", "namespace": "kube-system"},
@@ -191,6 +202,7 @@ def admin(plane: ControlPlane) -> Iterator[KubeClient]:
         define_routes(client)
         define_monitoring(client)
         define_groups(client)
+        define_pools(client)
         role = "node-role.kubernetes.io/control-plane"
         taint = {"key": role, "effect": "NoSchedule"}
         for name, labels in (("machine", {}), ("control", {role: ""})):

@@ -26,6 +26,11 @@ spec:
   pullSecrets: [registry]
 """
 GROUPS = "  leaderWorkerSet: {}\n"
+POOLS = """  exposure:
+    gateway: {name: public, namespace: gateways, inferencePools: true}
+    proxies: [{namespace: gateways}]
+    domains: [{name: ai.example.com}]
+"""
 BUILTIN = "  reconcile: {mode: builtin, repository: 'https://git.example.com/platform/specs.git', secret: specs}\n"
 TIER = """
 ---
@@ -178,7 +183,7 @@ kind: Team
 metadata: {name: vision}
 spec: {members: {users: [ann], admins: [root], viewers: [auditors]}}
 """
-    result = compiled(EVERY_DAEMON + BUILTIN + GROUPS + WRITE_TIER + team + machine("H100"))
+    result = compiled(EVERY_DAEMON + BUILTIN + GROUPS + POOLS + WRITE_TIER + team + machine("H100"))
 
     def rules(kind: str, name: str, namespace: str = "") -> set[tuple[str, str, str]]:
         listed = body(result, kind, name, namespace)["rules"]
@@ -207,7 +212,7 @@ spec: {members: {users: [ann], admins: [root], viewers: [auditors]}}
 
 
 def test_docs_list_every_rule_of_the_daemons_admission_policies() -> None:
-    result = compiled(EVERY_DAEMON + BUILTIN + GROUPS + WRITE_TIER)
+    result = compiled(EVERY_DAEMON + BUILTIN + GROUPS + POOLS + WRITE_TIER)
     text = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
     section = text.partition("\n| account | rule |")[2].partition("\n\n")[0]
     rows = re.findall(r"^\| `(avactl-[a-z]+)` \| `([a-z-]+)` \|", section, re.M)

@@ -14,6 +14,7 @@ from avactl.compiler import Compilation, compile_tree
 from avactl.diagnostics import Diagnostic
 from avactl.kinds import ServingDeployment
 from avactl.kinds.serving.follow import FOLLOW_SCRIPT
+from avactl.kinds.serving.hub import COPY_SCRIPT
 from avactl.kinds.serving.runtime_facts import runtime_names
 from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.program.lowering.pods import FETCH_MODEL_SCRIPT
@@ -53,7 +54,7 @@ SERVICES = (
     "match",
     "tag",
 )
-SCRIPTS = {FETCH_MODEL_SCRIPT: "(FETCH_SCRIPT)", FOLLOW_SCRIPT: "(FOLLOW_SCRIPT)"}
+SCRIPTS = {FETCH_MODEL_SCRIPT: "(FETCH_SCRIPT)", FOLLOW_SCRIPT: "(FOLLOW_SCRIPT)", COPY_SCRIPT: "(COPY_SCRIPT)"}
 
 
 @cache

@@ -83,6 +83,9 @@ SERVICES = {
     "routed": f"spec:{LLM}  exposeTo: [ads]\n  llm:\n    prefill: {ROUTER}",
     "picked": f"spec:{LLM}{EXPOSED}  llm:\n    endpointPicker: {{service: epp, pods: {{app: epp}}}}\n"
     f"    prefill: {PICKER}",
+    "shared": f"spec:{LLM}{EXPOSED.replace('chat.', 'shared.')}"
+    "  llm: {endpointPicker: {image: registry.example.com/epp:1}}\n"
+    "  replicas: 2\n  rollout: {canary: {steps: [{percent: 50}]}}",
 }
 OTHERS = f"""
 kind: Workspace
@@ -208,6 +211,11 @@ NEEDED = [
     ("prometheus", "vision/routed-router", (29000,)),
     ("proxy", "epp", (9002,)),
     ("epp", "vision/picked", (8000,)),
+    ("proxy", "vision/shared-picker", (9002,)),
+    ("proxy", "vision/shared-alt-picker", (9002,)),
+    ("prometheus", "vision/shared-alt-picker", (9090,)),
+    ("vision/shared-picker", "vision/shared", (8000,)),
+    ("proxy", "vision/shared", (8000,)),
     ("proxy", "vision/picked", (8000,)),
     ("vision/picked-1", "vision/picked", (5600, 8000)),
     # Pods without a spec, and workspaces.
@@ -260,6 +268,9 @@ REFUSED = [
     ("exposed-to", "vision/routed", (8000, 5600)),
     ("proxy", "vision/routed", (8000,)),
     ("proxy", "vision/picked", (5600,)),
+    ("proxy", "vision/shared-picker", (9003, 9090)),
+    ("own", "vision/shared-picker", (9002, 9090)),
+    ("vision/shared", "vision/shared-picker", (9002,)),
     ("exposed-to", "vision/plain", (8002, 5432, ANY)),
     ("stranger", "vision/plain", (8000,)),
     ("proxy", "vision/plain", (8000,)),

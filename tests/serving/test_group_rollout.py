@@ -16,6 +16,7 @@ from tests.kinds.compiling import compiled
 from tests.serving.group_world import (
     API,
     CANARY,
+    HOLD,
     KIND,
     GroupWorld,
     add_machines,
@@ -128,6 +129,25 @@ def test_an_engine_that_applies_again_and_again_does_not_hold_it_up(world: Group
         return world.settled("2")
 
     world.until(settled)
+
+
+def test_a_service_that_is_rolling_again_is_applied_without_force(world: GroupWorld) -> None:
+    begin(world)
+    canary, rolling = (
+        next(
+            each.body
+            for each in compiled(world.platform.replace("TEAM", world.team) + specs).manifests
+            if each.kind == KIND
+        )
+        for specs in (world.service(1, CANARY), world.service(2, "{rolling: {}}"))
+    )
+    assert world.partition() == HOLD
+    world.kube.apply(canary, field_manager="avactl")
+    world.kube.apply(rolling, field_manager="avactl")
+    metadata = {"name": "web", "namespace": world.team, "annotations": {"avactl.dev/rollout": None}}
+    world.kube.patch({"apiVersion": API, "kind": KIND, "metadata": metadata})
+    world.until(lambda: world.partition() == 0 and not world.state())
+    world.until(lambda: set(world.ready()) == {"2"})
 
 
 def test_a_version_that_fails_its_job_is_rolled_back(world: GroupWorld) -> None:

@@ -29,6 +29,7 @@ from avactl.daemons.serving.view import (
     AddService,
     Answers,
     HoldGroups,
+    PointPool,
     RemoveService,
     StopGroup,
     Weigh,
@@ -71,10 +72,17 @@ class Cluster:
     replicas: int = 0
     services: set[str] = field(default_factory=set)
     weights: dict[str, int] = field(default_factory=dict)
+    """Percent of the requests by version."""
+    pools: dict[str, str] = field(default_factory=dict)
+    """Versions that InferencePools select; empty: the backends are Services."""
+    shares: dict[str, int] = field(default_factory=dict)
+    """Percent of the requests by pool."""
     state: RolloutState = field(default_factory=RolloutState)
     now: float = 1000.0
     events: list[str] = field(default_factory=list)
     uids: int = 0
+    lost: set[str] = field(default_factory=set)
+    """Versions that were stable, and never served."""
 
     # -- the controllers
 
@@ -160,7 +168,14 @@ class Cluster:
             {"metadata": {"name": f"chat-{each}", "uid": each, "labels": {"pod-template-hash": each}}}
             for each in self.services
         ]
-        refs = [{"name": f"chat-{name}", "port": 80, "weight": weight} for name, weight in self.weights.items()]
+        refs: list[dict[str, Any]] = [
+            {"name": f"chat-{name}", "port": 80, "weight": weight} for name, weight in self.weights.items()
+        ]
+        if self.pools:
+            refs = [
+                {"group": "inference.networking.k8s.io", "kind": "InferencePool", "name": name, "weight": weight}
+                for name, weight in self.shares.items()
+            ]
         route = {
             "metadata": {"annotations": {"avactl.dev/rollout-route": dump(RouteRules(({"matches": []},)))}},
             "spec": {"rules": [{"matches": [], "backendRefs": refs}]} if refs else {},
@@ -174,11 +189,18 @@ class Cluster:
             port=80,
             ports={"http": 80},
             route="chat-rollout",
+            pools=tuple(self.pools),
             start=60,
             deadline=60,
             analysis=self.analysis,
         )
-        return view_groups(body, config, self.state, leader_set, pods, services, {ROUTE: route}, ())
+        pools = {
+            name: {
+                "spec": {"selector": {"matchLabels": {f"{NAME}/template-revision-hash": version} if version else {}}}
+            }
+            for name, version in self.pools.items()
+        }
+        return view_groups(body, config, self.state, leader_set, pods, services, {ROUTE: route}, (), pools)
 
     def decide(self, writes: int | None = None) -> None:
         """Make one pass of the daemon, which is killed after so many writes."""
@@ -222,11 +244,27 @@ class Cluster:
             case RemoveService(service):
                 assert not self.weights.get(service["metadata"]["uid"])
                 self.services.remove(service["metadata"]["uid"])
+            case Weigh(weights) if self.pools:
+                view = self.view()
+                self.shares = {view.pool_of(name): weight for name, weight in weights}
+                assert len(self.shares) == len(weights), (weights, self.pools)
+                assert set(self.shares) <= set(self.pools), (weights, self.pools)
+                self._follow_pools()
+            case PointPool(pool, version):
+                # Of a pool with requests, only one that selects all versions, or a lost one, is directed.
+                assert not self.shares.get(pool) or self.pools[pool] in ("", *self.lost), (pool, version, self.pools)
+                self.pools[pool] = version
+                self._follow_pools()
             case Weigh(weights):
                 assert {name for name, _ in weights} <= self.services
                 self.weights = dict(weights)
             case _:
                 raise AssertionError(action)
+
+    def _follow_pools(self) -> None:
+        self.weights = {}
+        for pool, share in self.shares.items():
+            self.weights[self.pools[pool]] = self.weights.get(self.pools[pool], 0) + share
 
     # -- what is observed
 
@@ -265,15 +303,21 @@ class Cluster:
             self.state.phase == "steady"
             and self.partition == GROUPS_HOLD
             and self.weights == {version: 100}
-            and {version} <= self.services <= {version, self.spec}
+            and (set(self.pools.values()) == {version} or not self.pools)
+            and ({version} <= self.services or bool(self.pools))
+            and self.services <= {version, self.spec}
             and len(self.groups) >= self.total
             and all(each.version == version and each.ready for each in self.groups.values())
         )
 
 
-def running(**more: Any) -> Cluster:
-    """A service whose first version serves."""
-    cluster = Cluster(**more)
+POOLS = ("chat", "chat-alt")
+BACKENDS = pytest.mark.parametrize("pools", [False, True], ids=["services", "pools"])
+
+
+def running(pools: bool = False, **more: Any) -> Cluster:
+    """A service whose first version serves; with an endpoint picker, pools select its pods."""
+    cluster = Cluster(pools=dict.fromkeys(POOLS, "") if pools else {}, **more)
     for _ in range(60):
         cluster.tick()
     assert cluster.is_settled("a")
@@ -286,9 +330,10 @@ SIZES = [(4, 1), (4, 0), (2, 1), (2, 0), (1, 1), (5, 2), (3, 3)]
 
 @pytest.mark.parametrize(("total", "surge"), SIZES)
 @pytest.mark.parametrize("kills", [False, True])
-def test_a_new_version_takes_over(total: int, surge: int, kills: bool) -> None:
+@BACKENDS
+def test_a_new_version_takes_over(total: int, surge: int, kills: bool, pools: bool) -> None:
     for seed in range(8):
-        cluster = running(total=total, surge=surge, order=random.Random(seed))
+        cluster = running(pools, total=total, surge=surge, order=random.Random(seed))
         cluster.spec = "b"
         cluster.until("b", kills)
         assert (cluster.state.outcome, cluster.state.version) == ("promoted", "b")
@@ -298,9 +343,10 @@ def test_a_new_version_takes_over(total: int, surge: int, kills: bool) -> None:
 
 @pytest.mark.parametrize(("total", "surge"), SIZES)
 @pytest.mark.parametrize("kills", [False, True])
-def test_a_bad_version_is_rolled_back(total: int, surge: int, kills: bool) -> None:
+@BACKENDS
+def test_a_bad_version_is_rolled_back(total: int, surge: int, kills: bool, pools: bool) -> None:
     for seed in range(8):
-        cluster = running(total=total, surge=surge, analysis=MEASURED, errors={"b"}, order=random.Random(seed))
+        cluster = running(pools, total=total, surge=surge, analysis=MEASURED, errors={"b"}, order=random.Random(seed))
         cluster.spec = "b"
         cluster.until("a", kills, outcome="rolledBack")
         assert (cluster.state.outcome, cluster.state.rejected) == ("rolledBack", "b")
@@ -327,10 +373,11 @@ def test_a_version_that_does_not_start_is_rolled_back(total: int, surge: int) ->
 
 @pytest.mark.parametrize(("total", "surge"), SIZES)
 @pytest.mark.parametrize("kills", [False, True])
-def test_the_spec_changes_at_any_time(total: int, surge: int, kills: bool) -> None:
+@BACKENDS
+def test_the_spec_changes_at_any_time(total: int, surge: int, kills: bool, pools: bool) -> None:
     for seed in range(12):
         order = random.Random(seed)
-        cluster = running(total=total, surge=surge, order=order)
+        cluster = running(pools, total=total, surge=surge, order=order)
         for version in ("b", "c", order.choice("abd")):
             cluster.spec = version
             for _ in range(order.randrange(120)):
@@ -368,8 +415,9 @@ def test_groups_that_serve_do_not_stop_for_one_that_cannot_start(
     cluster.until(version, spec_changes=True)
 
 
-def test_a_first_version_that_never_served_is_replaced_at_once() -> None:
-    cluster = Cluster(spec="x", current="x", observed="x")
+@BACKENDS
+def test_a_first_version_that_never_served_is_replaced_at_once(pools: bool) -> None:
+    cluster = Cluster(spec="x", current="x", observed="x", pools=dict.fromkeys(POOLS, "") if pools else {}, lost={"x"})
     for _ in range(60):
         cluster.tick()
     assert cluster.state.reason == "Starting"
@@ -439,3 +487,18 @@ def test_pods_of_others_are_no_groups() -> None:
     }
     found = view_groups(dict(view.deployment), view.config, view.state, leader_set, [forged], (), {}, ())
     assert (found.target, dict(found.leaders)) == ("", {})
+
+
+def test_a_pool_with_requests_is_not_directed_elsewhere() -> None:
+    """For example, because somebody has deleted the version that it was for."""
+    cluster = running(True)
+    cluster.pools, cluster.shares = {"chat": "a", "chat-alt": "gone"}, {"chat": 50, "chat-alt": 50}
+    cluster.spec = "b"
+    while not cluster.ready("b"):
+        cluster.tick()
+    cluster.pools, cluster.shares = {"chat": "a", "chat-alt": "gone"}, {"chat": 50, "chat-alt": 50}
+    view = cluster.view()
+    stable, new = view.revisions["a"], view.revisions["b"]
+    assert view.missing_backends(stable, new) == [Weigh((("a", 100),))]
+    cluster.shares = {"chat": 100}
+    assert cluster.view().missing_backends(stable, new) == [PointPool("chat-alt", "b")]

@@ -67,7 +67,7 @@ def test_a_new_version_takes_over_in_steps(world: GroupWorld) -> None:
     leaders = world.leaders()
     found = compiled(world.platform.replace("TEAM", world.team) + world.service(2, "{rolling: {}}")).manifests
     (groups,) = [each.body for each in found if each.kind == KIND]
-    world.kube.apply(groups, field_manager="avactl", force=True)  # the daemon owns the partition, as engines expect
+    world.kube.apply(groups, field_manager="avactl")
     metadata = {"name": "web", "namespace": world.team, "annotations": {"avactl.dev/rollout": None}}
     world.kube.patch({"apiVersion": API, "kind": KIND, "metadata": metadata})
     world.until(lambda: not world.version_services() and not world.state())

@@ -64,6 +64,11 @@ def build_routers() -> Path:
     return _environment(PINS.with_name("routers.txt"), "the routers of vLLM and SGLang (60 MB)")
 
 
+def build_hub() -> Path:
+    """Return the directory with `python` and the library of Hugging Face's hub."""
+    return _environment(PINS.with_name("hub.txt"), "huggingface_hub (10 MB)")
+
+
 def _environment(pins: Path, what: str) -> Path:
     """Install the wheels of a file of pins once, and return the directory with `python`.
 

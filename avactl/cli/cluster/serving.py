@@ -51,13 +51,14 @@ def run(
     groups: Annotated[
         bool, typer.Option("--groups", help="Roll out services whose replicas have several machines, too.")
     ] = False,
+    pools: Annotated[bool, typer.Option("--pools", help="Roll out services with endpoint pickers, too.")] = False,
     kubeconfig: DaemonKubeconfig = None,
 ) -> None:
     """Run the daemon: carry out canary and blue-green rollouts, and roll bad versions back."""
     with guard_imports():
         from avactl.daemons.serving import daemon
     own = namespace or os.environ.get("POD_NAMESPACE", "") or SYSTEM_NAMESPACE
-    options = daemon.ServingOptions(own, lease, listen, prometheus, interval, settle, groups)
+    options = daemon.ServingOptions(own, lease, listen, prometheus, interval, settle, groups, pools)
     with check_listen(listen):
         asyncio.run(daemon.run(connect(kubeconfig), options))
 

@@ -18,11 +18,13 @@ from avactl.daemons.serving.revisions import (
     service_body,
 )
 from avactl.daemons.serving.view import (
+    POOL_GROUP,
     Action,
     AddService,
     AttachVersion,
     Create,
     HoldGroups,
+    PointPool,
     Reject,
     RemoveService,
     RemoveVersion,
@@ -86,6 +88,10 @@ class Actor:
                         # Weighed again and again, it would never seem to be done.
                         await self.write_condition(view.deployment, False, "TimeoutsDropped", _NO_TIMEOUTS)
                         raise DocumentError(f"{route}: {_NO_TIMEOUTS}")
+            case PointPool(pool, hash):
+                path = f"/apis/{POOL_GROUP}/v1/namespaces/{space}/inferencepools/{pool}"
+                selector = {"matchLabels": {view.version_label: hash or None}}
+                await self._patch(path, view.pools[pool], {"spec": {"selector": selector}})
             case Select(hash):
                 own: dict[str, str] = view.deployment["spec"]["selector"].get("matchLabels", {})
                 for name in view.config.services:

@@ -6,7 +6,7 @@ import asyncio
 import traceback
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -30,7 +30,17 @@ from avactl.daemons.serving.decide_groups import decide_groups
 from avactl.daemons.serving.questions import Room, diagnose_version
 from avactl.daemons.serving.revisions import HASH_LABEL, Body, revisions_of
 from avactl.daemons.serving.stores import ANSWER, PAGE, objects_of, owner_uids
-from avactl.daemons.serving.view import Answers, AttachVersion, RemoveService, ServingPlan, View
+from avactl.daemons.serving.view import (
+    POOL_GROUP,
+    POOL_KIND,
+    Answers,
+    AttachVersion,
+    HoldGroups,
+    PointPool,
+    RemoveService,
+    ServingPlan,
+    View,
+)
 from avactl.daemons.serving.weights import Weights
 from avactl.kube import logs
 from avactl.kube.access import ClusterAccess
@@ -58,6 +68,7 @@ _API_PATHS = {
     "ReplicaSet": "/apis/apps/v1/replicasets",
     "Service": "/api/v1/services",
     "Job": "/apis/batch/v1/jobs",
+    POOL_KIND: f"/apis/{POOL_GROUP}/v1/inferencepools",
     **{kind: f"{ROUTES}/{kind.lower()}s" for kind in ("HTTPRoute", "GRPCRoute")},
 }
 
@@ -73,6 +84,8 @@ class ServingOptions(ReplicaOptions):
     """Seconds that gateways and clients get to see changed Services and weights."""
     groups: bool = False
     """Services may have replicas of several machines: watch LeaderWorkerSets and their leaders."""
+    pools: bool = False
+    """Services may have endpoint pickers: watch InferencePools."""
 
 
 class ServingDaemon(ElectedDaemon):
@@ -102,13 +115,13 @@ class ServingDaemon(ElectedDaemon):
                 path,
                 self._stores[kind],
                 self._wake.set,
-                optional=path.startswith((ROUTES, f"/apis/{groups.API}")),
+                optional=path.startswith((ROUTES, f"/apis/{groups.API}", f"/apis/{POOL_GROUP}")),
                 query={"labelSelector": selectors.get(kind, own)},
                 page=PAGE,
                 most=ANSWER,
             )
             for kind, path in _API_PATHS.items()
-            if options.groups or kind not in _GROUP_KINDS
+            if (options.groups or kind not in _GROUP_KINDS) and (options.pools or kind != POOL_KIND)
         ]
         self._weights = Weights(client, self._stores["Service"], self._wake.set)
         self._reflectors += self._weights.reflectors
@@ -229,8 +242,9 @@ class ServingDaemon(ElectedDaemon):
             route: body for route in config.routes if (body := self._stores[route.kind].get(f"{space}/{route.name}"))
         }
         state = RolloutState.read((metadata.get("annotations") or {}).get(ROLLOUT_STATE))
+        pools = {name: body for name in config.pools if (body := self._stores[POOL_KIND].get(f"{space}/{name}"))}
         if deployment["kind"] == groups.KIND:
-            return self._view_groups(deployment, config, state, routes)
+            return self._view_groups(deployment, config, state, routes, pools)
         revisions = revisions_of(deployment, self._stores["ReplicaSet"].of(metadata["uid"]))
         jobs = {
             each.hash: job
@@ -240,10 +254,15 @@ class ServingDaemon(ElectedDaemon):
         }
         names = {*config.services, *(f"{metadata['name']}-{hash}" for hash in revisions)}
         services = {name: found for name in names if (found := self._stores["Service"].get(f"{space}/{name}"))}
-        return View(deployment, config, state, revisions, services, routes, jobs)
+        return View(deployment, config, state, revisions, services, routes, jobs, pools=pools)
 
     def _view_groups(
-        self, workload: Body, config: RolloutConfig, state: RolloutState, routes: Mapping[RolloutRoute, Body]
+        self,
+        workload: Body,
+        config: RolloutConfig,
+        state: RolloutState,
+        routes: Mapping[RolloutRoute, Body],
+        pools: Mapping[str, Body],
     ) -> groups.GroupView:
         metadata = workload["metadata"]
         uid, space = metadata["uid"], metadata["namespace"]
@@ -255,7 +274,7 @@ class ServingDaemon(ElectedDaemon):
             if HASH_LABEL in each["metadata"]["labels"] and uid in owner_uids(each)
         ]
         jobs = [job for each in services for job in self._stores["Job"].of(each["metadata"]["uid"])]
-        return groups.view_groups(workload, config, state, leader_set, pods, services, routes, jobs)
+        return groups.view_groups(workload, config, state, leader_set, pods, services, routes, jobs, pools)
 
     async def _release(self, deployment: Body) -> None:
         """Give the versions of a service that is rolling again to its controller, with their pods."""
@@ -268,9 +287,16 @@ class ServingDaemon(ElectedDaemon):
             ports={},
         )
         view = self._view(deployment, config)
+        name = deployment["metadata"]["name"]
+        pool = self._stores[POOL_KIND].get(namespaced_name(deployment))
+        if pool is not None and (pool["spec"]["selector"]["matchLabels"] or {}).get(view.version_label):
+            await self._actor.act(replace(view, pools={name: pool}), PointPool(name, ""))
         if isinstance(view, groups.GroupView):  # their versions are no objects, except for these
             for service in view.services.values():
                 await self._actor.act(view, RemoveService(service))
+            if view.partition:
+                await self._actor.act(view, HoldGroups(0))
+                return  # the object has changed: the next pass removes the state
         for each in view.revisions.values():
             if not each.attached and not isinstance(view, groups.GroupView):
                 await self._actor.act(view, AttachVersion(each, True))

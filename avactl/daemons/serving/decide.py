@@ -122,10 +122,11 @@ def _running_version(view: View) -> ServingRevision | None:
 def serve_stable(view: View, stable: ServingRevision, plan: ServingPlan) -> None:
     """Give the stable version all requests."""
     if view.routes and not view.gateway_rules_problem():
-        if view.service_name(stable.hash) not in view.services:
-            plan.actions.append(AddService(stable))
-        elif view.unweighed(((stable.hash, 100),)):
+        plan.actions += view.missing_backends(stable)
+        if not plan.actions and view.unweighed(((stable.hash, 100),)):
             plan.actions.append(Weigh(((stable.hash, 100),)))
+        if not plan.actions:
+            plan.actions += view.idle_backends(stable)
     elif view.config.traffic == "service" and not view.selects(stable.hash):
         plan.actions.append(Select(stable.hash))
 
@@ -411,9 +412,9 @@ class Rollout:
                 return self._hold("GatewayUnavailable", problem, warning=True)
             if not view.routes:
                 return None
-            missing = [each for each in (self.stable, self.canary) if view.service_name(each.hash) not in view.services]
+            missing = view.missing_backends(self.stable, self.canary)
             if missing:
-                return ServingPlan(state, [AddService(each) for each in missing])
+                return ServingPlan(state, missing)
             if not removing and len(view.backed(self.canary.hash)) < len(view.routes):
                 # Without requests at first, so that the gateway knows the pods when they come.
                 return ServingPlan(

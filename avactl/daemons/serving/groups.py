@@ -46,6 +46,11 @@ class GroupView(View):
         return API, KIND
 
     @property
+    def version_label(self) -> str:
+        """Label of pods with their version."""
+        return names.LWS_REVISION
+
+    @property
     def partition(self) -> int:
         """Ordinal from which on groups are replaced by those of the spec."""
         rolling = (self.deployment["spec"].get("rolloutStrategy") or {}).get("rollingUpdateConfiguration") or {}
@@ -104,6 +109,7 @@ def view_groups(
     services: Iterable[Body],
     routes: Mapping[RolloutRoute, Body],
     jobs: Iterable[Body],
+    pools: Mapping[str, Body] = {},
 ) -> GroupView:
     """Return a service as observed. `leader_set`: the StatefulSet of its leaders; `pods`: those that this one owns;
     `services`, `jobs`: those of its versions."""
@@ -149,4 +155,5 @@ def view_groups(
         current,
         leaders,
         tuple(each for hash, each in by_version.items() if hash not in kept),
+        pools=pools,
     )

@@ -101,6 +101,7 @@ def objects_of(kind: str) -> Objects:
         "ReplicaSet": _replica_set,
         "Service": _keep_service,
         "Job": _keep_job,
+        "InferencePool": _keep_pool,
     }
     by_owner = kind in ("ReplicaSet", "Job", "Pod")
     return Objects(owner_uids if by_owner else object_namespace, reduce.get(kind, _keep_plain))
@@ -168,6 +169,13 @@ def _keep_service(item: Body) -> Body:
     selector = item["spec"].get("selector") or {}
     kept = selector if len(selector) <= _MAX_LABELS else {}
     return {"metadata": _keep_identity(item["metadata"], WEIGHTS), "spec": {"selector": kept}}
+
+
+def _keep_pool(item: Body) -> Body:
+    """Keep which pods an InferencePool selects."""
+    labels = (item["spec"].get("selector") or {}).get("matchLabels") or {}
+    kept = labels if len(labels) <= _MAX_LABELS else {}
+    return {"metadata": _keep_identity(item["metadata"]), "spec": {"selector": {"matchLabels": kept}}}
 
 
 def _keep_job(item: Body) -> Body:

@@ -13,6 +13,8 @@ from avactl.daemons.serving.revisions import HASH_LABEL, Body, ServingRevision, 
 from avactl.daemons.serving.sizes import Sizes
 from avactl.kube.pod_diagnosis import PodDiagnosis
 
+POOL_GROUP, POOL_KIND = "inference.networking.k8s.io", "InferencePool"
+
 
 @dataclass(frozen=True, slots=True)
 class View:
@@ -28,6 +30,8 @@ class View:
     """Routes of its document that exist."""
     jobs: Mapping[str, Body]
     """Validation Jobs by the hash of their version."""
+    pools: Mapping[str, Body] = field(default_factory=dict, kw_only=True)
+    """InferencePools of its document that exist, by name."""
 
     @property
     def name(self) -> str:
@@ -95,6 +99,11 @@ class View:
         """Return a regular expression of the names of the pods of a version that answer requests."""
         return f"{self.name}-{hash}-[a-z0-9]+"
 
+    @property
+    def version_label(self) -> str:
+        """Label of pods with their version."""
+        return HASH_LABEL
+
     def service_name(self, hash: str) -> str:
         """Name of the Service of a version."""
         return f"{self.name}-{hash}"
@@ -102,7 +111,7 @@ class View:
     def rules(self, route: RolloutRoute, weights: tuple[tuple[str, int], ...]) -> list[Body]:
         """Return the rules of a route with these weights. Raises DocumentError."""
         notes = self.routes[route]["metadata"].get("annotations") or {}
-        backends = [{"name": self.service_name(hash), "port": route.port, "weight": weight} for hash, weight in weights]
+        backends = [{**self._backend(route, hash), "weight": weight} for hash, weight in weights]
         try:
             rules = load(RouteRules, notes.get(names.ROLLOUT_ROUTE)).root
         except DocumentError as error:
@@ -118,16 +127,56 @@ class View:
         ]
 
     def backed(self, hash: str) -> list[RolloutRoute]:
-        """Return the routes that name the Service of a version."""
-        return [
-            route
-            for route, body in self.routes.items()
-            if any(
-                ref.get("name") == self.service_name(hash)
-                for rule in body["spec"].get("rules") or ()
-                for ref in rule.get("backendRefs") or ()
-            )
-        ]
+        """Return the routes that name the Service, or the pool, of a version."""
+        name = self.pool_of(hash) if self.config.pools else self.service_name(hash)
+        return [route for route in self.routes if name in self._route_weights(route)]
+
+    def _backend(self, route: RolloutRoute, hash: str) -> Body:
+        if self.config.pools:
+            return {"group": POOL_GROUP, "kind": POOL_KIND, "name": self.pool_of(hash)}
+        return {"name": self.service_name(hash), "port": route.port}
+
+    def _route_weights(self, route: RolloutRoute) -> dict[str, int]:
+        """Return the backends of a route, by name, and their weights."""
+        return {
+            str(ref.get("name")): int(ref.get("weight", 1))
+            for rule in self.routes[route]["spec"].get("rules") or ()
+            for ref in rule.get("backendRefs") or ()
+        }
+
+    def pool_of(self, hash: str) -> str:
+        """Return the pool that selects a version: of two, the one that gets more requests. Empty: none selects it."""
+        selecting = [name for name in self.config.pools if self._pool_version(name) == hash]
+        return max(selecting, key=self._pool_weight, default="")
+
+    def _pool_version(self, name: str) -> str:
+        body = self.pools.get(name) or {"spec": {}}
+        labels = (body["spec"].get("selector") or {}).get("matchLabels") or {}
+        return str(labels.get(self.version_label, ""))
+
+    def _pool_weight(self, name: str) -> int:
+        return max((self._route_weights(route).get(name, 0) for route in self.routes), default=0)
+
+    def missing_backends(self, *revisions: ServingRevision) -> list[Action]:
+        """Return what versions lack to be backends of the routes; the stable version is first."""
+        if not self.config.pools:
+            return [AddService(each) for each in revisions if self.service_name(each.hash) not in self.services]
+        main = self.pool_of(revisions[0].hash)
+        if not main:
+            # The pool with requests: it keeps them, and now has the version that it is for.
+            others = {self.pool_of(each.hash) for each in revisions[1:]}
+            free = [name for name in self.config.pools if name not in others]
+            return [PointPool(max(free, key=self._pool_weight), revisions[0].hash)]
+        spare = next(name for name in self.config.pools if name != main)
+        if all(self.pool_of(each.hash) for each in revisions):
+            return []
+        if self._pool_weight(spare):
+            return [Weigh(((revisions[0].hash, 100),))]
+        return [PointPool(spare, revisions[-1].hash)]
+
+    def idle_backends(self, stable: ServingRevision) -> list[Action]:
+        """Return what lets the pool without requests select the stable version, too, so that its picker is ready."""
+        return [PointPool(name, stable.hash) for name in self.config.pools if self._pool_version(name) != stable.hash]
 
     def selects(self, hash: str) -> bool:
         """Return True if the service's own Services select this version alone."""
@@ -135,7 +184,10 @@ class View:
         return all(each is not None and (each["spec"].get("selector") or {}).get(HASH_LABEL) == hash for each in found)
 
     def gateway_rules_problem(self) -> str:
-        """Return why the rules of a route are not known; empty if they are."""
+        """Return why the rules of a route, or its pools, are not known; empty if they are."""
+        for name in self.config.pools:
+            if name not in self.pools:
+                return f"{POOL_KIND} {name} does not exist: apply the specs, and install the inference extension"
         try:
             self.unweighed(())
         except DocumentError as error:
@@ -169,7 +221,10 @@ def _outline_rules(rules: Any) -> list[Any]:
     return [
         (
             [(each.get("path"), each.get("method")) for each in rule.get("matches") or ()],
-            [(ref.get("name"), ref.get("port"), ref.get("weight", 1)) for ref in rule.get("backendRefs") or ()],
+            [
+                (ref.get("kind", "Service"), ref.get("name"), ref.get("port"), ref.get("weight", 1))
+                for ref in rule.get("backendRefs") or ()
+            ],
             rule.get("timeouts"),
         )
         for rule in rules or ()
@@ -219,6 +274,13 @@ class Weigh(NamedTuple):
     weights: tuple[tuple[str, int], ...]
 
 
+class PointPool(NamedTuple):
+    """Let an InferencePool select one version; empty: all."""
+
+    pool: str
+    hash: str
+
+
 class Select(NamedTuple):
     """Let the service's own Services select one version."""
 
@@ -255,6 +317,7 @@ Action = (
     | RemoveVersion
     | AddService
     | Weigh
+    | PointPool
     | Select
     | StartJob
     | RemoveService

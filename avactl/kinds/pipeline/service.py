@@ -11,7 +11,7 @@ from avactl.kinds.pipeline.spec import Deploy, PipelineSpec
 from avactl.kinds.pipeline.steps import versions_directory
 from avactl.kinds.serving.llm import machines_per_replica
 from avactl.kinds.serving.parts.models import ServedModel
-from avactl.kinds.serving.picker import endpoint_picker
+from avactl.kinds.serving.picker import count_pickers, endpoint_picker
 from avactl.kinds.serving.prefill.roles import prefill_of
 from avactl.kinds.serving.rollout.lower import chosen_strategy
 from avactl.kinds.serving.spec import ServingDeployment, ServingDeploymentSpec
@@ -118,7 +118,7 @@ def service_problems(item: Item[PipelineSpec], program: Program) -> Iterator[Dia
             severity="warning",
             hint="add `rollout: {canary: {steps: …, analysis: …}}` to the service"
             if machines_per_replica(service.spec) == 1
-            and endpoint_picker(service.spec) is None
+            and (endpoint_picker(service.spec) is None or count_pickers(service.spec))
             and prefill_of(service.spec) is None
             else "this service can have none: bound all metrics that matter in `validation`",
             notes=(declared,),

@@ -8,6 +8,7 @@ from pydantic.alias_generators import to_camel
 
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import one_of
+from avactl.kinds.serving.hub import is_of_hub
 from avactl.kinds.serving.llm import machines_per_replica, split_model
 from avactl.kinds.serving.parts.models import Adapter, ServedModel
 from avactl.kinds.serving.runtime import LanguageModelSupport, names_with, runtime_of, runtimes, titles_with
@@ -126,7 +127,16 @@ def _check_files(
             item.span(*path, "name"),
             hint="add `url: s3://bucket/prefix`, the directory with the files",
         )
-    if url is not None:
+    if is_of_hub(url):
+        if not runtime.hub:
+            titles = titles_with(lambda each: each.hub)
+            yield _unsupported_problem(
+                item,
+                (*path, "url"),
+                f"models of Hugging Face's hub are copied with the library in the images of {titles}",
+                "copy it to a bucket once (`hf download`, `rclone copy`), and write `s3://BUCKET/PREFIX`",
+            )
+    elif url is not None:
         yield from require_image(item, program, "fetch", (*path, "url"))
         if model.secret is None:
             yield from bucket_problems(item, program, url, (*path, "url"), writes=False)

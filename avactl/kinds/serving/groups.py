@@ -27,9 +27,16 @@ REPLICAS = Owned(KIND, ("spec", "replicas"), "the autoscaler, if `replicas` has 
 _MACHINES_PATH = ("spec", "llm", "machines")
 
 
-def leader_worker_set(item: Item[ServingDeploymentSpec], leader: Body, worker: Body, component: str) -> Manifest:
+def leader_worker_set(
+    item: Item[ServingDeploymentSpec], program: Program, leader: Body, worker: Body, component: str
+) -> Manifest:
     """Return the LeaderWorkerSet of a service, from the templates of leaders and workers."""
     fixed = isinstance(item.spec.replicas, int)
+    spec = groups_of(item.spec, leader, worker)
+    if program.cluster_spec(item.cluster).daemons.serving:
+        # The serving daemon's, with `canary`. A service that is rolling again must not claim it: appliers that do not
+        # force would fail, and never remove the rollout. The daemon then resets it, and its default is 0.
+        del spec["rolloutStrategy"]["rollingUpdateConfiguration"]["partition"]
     return k8s.build_manifest(
         item,
         item.cluster,
@@ -39,7 +46,7 @@ def leader_worker_set(item: Item[ServingDeploymentSpec], leader: Body, worker: B
         namespace=item.ns,
         component=component,
         owned=() if fixed else (REPLICAS.field,),
-        spec=groups_of(item.spec, leader, worker),
+        spec=spec,
     )
 
 

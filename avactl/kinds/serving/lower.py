@@ -18,7 +18,7 @@ from avactl.kinds.serving.groups import WORKER, leader_worker_set
 from avactl.kinds.serving.llm import machines_per_replica
 from avactl.kinds.serving.model_files import add_files, model_list, preparation_limit
 from avactl.kinds.serving.parts.prefill import DECODE, ROLES
-from avactl.kinds.serving.picker import build_inference_pool, route_backend
+from avactl.kinds.serving.picker import build_inference_pools, route_backend, server_labels
 from avactl.kinds.serving.prefill.lower import (
     ROUTER,
     ROUTER_METRICS,
@@ -89,7 +89,7 @@ def lower(item: Item[ServingDeploymentSpec], program: Program) -> list[Manifest]
         objects += build_router(item, program, COMPONENT, drain, drain + KILL_AFTER, deadline)
     elif machines_per_replica(spec) > 1:
         leader, worker = (_build_template(item, program, run, gpu, config_name, each) for each in (COMPONENT, WORKER))
-        objects.append(leader_worker_set(item, leader, worker, COMPONENT))
+        objects.append(leader_worker_set(item, program, leader, worker, COMPONENT))
     else:
         template = _build_template(item, program, run, gpu, config_name, COMPONENT)
         objects.append(_build_deployment(item, select, template, deadline))
@@ -121,7 +121,7 @@ def lower(item: Item[ServingDeploymentSpec], program: Program) -> list[Manifest]
     if separate is not None:
         told = {"stateful_sets": f"{item.name}-[0-9a-f]+-({'|'.join(ROLES)})"}
     objects += build_notifications(item, program, **told)
-    objects += build_inference_pool(item, program, select, run.ports["http"], COMPONENT)
+    objects += build_inference_pools(item, program, select, run.ports["http"], COMPONENT)
     objects += build_routes(
         item,
         program,
@@ -177,7 +177,7 @@ def _build_template(
         notes[PROMETHEUS_PATH.name] = path
     if machines_per_replica(spec) > 1:
         notes[GANG_SIZE.name] = str(machines_per_replica(spec))
-    labels = {**k8s.object_labels(item, component), CLASS_LABEL: resource_class(spec)}
+    labels = {**k8s.object_labels(item, component), CLASS_LABEL: resource_class(spec), **server_labels(spec)}
     if role:
         labels[ROLE_LABEL] = role
         notes |= role_annotations(spec, role) if component == COMPONENT else {}

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from avactl.base.quantity import parse_quantity
 from avactl.kinds.serving.follow import FOLLOW_SCRIPT, LIST, READY, WORK
+from avactl.kinds.serving.hub import hub_container, is_of_hub
 from avactl.kinds.serving.parts.models import LIVE, MODELS, Adapter, Files
 from avactl.kinds.serving.runtime import DynamicModels, ModelServer, ModelSource, runtime_of
 from avactl.kinds.serving.spec import ServingDeploymentSpec
@@ -55,6 +56,7 @@ class ModelFiles(NamedTuple):
     """Name of the volume, and of the container that copies them."""
     directory: str
     access: DatasetAccess
+    model: Files
 
 
 def add_files(item: Item[ServingDeploymentSpec], program: Program, volumes: pods.PodVolumes, run: ModelServer) -> None:
@@ -65,12 +67,16 @@ def add_files(item: Item[ServingDeploymentSpec], program: Program, volumes: pods
         volumes.empty("models", MODELS, size=spec.models_size)
         volumes.volumes.append({"name": "model-list", "configMap": {"name": list_name(item)}})
         volumes.init += build_followers(item, program, loading, run.ports["http"])
-    for name, where, access in _files(item, program):
+    for name, where, access, model in _files(item, program):
         if access.claim is not None:
             volumes.claim(name, access.claim, where, read_only=True, fuse=True)
             continue
         volumes.empty(name, where, size=access.size)
-        made = pods.fetch_container(program, item, name, access, name, where, pods.FETCH_MODEL_SCRIPT)
+        made = (
+            hub_container(spec, name, access, model, where)
+            if is_of_hub(access.url)
+            else pods.fetch_container(program, item, name, access, name, where, pods.FETCH_MODEL_SCRIPT)
+        )
         volumes.init.append(made)
 
 
@@ -89,16 +95,16 @@ def _files(item: Item[ServingDeploymentSpec], program: Program) -> Iterator[Mode
         if model.dataset is not None:
             mount = DatasetMount(name=model.dataset.name, version=model.dataset.version, mount=where)
             access = dataset_access.resolve(program, item, mount)
-            yield ModelFiles(name, where, access._replace(size=access.size or model.size))
+            yield ModelFiles(name, where, access._replace(size=access.size or model.size), model)
         elif model.url is not None and dynamic_models(spec) is None:
             secret = secret_of(item, program, model, model.url)
-            yield ModelFiles(name, where, DatasetAccess(None, model.url, secret, model.size))
+            yield ModelFiles(name, where, DatasetAccess(None, model.url, secret, model.size), model)
 
 
 def preparation_limit(item: Item[ServingDeploymentSpec], program: Program) -> int:
     """Seconds in which the images of a pod are pulled and its files copied, by their size: a bound for stalled ones."""
     spec = item.spec
-    copied = [access.size or "0" for _, _, access in _files(item, program) if access.claim is None]
+    copied = [access.size or "0" for _, _, access, _ in _files(item, program) if access.claim is None]
     if dynamic_models(spec) is not None:
         copied.append(spec.models_size)
     own = len(spec.pod.init_containers) if spec.pod is not None else 0

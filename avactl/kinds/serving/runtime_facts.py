@@ -76,6 +76,8 @@ class RuntimeFacts:
     """True if the server is told the directory of its model, so that `path` of the model has a meaning."""
     needs_files: bool = False
     """True if a model must say where its files are; False: the server also finds them by the model's name."""
+    hub: bool = False
+    """True if its images have Python and huggingface_hub, to copy models of Hugging Face's hub with."""
     numbered: bool = False
     """True if versions are numbers, the names of directories."""
     versioned: bool = False

@@ -8,6 +8,7 @@ from avactl.kinds.serving.llm import machines_per_replica
 from avactl.kinds.serving.lower import replica_bounds
 from avactl.kinds.serving.parts.models import ServedModel
 from avactl.kinds.serving.parts.prefill import DECODE, PREFILL
+from avactl.kinds.serving.picker import PICKER_PATH, count_pickers, endpoint_picker
 from avactl.kinds.serving.prefill.check import PATH, compute_of
 from avactl.kinds.serving.prefill.roles import of_role, path_of, prefill_of
 from avactl.kinds.serving.spec import ServingDeploymentSpec
@@ -17,12 +18,17 @@ from avactl.spec.schema.compute import Compute
 
 
 def roles(item: Item[ServingDeploymentSpec]) -> Iterator[WorkloadRole]:
-    """Return the pods of a service outside a rollout; with `prefill`, those of both roles and of the router."""
+    """Return the pods of a service outside a rollout; with `prefill`, those of both roles and of the router; the
+    endpoint pickers that avactl runs."""
     spec = item.spec
     least, most = replica_bounds(spec)
     path = ("spec", "replicas") if isinstance(spec.replicas, int) else ("spec", "replicas", "min")
     each = machines_per_replica(spec)
     yield WorkloadRole(("spec", "resources"), compute_of(item, DECODE), least * each, max(least, most) * each, path)
+    picker, pickers = endpoint_picker(spec), count_pickers(spec)
+    if picker is not None and pickers:
+        compute = Compute(cpu=picker.cpu, memory=picker.memory)
+        yield WorkloadRole(PICKER_PATH, compute, pickers, pickers, (*PICKER_PATH, "image"))
     own = prefill_of(spec)
     if own is None:
         return

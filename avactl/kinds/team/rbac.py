@@ -99,10 +99,10 @@ def build_roles(item: Item[TeamSpec], program: Program, cluster: str, namespace:
     return result
 
 
-def serving_rules(groups: bool) -> list[Body]:
+def serving_rules(groups: bool, pools: bool) -> list[Body]:
     """Rules of the serving daemon in each namespace of a team. No Secrets; it creates no pods and no routes.
 
-    `groups`: services may have replicas of several machines.
+    `groups`: services may have replicas of several machines. `pools`: they may have endpoint pickers.
     """
     return [
         # The patch writes the state of a rollout.
@@ -122,6 +122,8 @@ def serving_rules(groups: bool) -> list[Body]:
         # Begin, steps and end of rollouts.
         rule(["events.k8s.io"], ["events"], ("create", "patch")),
         *(_group_rules() if groups else ()),
+        # The version that a pool selects. It creates none.
+        *([rule(["inference.networking.k8s.io"], ["inferencepools"], ("patch",))] if pools else ()),
     ]
 
 
@@ -144,11 +146,11 @@ def daemon_roles(item: Item[TeamSpec], program: Program, cluster: str, namespace
     spec = program.cluster_spec(cluster)
     if not spec.daemons.serving:
         return []
-    name = SERVING_DAEMON
+    name, groups = SERVING_DAEMON, spec.leader_worker_set is not None
     reference = k8s.role_reference("Role", name)
     subject = {"kind": "ServiceAccount", "name": name, "namespace": spec.system_namespace}
     return [
-        _build_object(item, cluster, namespace, "Role", name, rules=serving_rules(spec.leader_worker_set is not None)),
+        _build_object(item, cluster, namespace, "Role", name, rules=serving_rules(groups, spec.routes_to_pools)),
         _build_object(item, cluster, namespace, "RoleBinding", name, roleRef=reference, subjects=[subject]),
     ]
 

@@ -271,6 +271,12 @@ class ClusterSpec(Model):
         "exists.",
     )
 
+    @property
+    def routes_to_pools(self) -> bool:
+        """True if the cluster's Gateway routes to InferencePools: services may have endpoint pickers."""
+        gateway = self.exposure.gateway if self.exposure is not None else None
+        return gateway is not None and gateway.inference_pools
+
 
 class Cluster(Resource):
     """One Kubernetes cluster: version, images, storage classes, daemons, placement, reconciling engine.

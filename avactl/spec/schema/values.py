@@ -412,6 +412,33 @@ def _object_url(value: str) -> str:
     return value
 
 
+HUB = "hf"
+"""Scheme of URLs of Hugging Face's hub."""
+HUB_URL_PATTERN = r"hf://[A-Za-z0-9_][A-Za-z0-9._-]{0,95}/[A-Za-z0-9_][A-Za-z0-9._-]{0,95}@[0-9a-f]{40}"
+_HUB_URL = re.compile(HUB_URL_PATTERN).fullmatch
+
+
+def _model_url(value: str) -> str:
+    hub = _HUGGING_FACE(value)
+    if hub is None or hub["dataset"]:
+        return _object_url(value)
+    want_length(value)
+    if not _HUB_URL(value):
+        name = hub["id"] if "/" in hub["id"] else f"ORGANISATION/{hub['id']}"
+        raise value_error(
+            f"`{value}` names no commit of a model on Hugging Face's hub",
+            f"write `hf://{name}@COMMIT` with the 40 digits of the commit: branches and tags can move",
+        )
+    return value
+
+
+ModelUrl = Annotated[
+    str,
+    AfterValidator(_model_url),
+    WithJsonSchema({"type": "string", "pattern": f"^({OBJECT_PREFIX}/?|{HUB_URL_PATTERN})$"}),
+    Says("URL of a model: `s3://bucket/prefix`, or `hf://organisation/name@commit`"),
+]
+"""An object-store location, or a commit of a model on Hugging Face's hub."""
 ObjectUrl = Annotated[
     str,
     AfterValidator(_object_url),

@@ -235,10 +235,24 @@ def _group_fields() -> AdmissionRule:
     )
 
 
+def _pool_fields() -> AdmissionRule:
+    """Return the rule on InferencePools: of their selectors, the daemon changes only which version they select."""
+    labels = "spec.?selector.?matchLabels"
+    fields = _requirement_for(
+        "inferencepools",
+        _changes_only("spec", "selector"),
+        _changes_only("spec.?selector", "matchLabels"),
+        _changes_only(labels, "pod-template-hash", names.LWS_REVISION),
+        _only_metadata(),
+    )
+    return AdmissionRule("pools", fields, "the serving daemon writes the version that an InferencePool selects")
+
+
 def serving_policy(item: Item[ClusterSpec], component: str) -> list[Manifest]:
     """Return the policy of the serving daemon: of objects of specs, the fields of a rollout."""
     team = f"namespaceObject.metadata.?labels[?'{names.TEAM_LABEL}'].hasValue()"
     update, groups = "request.operation != 'UPDATE'", item.spec.leader_worker_set is not None
+    pools = item.spec.routes_to_pools
     of_groups = _OF_GROUPS if groups else ""
     rules = [
         AdmissionRule("team-namespaces", team, "the serving daemon writes only in namespaces of teams"),
@@ -278,6 +292,7 @@ def serving_policy(item: Item[ClusterSpec], component: str) -> list[Manifest]:
             "Services of versions have the type ClusterIP",
         ),
         *([_group_fields()] if groups else []),
+        *([_pool_fields()] if pools else []),
     ]
     resources = [
         _build_resources("apps", ["deployments", "deployments/status"], "UPDATE"),
@@ -291,6 +306,8 @@ def serving_policy(item: Item[ClusterSpec], component: str) -> list[Manifest]:
             _build_resources("leaderworkerset.x-k8s.io", ["leaderworkersets", "leaderworkersets/status"], "UPDATE"),
             _build_resources("", ["pods"], "DELETE"),
         ]
+    if pools:
+        resources.append(_build_resources("inference.networking.k8s.io", ["inferencepools"], "UPDATE"))
     return limit_policy(item, names.SERVING_DAEMON, item.spec.system_namespace, resources, rules, component)
 
 

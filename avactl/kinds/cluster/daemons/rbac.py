@@ -123,10 +123,10 @@ def cache_rules(drains: bool) -> list[Body]:
     return rules
 
 
-def serving_cluster_rules(groups: bool) -> list[Body]:
+def serving_cluster_rules(groups: bool, pools: bool) -> list[Body]:
     """Rules of the serving daemon, in all namespaces: it reads. It writes in namespaces of teams only, by a Role.
 
-    `groups`: services may have replicas of several machines.
+    `groups`: services may have replicas of several machines. `pools`: they may have endpoint pickers.
     """
     return [
         # Services with a rollout, their versions, and the validation Jobs of these.
@@ -143,6 +143,8 @@ def serving_cluster_rules(groups: bool) -> list[Body]:
         # Addresses that have weights.
         rule(["discovery.k8s.io"], ["endpointslices"], WATCH),
         *(_group_rules() if groups else ()),
+        # Version of each pool of pods.
+        *([rule(["inference.networking.k8s.io"], ["inferencepools"], WATCH)] if pools else ()),
     ]
 
 

@@ -21,11 +21,12 @@ def build_serving_daemon(item: Item[ClusterSpec]) -> list[Manifest]:
     monitoring = item.spec.monitoring
     metrics = ["--prometheus", monitoring.prometheus] if monitoring is not None and monitoring.prometheus else []
     groups = item.spec.leader_worker_set is not None
-    several = ["--groups"] if groups else []
+    pools = item.spec.routes_to_pools
+    more = [*(["--groups"] if groups else []), *(["--pools"] if pools else [])]
     volumes: dict[str, tuple[str, Body]] = {"tmp": (TMP, {"emptyDir": {"sizeLimit": "64Mi"}})}
     return [
-        *daemon.deployment(["run", *metrics, *several], build_resources("200m", "512Mi"), volumes),
-        *daemon.cluster_role(rbac.serving_cluster_rules(groups)),
+        *daemon.deployment(["run", *metrics, *more], build_resources("200m", "512Mi"), volumes),
+        *daemon.cluster_role(rbac.serving_cluster_rules(groups, pools)),
         *daemon.role(rbac.leader_rules(daemon.name)),
     ]
 

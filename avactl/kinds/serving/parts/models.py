@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from avactl.spec.schema.base import Model
 from avactl.spec.schema.compute import DatasetName
-from avactl.spec.schema.values import AbsPath, Bytes, Name, ObjectUrl, value_error
+from avactl.spec.schema.values import HUB, AbsPath, Bytes, ModelUrl, Name, value_error
 
 MODELS = "/models"
 """Directory of downloaded models."""
@@ -39,11 +39,11 @@ class ModelDataset(Model):
 class Files(Model):
     """Where the files of a model are."""
 
-    url: ObjectUrl | None = Field(
+    url: ModelUrl | None = Field(
         None,
         description="Location of the model files, in the form of the runtime: a SavedModel, a model repository's "
-        "directory of the model (`config.pbtxt`, `1/`), or a directory with `config.json` and weights. Omit it if the "
-        "image has them.",
+        "directory of the model (`config.pbtxt`, `1/`), or a directory with `config.json` and weights; for some "
+        "runtimes also `hf://ORGANISATION/NAME@COMMIT` on Hugging Face's hub. Omit it if the image has them.",
     )
     dataset: ModelDataset | None = Field(
         None, description="Dataset that has the model files: mounted through its cache tier, else copied."
@@ -53,7 +53,14 @@ class Files(Model):
         description="Directory of the model files in the image or on a volume of `pod`, for runtimes that are told it.",
     )
     secret: Name | None = Field(
-        None, description="Secret with the store's credentials. Default: that of the team bucket that contains the URL."
+        None,
+        description="Secret with the store's credentials, or the key `token` for Hugging Face's hub. Default: that of "
+        "the team bucket that contains the URL.",
+    )
+    files: Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], Field(max_length=32)] = Field(
+        default_factory=list,
+        description='Patterns of the files to copy from Hugging Face\'s hub: `["*.safetensors", "*.json"]`. '
+        "Default: all, of weights only the safetensors if there are any.",
     )
     size: Bytes = Field("10Gi", description="Volume size for the model files, in bytes.")
 
@@ -62,6 +69,8 @@ class Files(Model):
         given = [key for key in ("url", "dataset", "path") if getattr(self, key) is not None]
         if len(given) > 1:
             raise value_error(f"`{given[0]}` and `{given[1]}` exclude each other", f"remove `{given[1]}`")
+        if self.files and not (self.url or "").startswith(f"{HUB}://"):
+            raise value_error("`files` has patterns of files on Hugging Face's hub", "remove `files`")
         return self
 
     @property

@@ -158,8 +158,9 @@ def _check_entrance(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
         yield _conflict_problem(
             item,
             (),
-            f"`{chosen}` works with Deployments, and `prefill` compiles to a DisaggregatedSet",
-            "remove `rollout`, or `prefill`",
+            f"`{chosen}` needs both versions side by side, and the controller of a DisaggregatedSet replaces all pods "
+            "of the old one by itself: it has no partition",
+            "remove `rollout`; for a canary, deploy the new version as a service of its own",
             Note(item.span("spec", "rollout", chosen, key=True), "the rollout"),
         )
 

@@ -42,7 +42,15 @@ PARTITION = Owned(
     ("spec", "rolloutStrategy", "rollingUpdateConfiguration", "partition"),
     "the serving daemon, with `rollout: {canary: …}`",
 )
-OWNED = (SELECTOR, *RULES, PARTITION)
+POOL_VERSIONS = [
+    Owned(
+        "InferencePool",
+        ("spec", "selector", "matchLabels", label),
+        "the serving daemon, with `rollout: {canary: …}` and an endpoint picker",
+    )
+    for label in ("pod-template-hash", names.LWS_REVISION)
+]
+OWNED = (SELECTOR, *RULES, PARTITION, *POOL_VERSIONS)
 VALIDATION = "validation"
 """Component of validation Jobs."""
 LONGEST_NAME = 52
@@ -59,10 +67,21 @@ def key_of(chosen: Canary | BlueGreen) -> str:
     return "canary" if isinstance(chosen, Canary) else "blueGreen"
 
 
+def pool_names(item: Item[ServingDeploymentSpec]) -> tuple[str, ...]:
+    """Return the InferencePools of a service with an endpoint picker; with a rollout there are two."""
+    return (item.name,) if chosen_strategy(item.spec) is None else (item.name, f"{item.name}-alt")
+
+
+def _has_picker(spec: ServingDeploymentSpec) -> bool:
+    return spec.llm is not None and spec.llm.endpoint_picker is not None
+
+
 def traffic_division(item: Item[ServingDeploymentSpec], program: Program, chosen: Canary | BlueGreen) -> Traffic:
-    """Return how requests are divided: by `gateway`, `replicas` or, for blue-green, `service`."""
+    """Return how requests are divided: by `gateway`, `replicas` or, for blue-green, `service`.
+
+    With an endpoint picker, the gateway also switches blue-green: requests do not go through the Services."""
     if isinstance(chosen, BlueGreen):
-        return "service"
+        return "gateway" if _has_picker(item.spec) and has_gateway(item, program) else "service"
     return chosen.traffic or ("gateway" if has_gateway(item, program) else "replicas")
 
 
@@ -91,7 +110,7 @@ def with_rollout(
     for manifest in objects:
         body = manifest.body
         notes = body["metadata"].setdefault("annotations", {})
-        if manifest.kind == "Deployment":
+        if manifest.kind == "Deployment" and manifest.name == item.name:
             body["spec"]["paused"] = True
             notes[names.ROLLOUT] = dump(rollout_config(item, chosen, way, ports, start))
             urls = {model.name: model.url.rstrip("/") for model in item.spec.served if model.url is not None}
@@ -99,7 +118,7 @@ def with_rollout(
                 notes[names.MODEL_URLS] = dump(ModelUrls(urls))
         elif manifest.kind == "LeaderWorkerSet":
             # The daemon sets it: at rest so that a changed spec replaces no group by itself, as in a paused Deployment.
-            del body["spec"]["rolloutStrategy"]["rollingUpdateConfiguration"]["partition"]
+            body["spec"]["rolloutStrategy"]["rollingUpdateConfiguration"].pop("partition", None)
             manifest.owned = (*manifest.owned, PARTITION.field)
             config = rollout_config(item, chosen, way, ports, start)
             notes[names.ROLLOUT] = dump(config.replace(deadline=float(deadline)))
@@ -146,6 +165,7 @@ def rollout_config(
         services=(item.name, f"{item.name}-headless") if way == "service" else (),
         route=f"{item.name}-rollout" if exposed is not None and exposed.host is not None else None,
         grpc_route=f"{item.name}-rollout" if exposed is not None and exposed.grpc is not None else None,
+        pools=pool_names(item) if exposed is not None and _has_picker(spec) else (),
         start=float(start),
         analysis=_analysis(item, chosen.analysis),
     )

@@ -93,6 +93,7 @@ RUNTIME = ServingRuntime(
     startup=LLM_STARTUP,
     answer_timeout=LLM_ANSWER,
     takes_path=True,
+    hub=True,
     needs_files=True,
     error_rate=share(rate(_RESPONSES, f'{_NO_PROBES},status_code=~"5.."'), rate(_RESPONSES, _NO_PROBES)),
     latency=p99("sglang:e2e_request_latency_seconds"),

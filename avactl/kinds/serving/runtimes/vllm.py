@@ -98,6 +98,7 @@ RUNTIME = ServingRuntime(
     startup=LLM_STARTUP,
     answer_timeout=LLM_ANSWER,
     takes_path=True,
+    hub=True,
     needs_files=True,
     error_rate=share(rate("http_requests_total", ',status="5xx"'), rate("http_requests_total")),
     latency=p99("vllm:e2e_request_latency_seconds"),
