@@ -152,9 +152,18 @@ VALUES = {
     **dict.fromkeys(("pix", "pcie", "pxb"), "pcieSwitch"),
     **dict.fromkeys(("phb", "numa"), "socket"),
     **dict.fromkeys(("sys", "pci"), "any"),
-    **dict.fromkeys(("ddp", "fsdp", "nccl", "distributed", "deepspeed"), "allReduce"),
+    **dict.fromkeys(("ddp", "fsdp", "nccl", "distributed", "deepspeed", "torchrun", "accelerate"), "allReduce"),
     **dict.fromkeys(("horovod", "mpirun", "openmpi"), "mpi"),
-    "ray": "custom",
+    **dict.fromkeys(("ray", "jax", "flax", "paddle", "paddlepaddle", "mindspore"), "custom"),
+    **dict.fromkeys(("huggingface", "transformers", "lightning", "pytorch-lightning"), "pytorch"),
+    "keras": "tensorflow",
+    **dict.fromkeys(("urgent", "critical", "highest"), "high"),
+    **dict.fromkeys(("medium", "default"), "normal"),
+    **dict.fromkeys(("preemptible", "interruptible"), "spot"),
+    "rw": "readWrite",
+    **dict.fromkeys(("ro", "r", "readonly"), "read"),
+    **dict.fromkeys(("pr", "mr", "mergerequest"), "pullRequest"),
+    **dict.fromkeys(("roundrobin", "clusterip"), "service"),
     **dict.fromkeys(("nvme", "disk"), "SSD"),
     **dict.fromkeys(("ram", "memory", "dram"), "MEM"),
     **dict.fromkeys(("yes", "true", "on"), "allow"),
@@ -165,6 +174,21 @@ VALUES = {
     "privileged": "baseline",
 }
 """Other tools' values → avactl's, where that one is valid."""
+CONCEPTS = {
+    **dict.fromkeys(("Model", "Endpoint", "Inference"), "write `kind: ServingDeployment`, with a `model`"),
+    **dict.fromkeys(("User", "Group", "Member", "Project"), "write `kind: Team`: `members` has users and groups"),
+    **dict.fromkeys(("Bucket", "Storage"), "write it into `buckets` of a Team, or a Dataset for data that is read"),
+    **dict.fromkeys(
+        ("Experiment", "Sweep", "Run", "Trial"),
+        "write a TrainingJob for each trial; a file in Python makes them in a loop: docs/python-specs.md",
+    ),
+    "CronJob": "write a TrainingJob with `schedule: {cron: …}`, or a Pipeline",
+    "Secret": "no spec has secret values: `avactl secrets` lists what to create in the cluster",
+    "Policy": "policies are files in `policies/`: `avactl explain policies`",
+    "Environment": "environments are in avactl.yaml: docs/environments.md",
+    **dict.fromkeys(("Volume", "ConfigMap"), "write it under `objects` of a KubernetesObjects"),
+}
+"""Words for what specs have in another form → the remedy."""
 SHARED_GPUS = "write a whole number; only a Workspace shares GPUs: `gpus: 0.5`"
 
 
