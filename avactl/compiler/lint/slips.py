@@ -66,6 +66,10 @@ def _typographic_words(item: Item) -> Iterator[Diagnostic]:
     for path, text in _scalar_values({"spec": item.doc.get("spec")}, (str,)):
         if text.isascii() or len(path) < 2:
             continue
+        if text.strip() == "…":
+            hint = "write the value"
+            yield Diagnostic("invalid-value", "`…` stands for a value in examples", item.span(*path), hint=hint)
+            continue
         is_word = path[-2] in ("command", "args") and isinstance(path[-1], int)
         if is_word or not re.search(r"\s", text.strip()):
             mixed = mixed_text(text)

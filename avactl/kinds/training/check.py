@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from avactl.base.quantity import format_quantity, parse_quantity
@@ -136,7 +137,8 @@ def _role_commands(spec: TrainingJobSpec) -> Iterator[tuple[tuple[str, ...], lis
 def _check_variables(item: Item[TrainingJobSpec], made: list[RolePods]) -> Iterator[Diagnostic]:
     """Yield variables that replace those by which the pods of the job find each other."""
     parts = [part for part in made if len(made) > 1 or part.replicas > 1]
-    own = {str(each["name"]) for part in parts for each in pod_environment(item, part)}
+    entries = [each for part in parts for each in pod_environment(item, part)]
+    own = {str(each["name"]) for each in entries if re.search(r"\$\(|\.svc$", str(each.get("value", "")))}
     for name in item.spec.env:
         if name in own and name not in _FIELDS_OF_VARIABLES and not name.startswith(PREFIX):
             yield Diagnostic(

@@ -5,6 +5,10 @@ from __future__ import annotations
 _NEVER_HINT = "pods of teams cannot have it; remove it"
 _POD_HINT = "the program has `image`, `command`, `args` and `env` in `spec`; settings of its pods go into `spec.pod`"
 
+_PER_USER_HINT = (
+    "a quota limits a team: a policy can limit the GPUs of each of its specs, and a Team of one user has its own quota"
+)
+
 _HINTS = {
     **dict.fromkeys(
         ("privileged", "hostPID", "hostIPC", "hostUsers", "sysctls", "procMount", "volumeDevices"), _NEVER_HINT
@@ -89,6 +93,15 @@ _OF_KIND = {
     },
     "Quota": {
         "hard": "write `gpus: [{gpu: V100, guaranteed: 8}]`, `cpu` and `memory` in `spec`",
+        **dict.fromkeys(("users", "perUser", "user", "maxPerUser"), _PER_USER_HINT),
+        **dict.fromkeys(
+            ("gpuHours", "hours", "budget", "credits"),
+            "no quota counts GPU-hours: `avactl plan` prints those of a change, and a policy can bound `timeout`",
+        ),
+        **dict.fromkeys(
+            ("reservation", "reservations", "from", "until", "start", "end", "schedule"),
+            "a guarantee holds at all times: a commit changes `guaranteed` on the day",
+        ),
     },
 }
 """Remedies for keys of `spec`, by kind."""
@@ -123,7 +136,10 @@ _HINTS_BELOW = {
         ("slack", "teams", "pagerduty", "url", "channel"),
         "write `webhook: {name: …, key: …}`: the Secret with the URL that is posted to",
     ),
-    "gpus": dict.fromkeys(("limit", "max", "limits"), "write `borrow`, what it may use beyond `guaranteed`"),
+    "gpus": {
+        **dict.fromkeys(("limit", "max", "limits"), "write `borrow`, what it may use beyond `guaranteed`"),
+        **dict.fromkeys(("perUser", "user", "users", "maxPerUser"), _PER_USER_HINT),
+    },
     "runtime": {
         **dict.fromkeys(("ports", "containerPort"), "write `port: 8000`"),
         **dict.fromkeys(("livenessProbe", "readinessProbe", "startupProbe", "probe"), f"in `spec`, {_SERVICE_PROBE}"),
