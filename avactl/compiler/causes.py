@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from avactl.compiler.selection import CONFIG_FILE
@@ -19,8 +22,12 @@ MAX_NOTES = 5
 _REFERENCE_CODES = ("missing-reference", "gpu-not-in-cluster")
 _missing_name = re.compile(r"(?:unknown|no) (\w+) `([^`]+)`").search
 _other_name = re.compile(r"no spec names \w+ `([^`]+)`").match
-_DECLARED_AT: dict[str, tuple[str, Path]] = {"GPU": ("MachineType", ("spec", "gpus", "model"))}
-"""Names that are not those of specs: the kind of spec that declares one, and its path there."""
+_allowed_team = re.compile(r".*allows team `([^`]+)` ").match
+_refused_team = re.compile(r".* of team (\S+)$").match
+MAX_BLOCKS, MAX_BLOCK_LINES = 1000, 1000
+"""Values that are searched for errors, and the lines of each."""
+MAX_MODELS = 200
+"""GPU models among which a similar one is looked for."""
 
 
 def trace_causes(tree: Tree, documents: Sequence[Document], problems: Sequence[Diagnostic]) -> list[Diagnostic]:
@@ -41,12 +48,17 @@ def _without_explained(tree: Tree, problems: Sequence[Diagnostic]) -> list[Diagn
     for problem in problems:
         if problem.severity == "error" and not problem.notes:
             by_file.setdefault(problem.span.file, []).append(problem.span)
+    for spans in by_file.values():
+        spans.sort()
+    lines: dict[str, list[str]] = {}
     blocks: dict[Span, bool] = {}
 
     def is_in_error(span: Span) -> bool:
-        if span not in blocks:
-            blocks[span] = _has_span(_read_lines(tree, span.file), span, by_file[span.file])
-        return blocks[span]
+        if span not in blocks and len(blocks) < MAX_BLOCKS:
+            if span.file not in lines:
+                lines[span.file] = _read_lines(tree, span.file)
+            blocks[span] = _has_span(lines[span.file], span, by_file[span.file])
+        return blocks.get(span, False)
 
     def is_explained(problem: Diagnostic) -> bool:
         return any(
@@ -64,44 +76,39 @@ def _read_lines(tree: Tree, file: str) -> list[str]:
         return []
 
 
-def _has_span(lines: list[str], block: Span, spans: Iterable[Span]) -> bool:
+def _has_span(lines: list[str], block: Span, spans: list[Span]) -> bool:
     """Return True if a span lies in the value of the key at `block`: on its line, or on the deeper lines below."""
-    last = block.line
-    for line in lines[block.line :]:
-        if line.strip() and not line.startswith((" " * block.column, " " * (block.column - 1) + "- ")):
-            break
-        last += 1
-    return any(
-        block.line < span.line <= last or (span.line == block.line and span.column >= block.column) for span in spans
-    )
+    first = bisect_left(spans, block._replace(end_column=0))
+    if first == len(spans) or spans[first].line - block.line > MAX_BLOCK_LINES:
+        return False
+    deeper = (" " * block.column, " " * (block.column - 1) + "- ")
+    return all(not line.strip() or line.startswith(deeper) for line in lines[block.line : spans[first].line])
 
 
 def _with_owners(tree: Tree, documents: Sequence[Document], problems: Sequence[Diagnostic]) -> list[Diagnostic]:
     """Report an entry of `owners` with a team that does not exist, in place of the specs that it then refuses."""
-    refused = [problem for problem in problems if problem.code == "not-owner"]
-    if not refused:
-        return list(problems)
     unknown = {problem.span for problem in problems if problem.code == "missing-reference"}
     problems = [problem for problem in problems if problem.code != "not-owner" or problem.span not in unknown]
+    teams = {str(doc.get("metadata", "name")) for doc in documents if doc.get("kind") == "Team"}
+    refused: dict[tuple[str, str], list[Diagnostic]] = {}
+    for problem in problems:
+        allowed, wanted = _allowed_team(problem.hint), _refused_team(problem.message)
+        if problem.code == "not-owner" and allowed and wanted and allowed[1] not in teams:
+            refused.setdefault((allowed[1], wanted[1]), []).append(problem)
+    pairs = {pair: those for pair, those in refused.items() if closest_word(pair[0], [pair[1]])}
+    if not pairs:
+        return list(problems)
     from avactl.spec.documents.yaml import load_yaml
 
-    teams = {str(doc.get("metadata", "name")) for doc in documents if doc.get("kind") == "Team"}
     settings, _ = load_yaml(CONFIG_FILE, "\n".join(_read_lines(tree, CONFIG_FILE)).encode())
+    places = {team: path for path, team in _owner_teams(settings)}
     found: list[Diagnostic] = []
     explained: set[Diagnostic] = set()
-    for path, team in _owner_teams(settings):
-        near = closest_word(team, teams) if team not in teams else None
-        those = [
-            each for each in refused if f"allows team `{team}` " in each.hint and f" of team {near}" in each.message
-        ]
-        if near is not None and those:
+    for (team, meant), those in pairs.items():
+        if team in places:
             explained.update(those)
-            span = settings[0].span(*path)
-            found.append(
-                Diagnostic(
-                    "missing-reference", f"`owners`: unknown Team `{team}`", span, hint=f"did you mean `{near}`?"
-                )
-            )
+            span, hint = settings[0].span(*places[team]), f"did you mean `{meant}`?"
+            found.append(Diagnostic("missing-reference", f"`owners`: unknown Team `{team}`", span, hint=hint))
     return [*found, *(problem for problem in problems if problem not in explained)]
 
 
@@ -116,53 +123,51 @@ def _owner_teams(settings: Sequence[Document]) -> Iterator[tuple[Path, str]]:
 
 def _with_renames(documents: Sequence[Document], problems: Sequence[Diagnostic]) -> list[Diagnostic]:
     """Report a name that no spec uses, in place of the references of several specs to the name that it had before."""
+    references = [(problem, _missing_name(problem.message)) for problem in problems if problem.code in _REFERENCE_CODES]
+    if len(references) < 2:
+        return list(problems)
+    declared = {key: place for doc in documents for key, place in _declarations(doc)}
+    uses = Counter(word for doc in documents for word in _words(doc.value))
+    models = [name for kind, name in declared if kind == "GPU"][:MAX_MODELS]
+    similar = cache(lambda word: closest_word(word, models) or "")
     groups: dict[tuple[str, str, str], list[Diagnostic]] = {}
-    for problem in problems:
-        missing = (
-            _missing_name(problem.message) if problem.code in ("missing-reference", "gpu-not-in-cluster") else None
-        )
+    for problem, missing in references:
         other = _other_name(problem.hint)
         near = suggested_word(problem.hint) or (other[1] if other else "")
-        if missing is not None and missing[1] in _DECLARED_AT and not near:
-            near = closest_word(missing[2], _own_words(documents, missing[1])) or ""
-        if missing is not None and near:
+        if missing is not None:
+            near = near or (similar(missing[2]) if missing[1] == "GPU" else "")
             groups.setdefault((missing[1], missing[2], near), []).append(problem)
     found: dict[Diagnostic, Diagnostic] = {}
     explained: set[Diagnostic] = set()
     for (kind, word, near), those in groups.items():
-        declaration = _declaration(documents, kind, near) if len(those) > 1 else None
-        if declaration is None:
+        if len(those) < 2 or (kind, near) not in declared:
             continue
-        doc, path = declaration
+        doc, path = declared[kind, near]
+        is_unused = uses["gpu", near] == 0 if kind == "GPU" else uses["", near] == 1  # its own name
         # A name that is not similar is the former one only where the file says so.
-        similar = closest_word(word, [near]) is not None or any(each.span.file == doc.file for each in those)
-        key = "gpu" if kind in _DECLARED_AT else ""
-        if similar and not any(_uses_word(other.value, near, path if other is doc else (), key) for other in documents):
+        if is_unused and (closest_word(word, [near]) or any(each.span.file == doc.file for each in those)):
             explained.update(those)
             found[those[0]] = _rename_problem(kind, word, near, doc.span(*path), those)
     return [found.get(each, each) for each in problems if each in found or each not in explained]
 
 
-def _own_words(documents: Sequence[Document], kind: str) -> list[str]:
-    of_kind, path = _DECLARED_AT[kind]
-    return [str(doc.get(*path)) for doc in documents if doc.get("kind") == of_kind]
+def _declarations(doc: Document) -> Iterator[tuple[tuple[str, str], tuple[Document, Path]]]:
+    """Yield what a spec declares: itself by its kind, and a MachineType the model of its GPUs."""
+    kind = str(doc.get("kind"))
+    yield (kind, str(doc.get("metadata", "name"))), (doc, ("metadata", "name"))
+    if kind == "MachineType":
+        yield ("GPU", str(doc.get("spec", "gpus", "model"))), (doc, ("spec", "gpus", "model"))
 
 
-def _declaration(documents: Sequence[Document], kind: str, name: str) -> tuple[Document, Path] | None:
-    of_kind, path = _DECLARED_AT.get(kind, (kind, ("metadata", "name")))
-    return next(((doc, path) for doc in documents if doc.get("kind") == of_kind and doc.get(*path) == name), None)
-
-
-def _uses_word(value: Any, word: str, but: Path, under: str = "") -> bool:
-    """Return True if a value contains a text, at another path than `but`; with `under`, as the value of that key."""
+def _words(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Yield each text of a value; that of a key `gpu` with this key, too."""
     if isinstance(value, dict | list):
-        entries: Collection[Any] = value.items() if isinstance(value, dict) else list(enumerate(value))
-        return any(
-            _uses_word(inner, word, but[1:] if but[:1] == (key,) else (), under)
-            for key, inner in entries
-            if (key,) != but and not (under and isinstance(inner, str) and key != under)
-        )
-    return bool(value == word)
+        for name, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _words(inner, "gpu" if name == "gpu" else "")
+    elif isinstance(value, str):
+        yield "", value
+        if key:
+            yield key, value
 
 
 def _rename_problem(kind: str, word: str, near: str, span: Span, those: list[Diagnostic]) -> Diagnostic:
