@@ -11,9 +11,11 @@ from functools import cache
 from typing import Any
 
 from avactl.compiler.selection import CONFIG_FILE
-from avactl.diagnostics import Diagnostic, Note, Span
+from avactl.diagnostics import Diagnostic, Note, Span, sort_diagnostics
 from avactl.diagnostics.suggest import closest_word, suggested_word
 from avactl.spec.documents.document import Document, Path
+from avactl.spec.platform.machine_type import MachineType
+from avactl.spec.platform.team import Team
 from avactl.spec.repository.tree import Tree
 
 MAX_NOTES = 5
@@ -32,6 +34,7 @@ MAX_MODELS = 200
 
 def trace_causes(tree: Tree, documents: Sequence[Document], problems: Sequence[Diagnostic]) -> list[Diagnostic]:
     """Return the problems without those that another one explains."""
+    problems = sort_diagnostics(problems)
     errors = [problem for problem in problems if problem.severity == "error"]
     if not errors:
         return list(problems)
@@ -89,7 +92,7 @@ def _with_owners(tree: Tree, documents: Sequence[Document], problems: Sequence[D
     """Report an entry of `owners` with a team that does not exist, in place of the specs that it then refuses."""
     unknown = {problem.span for problem in problems if problem.code == "missing-reference"}
     problems = [problem for problem in problems if problem.code != "not-owner" or problem.span not in unknown]
-    teams = {str(doc.get("metadata", "name")) for doc in documents if doc.get("kind") == "Team"}
+    teams = {str(doc.get("metadata", "name")) for doc in documents if doc.get("kind") == Team.KIND}
     refused: dict[tuple[str, str], list[Diagnostic]] = {}
     for problem in problems:
         allowed, wanted = _allowed_team(problem.hint), _refused_team(problem.message)
@@ -108,7 +111,7 @@ def _with_owners(tree: Tree, documents: Sequence[Document], problems: Sequence[D
         if team in places:
             explained.update(those)
             span, hint = settings[0].span(*places[team]), f"did you mean `{meant}`?"
-            found.append(Diagnostic("missing-reference", f"`owners`: unknown Team `{team}`", span, hint=hint))
+            found.append(Diagnostic("missing-reference", f"`owners`: unknown {Team.KIND} `{team}`", span, hint=hint))
     return [*found, *(problem for problem in problems if problem not in explained)]
 
 
@@ -152,10 +155,10 @@ def _with_renames(documents: Sequence[Document], problems: Sequence[Diagnostic])
 
 
 def _declarations(doc: Document) -> Iterator[tuple[tuple[str, str], tuple[Document, Path]]]:
-    """Yield what a spec declares: itself by its kind, and a MachineType the model of its GPUs."""
+    """Yield what a spec declares: itself by its kind, and a machine type the model of its GPUs."""
     kind = str(doc.get("kind"))
     yield (kind, str(doc.get("metadata", "name"))), (doc, ("metadata", "name"))
-    if kind == "MachineType":
+    if kind == MachineType.KIND:
         yield ("GPU", str(doc.get("spec", "gpus", "model"))), (doc, ("spec", "gpus", "model"))
 
 
