@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from avactl.base import gc_control as collector
+from avactl.compiler.causes import trace_causes
 from avactl.compiler.check import check
 from avactl.compiler.config import base_in_environment, environment_paths, load_config, owners_of, rules_of
 from avactl.compiler.layers.merge_pass import merge
@@ -108,7 +109,8 @@ def run_passes(state: PassState, passes: Iterable[Callable[[PassState], PassStat
     if isinstance(state.tree, CommitTree):
         state = replace(state, diagnostics=(*state.diagnostics, *checkout_problems(state.tree)))
     program = state.program or Program((), lambda path: None)
-    found = sort_diagnostics(redact_diagnostic(d) for d in without_repeats(state.diagnostics))
+    causes = trace_causes(state.tree, state.documents, without_repeats(state.diagnostics))
+    found = sort_diagnostics(redact_diagnostic(d) for d in causes)
     return Compilation(state.tree, program, state.manifests, tuple(found))
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -11,6 +13,7 @@ from avactl.base.terminal import shorten_middle
 from avactl.compiler.lint import forms, remedies
 from avactl.compiler.lint.remedies import describe_value, shorten_and_redact
 from avactl.diagnostics import Diagnostic, Span
+from avactl.diagnostics.lookalikes import meant_text
 from avactl.diagnostics.secrets import holds_secret, looks_secret
 from avactl.diagnostics.suggest import closest_word, did_you_mean, one_of
 from avactl.program.explain import introspect, kubernetes_keys
@@ -35,6 +38,7 @@ _EXPECTED_TYPES = {
 }
 
 
+_EXTRA = "extra_forbidden"
 _LAYER_KEYS = ("extends", "template")
 """Keys of a document that the models do not have."""
 _MAX_ECHOED = 24
@@ -68,7 +72,7 @@ def to_diagnostics(model: type[BaseModel], doc: Document, error: ValidationError
     groups: dict[Path, list[tuple[int, Any]]] = {}
     for entry in error.errors(include_url=False):
         loc = entry["loc"]
-        at_key = entry["type"] in ("missing", "extra_forbidden")
+        at_key = entry["type"] in ("missing", _EXTRA)
         path, _, skipped = _walk(doc.value, loc[:-1] if at_key else loc)
         # A key error belongs to the key itself, so two unknown keys stay two problems.
         group = (*path, loc[-1]) if at_key else path
@@ -80,7 +84,11 @@ def to_diagnostics(model: type[BaseModel], doc: Document, error: ValidationError
     if ("spec",) in groups and groups["spec",][0][1]["type"] == "missing" and outside:
         found.append(_without_spec(doc, [str(key) for key in outside]))
         misspelt |= {("spec",), *((key,) for key in outside)}
+    unindented = _unindented_keys(model, doc, groups)
     for path, entries in groups.items():
+        if path in unindented:
+            found += filter(None, [unindented[path]])
+            continue
         if len(found) == MAX_PROBLEMS:
             message = f"{len(groups) - MAX_PROBLEMS:,} more problems in this spec"
             found.append(Diagnostic("invalid-value", message, doc.span(*path), hint="fix the problems above first"))
@@ -90,12 +98,48 @@ def to_diagnostics(model: type[BaseModel], doc: Document, error: ValidationError
         is_union = any(skipped for skipped, _ in entries)
         if is_union and path in deepest:
             continue  # another branch of the union matched more of the value: report that one
-        found.append(_make_diagnostic(model, doc, path, [entry for _, entry in entries]))
+        found.append(
+            _with_odd_character(doc, path, _make_diagnostic(model, doc, path, [entry for _, entry in entries]))
+        )
     return found
 
 
+def _with_odd_character(doc: Document, path: Path, problem: Diagnostic) -> Diagnostic:
+    """Name the character of another alphabet, or the invisible one, for which a key or value is refused."""
+    texts = [each for each in (doc.get(*path), path[-1]) if isinstance(each, str)] if path else []
+    odd = next(filter(None, map(meant_text, texts)), None)
+    if odd is None or problem.secret or odd.reason in problem.hint:
+        return problem
+    return replace(problem, hint=f"write `{shorten_and_redact(odd.plain)}`; {odd.reason}", fix="")
+
+
+def _unindented_keys(model: type[BaseModel], doc: Document, groups: dict[Path, Any]) -> dict[Path, Diagnostic | None]:
+    """Return one problem for each key without a value whose keys stand beside it; None for the others it explains."""
+    found: dict[Path, Diagnostic | None] = {}
+    for path in groups:
+        parent = doc.get(*path[:-1]) if path else None
+        if not isinstance(parent, dict) or path[-1] not in parent or parent[path[-1]] is not None:
+            continue
+        known = {*_known_keys(model, path), *(entry := _known_keys(model, (*path, 0)))}
+        refused = [key for key in parent if key in known and (*path[:-1], key) in groups]
+        below = [key for key in refused if groups[*path[:-1], key][0][1]["type"] == _EXTRA]
+        if below:
+            found |= dict.fromkeys([(*path[:-1], key) for key in below])
+            one = len(below) == 1
+            message = f"{_all_of(below)} belong{'s' if one else ''} to `{path[-1]}`, which has no value"
+            dash = ", and begin each entry with `- `" if entry else ""
+            span = doc.span(*path[:-1], below[0], key=True)
+            hint = f"indent {'this line' if one else 'these lines'} below `{path[-1]}:`{dash}"
+            found[path] = Diagnostic("unknown-key", message, span, hint=hint)
+    return found
+
+
+def _all_of(keys: list[str]) -> str:
+    return one_of(keys).replace(" or ", " and ")
+
+
 def _without_spec(doc: Document, keys: list[str]) -> Diagnostic:
-    message = f"{one_of(keys).replace(' or ', ' and ')} belong{'s' if len(keys) == 1 else ''} to `spec`"
+    message = f"{_all_of(keys)} belong{'s' if len(keys) == 1 else ''} to `spec`"
     hint = "write `spec:` above this line, and indent what belongs to it"
     return Diagnostic("unknown-key", message, doc.span(keys[0], key=True), hint=hint)
 
@@ -108,7 +152,7 @@ def _misspelt_keys(groups: dict[Path, list[tuple[int, Any]]]) -> set[Path]:
         kind = entries[0][1]["type"]
         if kind == "missing":
             missing.setdefault(path[:-1], set()).add(str(path[-1]))
-        elif kind == "extra_forbidden":
+        elif kind == _EXTRA:
             unknown.setdefault(path[:-1], []).append(str(path[-1]))
     words = ((parent, word) for parent in missing for word in unknown.get(parent, ())[:MAX_PROBLEMS])
     return {(*parent, meant) for parent, word in words if (meant := _likely_key(word, missing[parent])) is not None}
@@ -125,6 +169,7 @@ _KEY_SYNONYMS = {
     "generateName": "name",
     **dict.fromkeys(("setWeight", "weight"), "percent"),
     "size": "count",
+    **dict.fromkeys(("nodes", "numNodes", "num_nodes", "num_workers", "numWorkers", "instances"), "replicas"),
     **dict.fromkeys(("manifests", "resources"), "objects"),
 }
 """Other tools' names for avactl's keys. They apply if avactl's key is valid there and the word itself is not."""
@@ -139,7 +184,7 @@ def _likely_key(word: str, known: Collection[str]) -> str | None:
 def _make_diagnostic(model: type[BaseModel], doc: Document, path: Path, entries: list[Any]) -> Diagnostic:
     first = entries[0]
     kind = first["type"]
-    if kind == "extra_forbidden":
+    if kind == _EXTRA:
         return _unknown_key(model, doc, path)
     if kind == "missing":
         return _missing_key(model, doc, path)
@@ -226,7 +271,7 @@ def _value_message(entry: Any, value: Any) -> tuple[str, str]:
             return f"{describe_value(value)} is above {context['le']}", f"write {context['le']} or less"
         case "string_pattern_mismatch":
             meant = forms.fitting_text(str(context["pattern"]), value)
-            hint = f"write `{shorten_and_redact(meant)}`" if meant else "see `avactl explain`"
+            hint = f"write `{shorten_and_redact(meant)}`" if meant else ""
             return f"{describe_value(value)} does not match the pattern {context['pattern']}", hint
         case "string_too_short" | "too_short":
             return f"{describe_value(value)} is too short", f"the minimum length is {context['min_length']}"
@@ -238,12 +283,20 @@ def _value_message(entry: Any, value: Any) -> tuple[str, str]:
             return f"{entry['msg']}, got {describe_value(value)}", "see `avactl explain`"
 
 
+_GLUED_KEY = re.compile(r"([A-Za-z][\w-]{0,60})([ :])(.*)", re.DOTALL).fullmatch
+"""A key and its value without the colon, or without the space after it."""
+
+
 def _unknown_key(model: type[BaseModel], doc: Document, path: Path) -> Diagnostic:
     key = str(path[-1])
     parents = introspect.models_at(model, path[:-1])
     known = _known_keys(model, path[:-1])
     near = _likely_key(key, known)
-    if hint := kubernetes_keys.hint_for_key(getattr(model, "KIND", ""), path):
+    if (glued := _GLUED_KEY(key)) is not None and glued[1] in known:
+        value = shorten_and_redact(glued[3].strip())
+        hint = f"put a {'space after the colon' if glued[2] == ':' else 'colon after the key'}: `{glued[1]}: "
+        hint += f"{value}`" if glued[2] == ":" and value else "…`"
+    elif hint := kubernetes_keys.hint_for_key(getattr(model, "KIND", ""), path):
         pass
     elif near is not None:
         hint = f"did you mean `{near}`?"

@@ -132,6 +132,8 @@ def place_item(item: Item, program: Program, problems: list[Diagnostic]) -> bool
     offered = (team.resource.placed_on(every) if team is not None else None) or every
     own = getattr(item.spec, "cluster", None)
     if item.team and own is not None and own not in offered:
+        if not set(offered) <= set(every):
+            return False  # one of the team's clusters is not declared, which is reported
         message = f"team {item.team} does not use cluster `{own}`"
         hint = f"its clusters: {one_of(offered)}; add the cluster to the team, or omit the key"
         problems.append(Diagnostic("missing-reference", message, item.span("spec", "cluster"), hint=hint))

@@ -12,11 +12,12 @@ from avactl.compiler.errors import to_diagnostics
 from avactl.compiler.lint.remedies import describe_value
 from avactl.compiler.pass_state import PassState
 from avactl.diagnostics import Diagnostic
+from avactl.diagnostics.lookalikes import meant_text
 from avactl.diagnostics.suggest import closest_word, did_you_mean
 from avactl.program import registry
 from avactl.program.explain import kubernetes_keys
 from avactl.spec.documents.document import Document
-from avactl.spec.documents.yaml import MAX_BYTES
+from avactl.spec.documents.yaml import MAX_BYTES, YamlLocator
 from avactl.spec.schema.base import API_VERSION, GROUP, Resource
 
 _TOP_LEVEL_KEYS = ("apiVersion", "kind", "metadata", "spec", "patches", "extends", "template")
@@ -24,6 +25,8 @@ _TOP_LEVEL_KEYS = ("apiVersion", "kind", "metadata", "spec", "patches", "extends
 _MISNAMED_SETTINGS = ("avactl.yml", "avactl.json", ".avactl.yaml", ".avactl.yml")
 """Names that settings of a repository do not have."""
 
+_MAX_SCRIPT_HEAD = 4096
+"""Characters of a file in which options of Slurm are looked for."""
 MAX_WRONG = 1000
 """Maximum number of invalid specs reported per file."""
 
@@ -31,6 +34,7 @@ MAX_WRONG = 1000
 def validate(state: PassState) -> PassState:
     """Return the typed resources of all specs; invalid documents leave diagnostics."""
     found: list[tuple[Document, Resource]] = []
+    misplaced: list[tuple[Document, Resource]] = []
     problems: list[Diagnostic] = []
     broken = _unparsable_specs(state)
     wrong: dict[str, int] = {}
@@ -43,15 +47,18 @@ def validate(state: PassState) -> PassState:
             if wrong[doc.file] == MAX_WRONG:
                 result = [*result, _too_many(doc)]
             problems += result
-            broken |= _probably_declared(doc.get("kind"), doc.get("metadata", "name"))
+            broken |= _probably_declared(doc.get("kind"), doc.get("metadata"))
         else:
-            found.append((doc, result))
+            problem = None
             if state.owners:
                 from avactl.policy.owners import ownership_problem  # most repositories have no `owners`
 
-                problems += filter(None, [ownership_problem(state.owners, doc, result)])
+                problem = ownership_problem(state.owners, doc, result)
+                problems += filter(None, [problem])
+            # Of two specs with one name, the one in its place wins.
+            (misplaced if problem is not None else found).append((doc, result))
     diagnostics = state.diagnostics + tuple(problems)
-    return replace(state, resources=tuple(found), broken=state.broken | broken, diagnostics=diagnostics)
+    return replace(state, resources=(*found, *misplaced), broken=state.broken | broken, diagnostics=diagnostics)
 
 
 def _too_many(doc: Document) -> Diagnostic:
@@ -60,11 +67,18 @@ def _too_many(doc: Document) -> Diagnostic:
     return Diagnostic("not-a-spec", message, doc.span(), hint=hint)
 
 
-def _probably_declared(kind: Any, name: Any) -> set[tuple[str, str]]:
-    """Return the spec that an invalid document probably declares, so that references to it are not reported too."""
+def _probably_declared(kind: Any, metadata: Any) -> set[tuple[str, str]]:
+    """Return the specs that an invalid document may declare, so that references to them are not reported too."""
     near = closest_word(kind, registry.kind_names()) if isinstance(kind, str) else None
     kinds = registry.kind_names() if near is None else [near]
-    names = {name, name.lower()} if isinstance(name, str) else {""}
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    names = {""}
+    if isinstance(name, str):
+        odd = meant_text(name)
+        plain = (odd.plain if odd is not None else name).lower()
+        names = {name, plain, re.sub(r"[^a-z0-9-]+", "-", plain).strip("-")}
+    elif isinstance(metadata, dict):  # as in `{name sft, team: vision}`
+        names = {word for key in metadata for word in str(key).split()}
     return {(kind, name) for kind in kinds for name in names}
 
 
@@ -122,6 +136,10 @@ def _check_envelope(doc: Document) -> Diagnostic | None:
     value: Any = doc.value
     if not isinstance(value, dict):
         hint = "start with `apiVersion: avactl.dev/v1` and `kind: …`"
+        if isinstance(value, list) and isinstance(value[0] if value else None, dict) and "kind" in value[0]:
+            hint = "write each spec without `- `, and `---` on a line between them"
+        elif isinstance(doc.locator, YamlLocator) and "#SBATCH" in doc.locator.text[:_MAX_SCRIPT_HEAD]:
+            hint = f"`avactl import slurm {doc.file}` turns a batch script into a spec"
         return Diagnostic("not-a-spec", f"a spec must be a mapping, got {describe_value(value)}", doc.span(), hint=hint)
     version, kind = value.get("apiVersion"), value.get("kind")
     if kind is None or version is None:
@@ -145,8 +163,12 @@ def _check_envelope(doc: Document) -> Diagnostic | None:
         return _other_version(doc, version, kind)
     if not isinstance(kind, str) or kind not in registry.kind_names():
         hint = did_you_mean(str(kind), registry.kind_names(), "known kinds")
-        if (own := kubernetes_keys.KINDS.get(str(kind))) is not None:
+        if (odd := meant_text(str(kind))) is not None:
+            hint = f"write `kind: {odd.plain}`; {odd.reason}"
+        elif (own := kubernetes_keys.KINDS.get(str(kind))) is not None:
             hint = f"write `kind: {own}`: `avactl explain {own}` shows its keys"
+        elif str(kind) in kubernetes_keys.CONCEPTS:
+            hint = kubernetes_keys.CONCEPTS[str(kind)]
         message = (
             f"unknown kind `{kind}`"
             if isinstance(kind, str)
@@ -158,10 +180,12 @@ def _check_envelope(doc: Document) -> Diagnostic | None:
 
 def _other_version(doc: Document, version: Any, kind: Any) -> Diagnostic:
     text, hint = str(version), f"write `apiVersion: {API_VERSION}`"
+    if (odd := meant_text(text)) is not None:
+        hint += f"; {odd.reason}"
     if text == GROUP or text.startswith(f"{GROUP}/"):
         message = f"`{text}` is not a supported apiVersion"
         return Diagnostic("unknown-api-version", message, doc.span("apiVersion"), hint=hint)
-    if closest_word(text, [API_VERSION]) is not None or kind in registry.kind_names():
+    if closest_word(text, [API_VERSION]) is not None or (kind in registry.kind_names() and "." not in text):
         message = f"apiVersion: expected `{API_VERSION}`, got {describe_value(version)}"
         return Diagnostic("unknown-api-version", message, doc.span("apiVersion"), hint=hint)
     message = f"this is a Kubernetes {kind}, not an avactl spec"

@@ -285,6 +285,8 @@ def _unreadable_problem(
         return _not_shared(item, dataset, here)
     if version_of(dataset, mount.version) is None:
         names = [version.name for version in dataset.spec.versions]
+        if len(set(names)) < len(names):
+            return None  # one of two with the same name may be this one, which is reported
         near = closest_word(str(mount.version), names)
         hint = f"did you mean `{near}`?" if near else f"available versions: {one_of(names)}"
         return Diagnostic(

@@ -6,6 +6,8 @@ import json
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.cli.running import Run, write
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -175,6 +177,17 @@ def test_specs_in_json_are_named(tmp_path: Path, avactl: Run) -> None:
     assert "`team.yaml`" in found["hint"]
     write(tmp_path, avactl='exclude: ["*.json"]\n')
     assert avactl("validate").stdout.startswith("ok: 1 spec of")
+
+
+@pytest.mark.parametrize("name", ["job.YAML", "job.yaml.txt", "job.Yml"])
+def test_specs_with_another_suffix_are_named(name: str, tmp_path: Path, avactl: Run) -> None:
+    write(tmp_path, cluster=CLUSTER)
+    (tmp_path / name).write_text("no: spec\n")
+    assert avactl("validate").stdout.startswith("ok: 1 spec of")
+    (tmp_path / name).write_text(CLUSTER)
+    (found,) = json.loads(avactl("validate", "-f", "json").stdout)
+    assert (found["code"], found["file"], found["severity"]) == ("file-not-read", name, "warning")
+    assert "`job.yaml`" in found["hint"]
 
 
 def test_owners_of_no_file_are_named(tmp_path: Path, avactl: Run) -> None:

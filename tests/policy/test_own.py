@@ -97,6 +97,12 @@ def test_a_schema_over_objects() -> None:
             "`propertis` is no keyword of JSON Schema: did you mean `properties`?",
         ),
         ("schema: {properties: {spec: {anyOf: [{}, {requires: [foo]}]}}}", "policy-error", "did you mean `required`?"),
+        ("schema: {properties: {specs: {}}}", "policy-error", "no spec that it checks has `specs` here"),
+        (
+            "kinds: [TrainingJob]\nschema: {properties: {spec: {anyOf: [{properties: {worker: {}}}]}}}",
+            "policy-error",
+            "no spec that it checks has `worker` here",
+        ),
         ("schema: {$defs: {x: {maxProps: 2}}}", "policy-error", "`maxProps` is no keyword of JSON Schema"),
         (
             "schema: {$schema: 'http://json-schema.org/draft-07/schema#', dependentRequired: {a: [b]}}",
@@ -263,7 +269,8 @@ def test_a_policy_that_would_say_nothing_is_told(text: str, said: str) -> None:
     "text",
     [
         "{x-owner: me, title: t, $comment: c, $defs: {propertis: {type: object}}, examples: [{propertis: 1}]}",
-        "{properties: {propertis: {const: {requierd: 1}}}, if: {required: [spec]}, then: {}, unevaluatedItems: true}",
+        "{properties: {metadata: {properties: {labels: {properties: {propertis: {const: {requierd: 1}}}}}}}, "
+        "if: {required: [spec]}, then: {}, unevaluatedItems: true}",
         "{$schema: 'http://json-schema.org/draft-07/schema#', definitions: {x: {}}, dependencies: {a: [b]}, else: {}}",
         "{$schema: 'http://json-schema.org/draft-04/schema#', id: 'urn:x', minimum: 1, exclusiveMinimum: true}",
     ],

@@ -18,6 +18,7 @@ from avactl.diagnostics.machine import render_json, render_sarif
 from avactl.diagnostics.text import render_one, render_text
 from avactl.forges.github.annotations import render_annotations
 from avactl.kinds import Workspace
+from avactl.program import registry
 from avactl.spec.repository.git_tree import GitTree
 from avactl.spec.repository.tree import DirTree, MemoryTree
 
@@ -55,6 +56,12 @@ def test_functions_and_loops_make_specs() -> None:
     workspaces = [item.name for item in result.program.of("Workspace")]
     assert workspaces == ["ada", "lin"]
     assert {m.name for m in result.manifests if m.kind == "StatefulSet"} == {"ada", "lin"}
+
+
+def test_every_kind_and_its_parts_are_imported() -> None:
+    modules = {kind: registry._KINDS[kind].module for kind in registry.kind_names()}
+    lines = [f"from avactl.kinds import {kind}\nfrom {module} import {kind}Spec\n" for kind, module in modules.items()]
+    assert compiled({"specs.py": f"{''.join(lines)}{IMPORTS}specs = PLATFORM\n"}).diagnostics == ()
 
 
 def test_helpers_are_imported_and_their_lines_are_told() -> None:

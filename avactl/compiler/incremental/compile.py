@@ -158,7 +158,12 @@ class _CompileRun:
             warnings = [packed for result in self.new.checks.values() for packed in result.values]
             warnings += [packed for file in self.new.files.values() for packed in file.warnings]
             diagnostics = tuple(sort_diagnostics(map(unpack, warnings)))
-            if not any(d.severity == "error" for d in diagnostics):
+            if any(d.severity == "error" for d in diagnostics):
+                from avactl.compiler.causes import trace_causes
+
+                causes = trace_causes(self.tree, tuple(self.loader.documents()), diagnostics)
+                diagnostics = tuple(sort_diagnostics(causes))
+            else:
                 self._lower()
                 if own or (config and config.policies):
                     diagnostics = tuple(sort_diagnostics([*diagnostics, *self._enforce(own)]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, get_origin
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
@@ -94,6 +94,10 @@ def fitting_text(pattern: str, value: Any) -> str:
 
 def number_remedy(model: type[BaseModel], path: Path, value: Any) -> str:
     """Return the remedy for another value in place of a number: `25%` of a percentage, or what the number means."""
+    if isinstance(value, str) and re.search(r"\$\{|\$\(|\{\{", value):
+        return "variables are not substituted in specs; write the number"
+    if isinstance(value, str) and (kilo := _KILO_FORM(value.strip())) and "tokens" in _description(model, path):
+        return f"write `{int(kilo[1]) * 1024}`"
     text = next((found for key in _fields_at(model, path) if (found := key.description)), "")
     bare = _PERCENT_FORM(value.strip()) if isinstance(value, str) else None
     if bare and "percent" in text.lower():
@@ -102,6 +106,11 @@ def number_remedy(model: type[BaseModel], path: Path, value: Any) -> str:
     return f"write {'the' if text.startswith('number of ') else 'a number:'} {text.rstrip('.')}" if text else ""
 
 
+def _description(model: type[BaseModel], path: Path) -> str:
+    return " ".join(field.description or "" for field in _fields_at(model, path))
+
+
+_KILO_FORM = re.compile(r"([0-9]{1,6}) ?[kK]i?").fullmatch
 _PERCENT_FORM = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?%").fullmatch
 
 
@@ -141,7 +150,10 @@ def _is_flag(model: type[BaseModel], key: str) -> bool:
 def _takes_value(model: type[BaseModel], key: str, value: Any) -> bool:
     field = introspect.fields_by_key(model)[key]
     annotation: Any = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
-    if type(value) not in (str, int) or type(value) not in introspect.branches(annotation):
+    branches = introspect.branches(annotation)
+    if type(value) not in (str, int) or not any(
+        each is type(value) or get_origin(each) is Literal for each in branches
+    ):
         return False
     try:
         TypeAdapter(annotation).validate_python(value)

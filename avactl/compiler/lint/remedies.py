@@ -71,6 +71,8 @@ def of_type(model: type[BaseModel], types: set[str], value: Any, path: Path, wri
     `types` are pydantic's names of the errors, `written` is the scalar as in the file.
     """
     key = path[-1] if path else ""
+    if key == "gpu" and type(value) is int and types == {"string_type"}:
+        return f"write the number as `gpus: {value}`, and the model here"
     if "string_type" in types and isinstance(value, bool | int | float):
         hint = forms.of_text(model, path, written or str(value))
         return hint or quote_remedy(value, written)
@@ -106,6 +108,9 @@ def of_type(model: type[BaseModel], types: set[str], value: Any, path: Path, wri
         )
     if types <= {"int_type", "int_parsing", "float_type"} and isinstance(value, str | dict | list):
         return forms.number_remedy(model, path, value)
+    if types == {"string_type"} and isinstance(value, list) and value and isinstance(value[0], str):
+        words = flow_list([each for each in value if isinstance(each, str)])
+        return f"write a text: `{shorten_and_redact(words)}`" + ("" if len(value) == 1 else ", without the inner list")
     if types & _MAPPING_ERRORS:
         models = introspect.models_at(model, path)
         return _as_mapping(str(key), value, models) or (forms.its_keys(models) if types <= _MAPPING_ERRORS else "")

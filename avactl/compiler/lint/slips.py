@@ -10,6 +10,7 @@ from typing import Any
 
 from avactl.base.terminal import shorten_middle
 from avactl.diagnostics import Diagnostic
+from avactl.diagnostics.lookalikes import mixed_text
 from avactl.diagnostics.redaction import redact_text
 from avactl.program.explain import introspect
 from avactl.program.program import Item
@@ -58,18 +59,38 @@ def likely_typos(item: Item) -> Iterator[Diagnostic]:
 
 
 def _typographic_words(item: Item) -> Iterator[Diagnostic]:
-    """Yield words of commands that the program does not take for an option or a quoted value."""
+    """Yield words that are not what they look like: with typographic, invisible or foreign characters."""
     locator = item.doc.locator
-    if isinstance(locator, YamlLocator) and not _has_typography_in(locator):
+    if isinstance(locator, YamlLocator) and locator.text.isascii():
         return
     for path, text in _scalar_values({"spec": item.doc.get("spec")}, (str,)):
-        if len(path) < 2 or path[-2] not in ("command", "args") or not isinstance(path[-1], int):
+        if text.isascii() or len(path) < 2:
+            continue
+        if text.strip() == "…":
+            hint = "write the value"
+            yield Diagnostic("invalid-value", "`…` stands for a value in examples", item.span(*path), hint=hint)
+            continue
+        is_word = path[-2] in ("command", "args") and isinstance(path[-1], int)
+        if is_word or not re.search(r"\s", text.strip()):
+            mixed = mixed_text(text)
+            if mixed is not None:
+                yield Diagnostic(
+                    "invalid-value",
+                    f"`{shorten_middle(redact_text(text), 60)}` is not the text that it looks like: {mixed.reason}",
+                    item.span(*path),
+                    # A longer text may be meant for people.
+                    severity="warning" if re.search(r"\s", text.strip()) else "error",
+                    hint=f"write `{shorten_middle(redact_text(mixed.plain), 60)}`",
+                )
+                continue
+        if not is_word and path[-2] != "env":
             continue
         word = _typographic_word(text)
         plain = _plain_text(word)
         if not plain:
             continue
-        before = item.doc.get(*path[:-1], path[-1] - 1) if path[-1] else ""
+        index = path[-1]
+        before = item.doc.get(*path[:-1], index - 1) if is_word and isinstance(index, int) and index else ""
         # A quotation, a longer text, and the value of an option may be meant for people.
         option = word == text and plain.startswith("-") and not str(before).startswith("-")
         yield Diagnostic(
@@ -100,11 +121,6 @@ def _plain_text(word: str) -> str:
     if not name:
         return ""
     return f"-{name}" if len(name) == 1 or name[0].isdigit() else f"--{name}"
-
-
-@lru_cache(maxsize=8)
-def _has_typography_in(locator: YamlLocator) -> bool:
-    return _has_typography(locator.text) is not None
 
 
 @lru_cache(maxsize=8)

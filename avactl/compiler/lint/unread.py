@@ -24,6 +24,14 @@ _SPEC_MARK = f"apiVersion: {names.GROUP}/".encode()
 _JSON_MARK = re.compile(rb'"apiVersion"\s*:\s*"' + re.escape(f"{names.GROUP}/".encode())).search
 
 
+_has_odd_suffix = re.compile(r"\.ya?ml(?:\.txt)?$", re.IGNORECASE).search
+
+
+def _is_misnamed(path: str) -> bool:
+    """Return True for `job.YAML` and `job.yaml.txt`, as some editors and systems name a file."""
+    return _has_odd_suffix(path) is not None and not path.endswith((".yaml", ".yml"))
+
+
 class _Settings(NamedTuple):
     include: list[str]
     exclude: list[str]
@@ -42,6 +50,7 @@ def unread_files(tree: Tree, asked: Collection[str]) -> list[Diagnostic]:
     if asked:
         return [_of_asked(path, wanted, paths) for path in asked if not _has_path(path, read) and not _is_setting(path)]
     found = [_of_json(path) for path in _json_specs(tree, wanted, paths)]
+    found += [_of_suffix(path) for path in _misnamed_specs(tree, wanted, paths)]
     if {".", "./"}.isdisjoint(wanted.include):
         found += [_of_spec(path) for path in _overlooked_files(tree, wanted, paths, read)]
     return [*found, *_owners_of_nothing(wanted.document, read)]
@@ -106,6 +115,13 @@ def _json_specs(tree: Tree, wanted: _Settings, paths: Collection[str]) -> Iterat
             yield path
 
 
+def _misnamed_specs(tree: Tree, wanted: _Settings, paths: Collection[str]) -> Iterator[str]:
+    files = {path for path in paths if _is_misnamed(path)}
+    for path in sorted(files.difference(covered_paths(wanted.exclude, files)))[:_MAX_FILES]:
+        if _SPEC_MARK in _read_content(tree, path):
+            yield path
+
+
 def _read_content(tree: Tree, path: str) -> bytes:
     try:
         return tree.read(path) if tree.size(path) <= _MAX_FILE_BYTES else b""
@@ -115,6 +131,13 @@ def _read_content(tree: Tree, path: str) -> bytes:
 
 def _of_json(path: str) -> Diagnostic:
     hint = f"rename it to `{path.rpartition('/')[2][:-5]}.yaml`, which may have JSON, or add it to `exclude`"
+    message = "this looks like a spec and is not read: specs are `*.yaml` and `*.yml` files"
+    return Diagnostic("file-not-read", message, Span(path), severity="warning", hint=hint)
+
+
+def _of_suffix(path: str) -> Diagnostic:
+    name = path.rpartition("/")[2].partition(".")[0]
+    hint = f"rename it to `{name}.yaml`, or add it to `exclude`"
     message = "this looks like a spec and is not read: specs are `*.yaml` and `*.yml` files"
     return Diagnostic("file-not-read", message, Span(path), severity="warning", hint=hint)
 

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from avactl.base.terminal import shorten_middle
 from avactl.compiler.errors import format_path, to_diagnostics
 from avactl.compiler.lint.remedies import describe_value
 from avactl.compiler.pass_state import PassState
 from avactl.compiler.selection import is_policy
 from avactl.diagnostics import Diagnostic, Span
-from avactl.diagnostics.suggest import closest_word
+from avactl.diagnostics.suggest import closest_word, did_you_mean
 from avactl.policy import Problem
 from avactl.policy.settings import Ready, Rules, SchemaFile
 from avactl.program import registry
+from avactl.program.explain import introspect
 from avactl.program.manifest import Manifest
 from avactl.program.program import Item
 from avactl.spec.documents.document import Document, Path, nested_strings
@@ -189,10 +191,46 @@ def _read_schema(document: Document, problems: list[Diagnostic]) -> SchemaFile |
         problems.append(Diagnostic("policy-error", f"this is {what}", document.span(), hint=hint, rule=document.file))
         return None
     try:
-        return SchemaFile.model_validate(value, by_alias=True, by_name=False)
+        found = SchemaFile.model_validate(value, by_alias=True, by_name=False)
     except ValidationError as error:
         problems += to_diagnostics(SchemaFile, document, error)
         return None
+    if found.over == "specs":
+        kinds = found.kinds or registry.kind_names()
+        models = [registry.get_model(kind) for kind in kinds if kind in registry.kind_names()]
+        problems += _unknown_properties(document, found.policy, found.schema_, ("schema",), models)
+    return found
+
+
+_TOP_LEVEL_PROPERTIES = frozenset(("apiVersion", "kind", "file"))
+_SUBSCHEMAS = ("not", "if", "then", "else", "contains", "allOf", "anyOf", "oneOf")
+"""Keywords whose schemas apply to the same value, or to its entries."""
+
+
+def _unknown_properties(
+    document: Document, name: str, schema: Any, path: Path, models: Sequence[Any]
+) -> Iterator[Diagnostic]:
+    """Yield properties that no spec of the policy's kinds has: what it says of them would never apply."""
+    if isinstance(schema, list):
+        for index, each in enumerate(schema):
+            yield from _unknown_properties(document, name, each, (*path, index), models)
+    if not isinstance(schema, dict) or not models:
+        return
+    for keyword in _SUBSCHEMAS:
+        yield from _unknown_properties(document, name, schema.get(keyword), (*path, keyword), models)
+    if isinstance(schema.get("items"), dict):
+        yield from _unknown_properties(document, name, schema["items"], (*path, "items"), models)
+    properties = schema.get("properties")
+    known = {key for model in models for key in introspect.fields_by_key(model)}
+    for key, inner in properties.items() if isinstance(properties, dict) else ():
+        place = (*path, "properties", str(key))
+        if key in known:
+            below = [each for model in models for at in ((key,), (key, 0)) for each in introspect.models_at(model, at)]
+            yield from _unknown_properties(document, name, inner, place, below)
+        elif len(path) > 1 or key not in _TOP_LEVEL_PROPERTIES:
+            message = f"policy {name}: no spec that it checks has `{shorten_middle(str(key), 60)}` here"
+            hint = did_you_mean(str(key), known, "keys")
+            yield Diagnostic("policy-error", message, document.span(*place, key=True), hint=hint, rule=name)
 
 
 def _unknown_kinds(report: custom.PolicyReport) -> Iterator[Diagnostic]:

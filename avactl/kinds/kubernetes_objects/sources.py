@@ -9,7 +9,6 @@ from avactl.diagnostics import Diagnostic, Span
 from avactl.kinds.kubernetes_objects.spec import KubernetesObjectsSpec
 from avactl.program.program import Item, Program
 from avactl.spec.documents.document import Document
-from avactl.spec.documents.yaml import MAX_BYTES, load_yaml
 
 _MANIFEST_SUFFIXES = (".yaml", ".yml", ".json")
 MAX_OBJECTS = 5000
@@ -48,6 +47,9 @@ def _path_hint(name: str) -> str:
 
 
 def _read_sources(item: Item[KubernetesObjectsSpec], program: Program) -> Sources:
+    # Here, because a spec file in Python, which imports the kind, may not import the native code of PyYAML.
+    from avactl.spec.documents.yaml import MAX_BYTES, load_yaml
+
     inline = (
         ObjectSource(value, item.doc, ("spec", "objects", index)) for index, value in enumerate(item.spec.objects)
     )

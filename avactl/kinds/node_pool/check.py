@@ -91,7 +91,16 @@ def _check_spot(item: Item[NodePoolSpec], program: Program) -> Iterator[Diagnost
 
 
 def _check_gpu_keys(item: Item[NodePoolSpec], program: Program) -> Iterator[Diagnostic]:
-    """Yield keys about GPUs on machines without them."""
+    """Yield keys about GPUs on machines without them, and misspelt resources."""
+    name = item.spec.resource_name
+    near = next((each for each in GPU_RESOURCES if name.lower().rstrip("s") == each.rstrip("s") and each != name), None)
+    if near is not None:
+        yield Diagnostic(
+            "invalid-value",
+            f"spec.resourceName: no device plugin has `{name}`",
+            item.span("spec", "resourceName"),
+            hint=f"did you mean `{near}`?",
+        )
     if program.lacks_machines or program.machine(item).gpus is not None:
         return
     for name, key in (

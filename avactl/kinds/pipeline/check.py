@@ -27,7 +27,7 @@ from avactl.program.capacity.capacity import gpu_problems
 from avactl.program.checks.credentials import argument_problems, credential_problems
 from avactl.program.checks.pod_settings import pod_problems
 from avactl.program.checks.reserved_env import reserved_env_problems
-from avactl.program.checks.words import word_problems
+from avactl.program.checks.words import variable_problems, word_problems
 from avactl.program.dataset_access import mount_problems, read_problems
 from avactl.program.images import require_image
 from avactl.program.program import Item, Program
@@ -269,6 +269,7 @@ def _check_source(item: Item[PipelineSpec]) -> Iterator[Diagnostic]:
 def _check_validation(item: Item[PipelineSpec], program: Program) -> Iterator[Diagnostic]:
     spec, path = item.spec.validation, ("spec", "validation")
     yield from credential_problems(item, spec.env, (*path, "env"))
+    yield from variable_problems(item, spec.env, (*path, "env"))
     yield from reserved_env_problems(item, spec.env, (*path, "env"))
     for key in ("command", "args"):
         yield from argument_problems(item, getattr(spec, key), (*path, key))

@@ -8,7 +8,7 @@ from fractions import Fraction
 from avactl.base.quantity import format_quantity, parse_quantity
 from avactl.diagnostics import Diagnostic, Note
 from avactl.kinds.quota.demand import usage_problems
-from avactl.kinds.quota.limits import entry_span, gpu_limits, in_file_order, quota_of
+from avactl.kinds.quota.limits import MIN_QUOTA_BYTES, entry_span, gpu_limits, in_file_order, quota_of
 from avactl.program.capacity import fit
 from avactl.program.capacity.capacity import unknown_model
 from avactl.program.program import Item, Program
@@ -56,7 +56,7 @@ def _check_amounts(item: Item[QuotaSpec]) -> Iterator[Diagnostic]:
             )
     for key, name in (("memory", "memory"), ("storage", "storage"), ("podMaxMemory", "pod_max_memory")):
         value = getattr(spec, name)
-        if value is not None and parse_quantity(value) < 2**20:
+        if value is not None and parse_quantity(value) < MIN_QUOTA_BYTES:
             yield Diagnostic(
                 "invalid-value",
                 f"spec.{key}: {format_quantity(parse_quantity(value))} bytes is too small for any pod",

@@ -14,7 +14,7 @@ from avactl.base.quantity import format_quantity
 from avactl.diagnostics import Diagnostic, Note, Span
 from avactl.kinds.quota.amounts import Ask, Milli, parse_milli
 from avactl.kinds.quota.compiled import with_patches, written_asks
-from avactl.kinds.quota.limits import DeclaredLimit, entry_span, gpu_limits, in_file_order, quota_of
+from avactl.kinds.quota.limits import MIN_QUOTA_BYTES, DeclaredLimit, entry_span, gpu_limits, in_file_order, quota_of
 from avactl.program import registry
 from avactl.program.capacity import fit
 from avactl.program.capacity.capacity import gpu_model, running_roles
@@ -97,6 +97,10 @@ def usage_problems(program: Program, quota: Item[QuotaSpec]) -> Iterator[Diagnos
         yield from _check_team(program, quota, in_file_order(running.get((quota.team, quota.cluster), [])))
 
 
+_LEAST: dict[str, Milli] = {"memory": 1000 * MIN_QUOTA_BYTES}
+"""Limits below are invalid, and reported."""
+
+
 def _check_team(program: Program, quota: Item[QuotaSpec], items: list[Item]) -> Iterator[Diagnostic]:
     uses: dict[DemandedResource, list[Use]] = {}
     for item in items:
@@ -107,17 +111,21 @@ def _check_team(program: Program, quota: Item[QuotaSpec], items: list[Item]) -> 
             if not refused or resource.model:  # smaller pods may fit together
                 uses.setdefault(resource, []).append(_with_pods(use))
     limits = gpu_limits(quota.spec)
+    # A model that the cluster does not have may be the misspelt one of a request.
+    is_misspelt = any(not fit.total_gpus(program, quota.cluster, model) for model in limits)
     told: set[Item] = set()
     """Specs that are already reported: one diagnostic per spec, GPUs first."""
     for resource in sorted(uses, key=lambda resource: (not resource.model, resource.key)):
         if resource.model:
+            if is_misspelt and resource.model not in limits:
+                continue
             has = fit.total_gpus(program, quota.cluster, resource.model)
             # Requests beyond the cluster's capacity are reported by the spec's own check.
             told.update(use.item for use in uses[resource] if use.total > 1000 * has)
             limit = limits.get(resource.model, DeclaredLimit(0, 0))
             yield from _resource(program, quota, resource, 1000 * limit.total, str(limit), uses[resource], told)
             yield from _check_borrowed(program, quota, resource, limit, uses[resource], told)
-        elif most := parse_milli(getattr(quota.spec, resource.key) or 0):
+        elif (most := parse_milli(getattr(quota.spec, resource.key) or 0)) >= _LEAST.get(resource.key, 1):
             yield from _resource(program, quota, resource, most, resource.show(most), uses[resource], told)
 
 

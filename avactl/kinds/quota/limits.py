@@ -11,6 +11,10 @@ from avactl.spec.platform.quota import QuotaSpec
 S = TypeVar("S")
 
 
+MIN_QUOTA_BYTES = 2**20
+"""Smallest limit of memory or storage; smaller ones lack their unit."""
+
+
 class DeclaredLimit(NamedTuple):
     """GPUs of one model that a team may use."""
 

@@ -19,6 +19,7 @@ from avactl.kinds.serving.prefill.roles import prefill_of
 from avactl.kinds.serving.probes import declared_checks
 from avactl.kinds.serving.rollout.check import rollout_problems
 from avactl.kinds.serving.runtime import ports, runtime_of
+from avactl.kinds.serving.server_arguments import image_problems, overridden_problems
 from avactl.kinds.serving.spec import Batching, ServingDeploymentSpec
 from avactl.program.capacity.capacity import gpu_problems
 from avactl.program.checks.credentials import argument_problems, credential_problems
@@ -26,7 +27,7 @@ from avactl.program.checks.exposure import expose_problems
 from avactl.program.checks.pod_security_levels import root_problem
 from avactl.program.checks.pod_settings import pod_problems
 from avactl.program.checks.spot import notice_problem, spot_problems
-from avactl.program.checks.words import word_problems
+from avactl.program.checks.words import variable_problems, word_problems
 from avactl.program.ineffective_keys import unused_model, without_effect
 from avactl.program.lowering.notifications import SERVICE_EVENTS, notify_problems
 from avactl.program.lowering.pods import LONGEST_GRACE
@@ -38,6 +39,8 @@ def check(item: Item[ServingDeploymentSpec], program: Program) -> Iterator[Diagn
     """Yield the problems of one service."""
     spec = item.spec
     yield from _check_runtime(item)
+    yield from overridden_problems(item)
+    yield from image_problems(item)
     yield from _check_ports(item)
     yield from _check_probes(item)
     if spec.balance == "gateway" and spec.expose is None:
@@ -65,6 +68,7 @@ def check(item: Item[ServingDeploymentSpec], program: Program) -> Iterator[Diagn
     yield from zero_problems(item, program)
     yield from model_problems(item, program)
     yield from credential_problems(item, spec.env, ("spec", "env"))
+    yield from variable_problems(item, spec.env, ("spec", "env"))
     yield from argument_problems(item, spec.runtime.command, ("spec", "runtime", "command"))
     yield from argument_problems(item, spec.runtime.args, ("spec", "runtime", "args"))
     yield from word_problems(item, spec.runtime.command, ("spec", "runtime", "command"))

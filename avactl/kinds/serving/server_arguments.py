@@ -16,7 +16,8 @@ from avactl.base.terminal import count_text, shorten_middle
 from avactl.diagnostics import Diagnostic
 from avactl.diagnostics.suggest import did_you_mean
 from avactl.kinds.serving.llm import machines_per_replica, model_options, split_model
-from avactl.kinds.serving.runtime import LanguageModelSupport, runtime_of
+from avactl.kinds.serving.runtime import LanguageModelSupport, runtime_of, server
+from avactl.kinds.serving.runtime_facts import facts_of, runtime_names
 from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.program.capacity.capacity import gpu_model
 from avactl.program.program import Item, Program
@@ -24,6 +25,10 @@ from avactl.program.program import Item, Program
 _MAX_SUGGESTIONS = 20
 """Maximum number of unknown options for which the closest known one is searched: a file can have 100,000."""
 _IS_COUNT = re.compile(r"[0-9]{1,6}").fullmatch
+
+
+_PORT_OPTION = "port"
+"""Part of the names of options that move the server from where Services and probes look for it."""
 
 
 class _Argument(NamedTuple):
@@ -63,6 +68,63 @@ def server_argument_problems(item: Item[ServingDeploymentSpec], support: Languag
             item.span("spec", "runtime", "args", argument.position),
             hint=f"remove it from `args`; `llm: {{{to_camel(keys[option])}: …}}`"
             + (" and `resources: {gpus: …}` say it" if parallel else " says it"),
+        )
+
+
+def overridden_problems(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
+    """Yield arguments that repeat an option of avactl's with another value, of any server that it knows."""
+    spec = item.spec
+    runtime = runtime_of(spec)
+    if spec.runtime.command or runtime.is_generic or not spec.runtime.args:
+        return
+    support = runtime.llm
+    told_elsewhere = {*support.options.values(), support.data_parallel} if support is not None else set()
+    written = {each.name: each.value for each in _options(server(spec).args)}
+    for argument in _options(spec.runtime.args):
+        own = written.get(argument.name)
+        if own is None or own == argument.value or argument.name in told_elsewhere:
+            continue
+        is_port = _PORT_OPTION in argument.name
+        yield Diagnostic(
+            "conflicting-keys",
+            f"`{argument.name}` in `args` is {shorten_middle(argument.value, 40)}, and avactl writes "
+            f"{shorten_middle(own, 40)}" + (", where clients and probes look for it" if is_port else ""),
+            item.span("spec", "runtime", "args", argument.position),
+            severity="error" if is_port else "warning",
+            hint="remove it from `args`" + ("; `runtime: {port: …}` says it" if argument.name == "--port" else ""),
+        )
+    if support is not None and not spec.runtime.args[0].startswith("-"):
+        yield Diagnostic(
+            "unknown-option",
+            f"`{shorten_middle(spec.runtime.args[0], 60)}` is no option: {runtime.title} is told its model by `model`",
+            item.span("spec", "runtime", "args", 0),
+            hint="remove it, and begin with an option",
+        )
+
+
+def image_problems(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
+    """Yield a warning for the image of another server, or for one that needs GPUs without any."""
+    spec, image = item.spec, item.spec.runtime.image
+    own = facts_of(spec.runtime.name)
+    others = [name for name in runtime_names() if any(part in image for part in facts_of(name).images)]
+    if own.images and others and spec.runtime.name not in others:
+        yield Diagnostic(
+            "runtime-cannot",
+            f"this is an image of {facts_of(others[0]).title}, and the runtime is {own.title}",
+            item.span("spec", "runtime", "image"),
+            severity="warning",
+            hint=f"write `name: {others[0]}`, or an image of {own.title}",
+        )
+    support = runtime_of(spec).llm
+    is_makers = support is not None and re.search(rf"(^|/){re.escape(support.repository)}[:@]", image)
+    counted = machines_per_replica(spec) > 1 or (spec.llm is not None and spec.llm.prefill is not None)
+    if is_makers and not spec.resources.gpus and not counted:  # else it is refused as a whole
+        yield Diagnostic(
+            "runtime-cannot",
+            f"this image of {own.title} runs on GPUs, and the pods have none",
+            item.span("spec", "runtime", "image"),
+            severity="warning",
+            hint="add `gpus: 1` to `resources`",
         )
 
 

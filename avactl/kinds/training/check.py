@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from avactl.base.quantity import format_quantity, parse_quantity
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import closest_word, one_of
 from avactl.kinds.team.buckets import bucket_problems
-from avactl.kinds.training.addressing import listens_on_rendezvous, mpi_implementation, slots_per_worker
+from avactl.kinds.training.addressing import (
+    listens_on_rendezvous,
+    mpi_implementation,
+    pod_environment,
+    slots_per_worker,
+)
 from avactl.kinds.training.commands import mpirun_ranks, torchrun_options
 from avactl.kinds.training.init_containers.health_check import health_problems
 from avactl.kinds.training.init_containers.workspace_code import code_problems
@@ -40,9 +46,9 @@ from avactl.program.checks.credentials import argument_problems, credential_prob
 from avactl.program.checks.dataset_start import start_problems
 from avactl.program.checks.pod_security_levels import root_problem
 from avactl.program.checks.pod_settings import pod_problems
-from avactl.program.checks.reserved_env import reserved_env_problems
+from avactl.program.checks.reserved_env import PREFIX, reserved_env_problems
 from avactl.program.checks.spot import notice_problem, spot_problems
-from avactl.program.checks.words import word_problems
+from avactl.program.checks.words import variable_problems, word_problems
 from avactl.program.dataset_access import mount_problems
 from avactl.program.images import require_image
 from avactl.program.ineffective_keys import unused_model
@@ -81,6 +87,7 @@ def check(item: Item[TrainingJobSpec], program: Program) -> Iterator[Diagnostic]
     wrong = list(strategy_problems(item))
     yield from wrong
     yield from credential_problems(item, item.spec.env, ("spec", "env"))
+    yield from variable_problems(item, item.spec.env, ("spec", "env"))
     yield from reserved_env_problems(item, item.spec.env, ("spec", "env"), _FIELDS_OF_VARIABLES)
     for path, words in _role_commands(item.spec):
         yield from argument_problems(item, words, path)
@@ -105,6 +112,7 @@ def check(item: Item[TrainingJobSpec], program: Program) -> Iterator[Diagnostic]
     made = job_parts(item.spec)
     yield from _check_names(item, made)
     yield from _check_pods(item, program, made)
+    yield from _check_variables(item, made)
     yield from _check_torchrun(item, made)
     yield from _check_mpirun(item, made)
     yield from _check_compute(item, program)
@@ -124,6 +132,22 @@ def _role_commands(spec: TrainingJobSpec) -> Iterator[tuple[tuple[str, ...], lis
         if role is not None:
             yield ("spec", key, "command"), role.command
             yield ("spec", key, "args"), role.args
+
+
+def _check_variables(item: Item[TrainingJobSpec], made: list[RolePods]) -> Iterator[Diagnostic]:
+    """Yield variables that replace those by which the pods of the job find each other."""
+    parts = [part for part in made if len(made) > 1 or part.replicas > 1]
+    entries = [each for part in parts for each in pod_environment(item, part)]
+    own = {str(each["name"]) for each in entries if re.search(r"\$\(|\.svc$", str(each.get("value", "")))}
+    for name in item.spec.env:
+        if name in own and name not in _FIELDS_OF_VARIABLES and not name.startswith(PREFIX):
+            yield Diagnostic(
+                "conflicting-keys",
+                f"`{name}` is a variable by which the pods find each other, and has this value in all of them",
+                item.span("spec", "env", name, key=True),
+                severity="warning",
+                hint="remove it: avactl sets it for each pod",
+            )
 
 
 def _check_torchrun(item: Item[TrainingJobSpec], made: list[RolePods]) -> Iterator[Diagnostic]:

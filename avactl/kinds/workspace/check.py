@@ -16,7 +16,7 @@ from avactl.program.checks.pod_security_levels import root_problem
 from avactl.program.checks.pod_settings import pod_problems
 from avactl.program.checks.reserved_env import reserved_env_problems
 from avactl.program.checks.spot import spot_problems
-from avactl.program.checks.words import word_problems
+from avactl.program.checks.words import variable_problems, word_problems
 from avactl.program.dataset_access import mount_problems
 from avactl.program.ineffective_keys import unused_model
 from avactl.program.lowering.storage import sharing_problems
@@ -37,6 +37,7 @@ def check(item: Item[WorkspaceSpec], program: Program) -> Iterator[Diagnostic]:
             hint=f"add `image: …`, or `workspace: {{image: …}}` to Team {team.name}",
         )
     yield from credential_problems(item, spec.env, ("spec", "env"))
+    yield from variable_problems(item, spec.env, ("spec", "env"))
     yield from reserved_env_problems(item, spec.env, ("spec", "env"), {"AVACTL_IDLE_TIMEOUT": "idleTimeout"})
     yield from argument_problems(item, spec.command, ("spec", "command"))
     yield from argument_problems(item, spec.args, ("spec", "args"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import NamedTuple
 
+from avactl.base.quantity import parse_quantity
 from avactl.program.cache_engines import EngineNeeds, engine_of
 from avactl.program.program import Item, Program
 from avactl.spec.platform.cache_tier import CacheTierSpec
@@ -40,6 +41,7 @@ def reserved_by_tiers(program: Program, pool: Item[NodePoolSpec]) -> Taken:
         if cluster != pool.spec.cluster:
             continue
         here = not pools or pool.name in pools
+        here = here and worker_bytes <= parse_quantity(program.machine(pool).memory)  # else the tier is refused
         cores = Fraction(fuse_cpu) + (Fraction(worker_cpu) if here else 0)
         size = fuse_bytes + (worker_bytes if here else 0)
         if cores or size:

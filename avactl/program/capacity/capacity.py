@@ -5,12 +5,14 @@ The checks use the specs alone, so an error means that a pod can never run. Free
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 
 from avactl.contracts.names import CAPACITY, SPOT_ONLY
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import closest_word, one_of
+from avactl.hardware import library
 from avactl.program import registry
 from avactl.program.capacity import fit
 from avactl.program.program import Item, Program, reserved_by
@@ -241,9 +243,13 @@ def _spot_problem(
 def unknown_model(item: Item, program: Program, cluster: str, model: str, path: tuple[str | int, ...]) -> Diagnostic:
     """Return the diagnostic for a GPU model that no pool of the cluster has."""
     known = program.gpu_models(cluster)
-    # `v100` and `V100-32GB` mean V100; H100 does not, however near the letters are.
+    # `v100`, `V100-32GB` and `NVIDIA-V100-SXM2` mean V100; H100 does not, however near the letters are.
     folded = model.lower().replace("-", "").replace(".", "")
-    near = [name for name in known if folded.startswith(name.lower()) or name.lower().startswith(folded)]
+    near = [name for name in known if name.lower() in (folded, *re.split(r"[-_.]", model.lower()))]
+    if not near and folded not in {
+        name.partition("-")[0] for name in library.shipped_names()
+    }:  # A100 is no slip of A10
+        near = [name for name in known if name.lower().startswith(folded) or folded.startswith(name.lower())]
     elsewhere = [other.name for other in program.clusters() if model in program.gpu_models(other.name)]
     if len(near) == 1:
         hint = f"did you mean `{near[0]}`?"

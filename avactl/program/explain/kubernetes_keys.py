@@ -5,6 +5,10 @@ from __future__ import annotations
 _NEVER_HINT = "pods of teams cannot have it; remove it"
 _POD_HINT = "the program has `image`, `command`, `args` and `env` in `spec`; settings of its pods go into `spec.pod`"
 
+_PER_USER_HINT = (
+    "a quota limits a team: a policy can limit the GPUs of each of its specs, and a Team of one user has its own quota"
+)
+
 _HINTS = {
     **dict.fromkeys(
         ("privileged", "hostPID", "hostIPC", "hostUsers", "sysctls", "procMount", "volumeDevices"), _NEVER_HINT
@@ -89,6 +93,15 @@ _OF_KIND = {
     },
     "Quota": {
         "hard": "write `gpus: [{gpu: V100, guaranteed: 8}]`, `cpu` and `memory` in `spec`",
+        **dict.fromkeys(("users", "perUser", "user", "maxPerUser"), _PER_USER_HINT),
+        **dict.fromkeys(
+            ("gpuHours", "hours", "budget", "credits"),
+            "no quota counts GPU-hours: `avactl plan` prints those of a change, and a policy can bound `timeout`",
+        ),
+        **dict.fromkeys(
+            ("reservation", "reservations", "from", "until", "start", "end", "schedule"),
+            "a guarantee holds at all times: a commit changes `guaranteed` on the day",
+        ),
     },
 }
 """Remedies for keys of `spec`, by kind."""
@@ -123,7 +136,10 @@ _HINTS_BELOW = {
         ("slack", "teams", "pagerduty", "url", "channel"),
         "write `webhook: {name: …, key: …}`: the Secret with the URL that is posted to",
     ),
-    "gpus": dict.fromkeys(("limit", "max", "limits"), "write `borrow`, what it may use beyond `guaranteed`"),
+    "gpus": {
+        **dict.fromkeys(("limit", "max", "limits"), "write `borrow`, what it may use beyond `guaranteed`"),
+        **dict.fromkeys(("perUser", "user", "users", "maxPerUser"), _PER_USER_HINT),
+    },
     "runtime": {
         **dict.fromkeys(("ports", "containerPort"), "write `port: 8000`"),
         **dict.fromkeys(("livenessProbe", "readinessProbe", "startupProbe", "probe"), f"in `spec`, {_SERVICE_PROBE}"),
@@ -152,9 +168,18 @@ VALUES = {
     **dict.fromkeys(("pix", "pcie", "pxb"), "pcieSwitch"),
     **dict.fromkeys(("phb", "numa"), "socket"),
     **dict.fromkeys(("sys", "pci"), "any"),
-    **dict.fromkeys(("ddp", "fsdp", "nccl", "distributed", "deepspeed"), "allReduce"),
+    **dict.fromkeys(("ddp", "fsdp", "nccl", "distributed", "deepspeed", "torchrun", "accelerate"), "allReduce"),
     **dict.fromkeys(("horovod", "mpirun", "openmpi"), "mpi"),
-    "ray": "custom",
+    **dict.fromkeys(("ray", "jax", "flax", "paddle", "paddlepaddle", "mindspore"), "custom"),
+    **dict.fromkeys(("huggingface", "transformers", "lightning", "pytorch-lightning"), "pytorch"),
+    "keras": "tensorflow",
+    **dict.fromkeys(("urgent", "critical", "highest"), "high"),
+    **dict.fromkeys(("medium", "default"), "normal"),
+    **dict.fromkeys(("preemptible", "interruptible"), "spot"),
+    "rw": "readWrite",
+    **dict.fromkeys(("ro", "r", "readonly"), "read"),
+    **dict.fromkeys(("pr", "mr", "mergerequest"), "pullRequest"),
+    **dict.fromkeys(("roundrobin", "clusterip"), "service"),
     **dict.fromkeys(("nvme", "disk"), "SSD"),
     **dict.fromkeys(("ram", "memory", "dram"), "MEM"),
     **dict.fromkeys(("yes", "true", "on"), "allow"),
@@ -165,6 +190,21 @@ VALUES = {
     "privileged": "baseline",
 }
 """Other tools' values → avactl's, where that one is valid."""
+CONCEPTS = {
+    **dict.fromkeys(("Model", "Endpoint", "Inference"), "write `kind: ServingDeployment`, with a `model`"),
+    **dict.fromkeys(("User", "Group", "Member", "Project"), "write `kind: Team`: `members` has users and groups"),
+    **dict.fromkeys(("Bucket", "Storage"), "write it into `buckets` of a Team, or a Dataset for data that is read"),
+    **dict.fromkeys(
+        ("Experiment", "Sweep", "Run", "Trial"),
+        "write a TrainingJob for each trial; a file in Python makes them in a loop: docs/python-specs.md",
+    ),
+    "CronJob": "write a TrainingJob with `schedule: {cron: …}`, or a Pipeline",
+    "Secret": "no spec has secret values: `avactl secrets` lists what to create in the cluster",
+    "Policy": "policies are files in `policies/`: `avactl explain policies`",
+    "Environment": "environments are in avactl.yaml: docs/environments.md",
+    **dict.fromkeys(("Volume", "ConfigMap"), "write it under `objects` of a KubernetesObjects"),
+}
+"""Words for what specs have in another form → the remedy."""
 SHARED_GPUS = "write a whole number; only a Workspace shares GPUs: `gpus: 0.5`"
 
 

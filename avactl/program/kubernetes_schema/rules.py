@@ -35,6 +35,8 @@ def rule_violations(body: dict[str, Any]) -> Iterator[Violation]:
     )
     if kind == "CronJob":
         yield from _schedule_violations(value_at(body, ("spec",)).get("schedule"), ("spec", "schedule"))
+    if kind == "PersistentVolumeClaim":
+        yield from _resource_violations(value_at(body, ("spec", "resources")), ("spec", "resources"))
     path = template_path(kind)
     if path is None:
         return
@@ -148,7 +150,7 @@ def _resource_violations(resources: dict[str, Any], path: Path) -> Iterator[Viol
     )
     for group, amounts in (("requests", requests), ("limits", limits)):
         for key, amount in amounts.items():
-            if key in ("memory", "ephemeral-storage") and 0 < parse_quantity(amount) < 1000:
+            if key in ("memory", "ephemeral-storage", "storage") and 0 < parse_quantity(amount) < 1000:
                 message, unit = f"`{amount}` is less than a kilobyte", "Mi" if str(amount).endswith("m") else "Gi"
                 number = re.sub("[^0-9.]", "", str(amount))
                 yield Violation((*path, group, key), message, f"write `{number}{unit}`")

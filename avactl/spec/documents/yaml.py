@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from avactl.diagnostics import Diagnostic, Note, Span
+from avactl.diagnostics.lookalikes import find_odd_space
 from avactl.diagnostics.secrets import has_shape
 from avactl.spec.documents.credentials import credentials_in
 from avactl.spec.documents.document import Document, Path
@@ -198,7 +199,7 @@ class _Constructor:
                 self.problems.append(Diagnostic("yaml-key", message, place, hint=hint))
                 continue
             key = key_node.value
-            if odd := _odd_space(key[:1]):
+            if odd := find_odd_space(key[:1]):
                 message = f"a key begins with the character U+{ord(odd[0]):04X}, which only looks like a space"
                 self.problems.append(
                     Diagnostic("yaml-key", message, self._place(key_node), hint="replace it by a space")
@@ -367,7 +368,9 @@ def load_yaml(file: str, data: bytes) -> tuple[list[Document], list[Diagnostic]]
     except _Problem as problem:
         problems.append(problem.diagnostic)
     except yaml.YAMLError as error:
-        problems.append(_syntax_problem(file, text, error))
+        from avactl.spec.documents.yaml_syntax import syntax_problem  # most files have none
+
+        problems.append(syntax_problem(file, text, error))
     return documents, problems
 
 
@@ -376,102 +379,3 @@ def too_large(file: str, size: int) -> Diagnostic:
     message = f"the file has {size:,} bytes; the limit is {MAX_BYTES:,}"
     hint = "split it; put data lists in a Dataset's JSON-lines manifest"
     return Diagnostic("file-too-large", message, Span(file), hint=hint)
-
-
-_SYNTAX_HINTS = (
-    ("could not find expected ':'", "a key needs a colon followed by a space"),
-    ("mapping values are not allowed", "quote text that contains `: `, or check the indentation"),
-    ("did not find expected key", "check the indentation of this line and the previous one"),
-    ("did not find expected ',' or", "a flow list or mapping needs `,` between its values and a closing bracket"),
-    ("found undefined alias", "define it with `&name` before it is used"),
-    ("found unexpected end of stream", "a quote or bracket is not closed"),
-    ("control characters are not allowed", "remove the control character"),
-    ("found character that cannot start any token", "quote text that starts with a special character"),
-)
-
-
-def _character_at(lines: list[str], mark: Any) -> str:
-    """Return the character at a mark; "" if libyaml points past the end of the text."""
-    return lines[mark.line][mark.column : mark.column + 1] if mark.line < len(lines) else ""
-
-
-_FIND_CONFLICT = re.compile(r"^<{7} .*\n(?:.*\n)*?={7}$", re.MULTILINE).search
-
-
-_is_block_key = re.compile(r"\s*[A-Za-z][\w-]*:(\s|$)").match
-_no_space = re.compile(r"\s*(?:- )?([A-Za-z][\w-]{0,60}):[^\s/:]").match
-_two_keys = re.compile(r"\s*(?:- )?([A-Za-z][\w-]{0,60}): +([A-Za-z][\w-]{0,60}): ").match
-_without_colon = re.compile(r"(\s*)(?:- )?([A-Za-z][A-Za-z0-9]{0,60})( +[^\s#:](?:(?!: ).)*|\s*)").fullmatch
-_odd_space = re.compile("[\\u00a0\\u2000-\\u200a\\u202f\\u3000]").search
-
-
-def _has_anchor(lines: list[str], span: Span) -> bool:
-    """Return True if the alias at a place has an anchor above it, in another document."""
-    alias = re.match(r"\*([\w-]{1,100})", lines[span.line - 1][span.column - 1 :])
-    return alias is not None and re.search(rf"&{alias[1]}(?![\w-])", "\n".join(lines[: span.line])) is not None
-
-
-def _second_colon(lines: list[str], span: Span) -> tuple[Span, str] | None:
-    """Explain a colon where no key can be: `metadata: name: x`, or a line above such as `image:x`, which is text."""
-    if two := _two_keys(lines[span.line - 1]):
-        return span, f"quote text that contains `: `; for a key, write `{two[1]}: {{{two[2]}: …}}`"
-    above = next((number for number in range(span.line - 1, 0, -1) if lines[number - 1].strip()), 0)
-    if not above:
-        return None
-    if glued := _no_space(lines[above - 1]):
-        return Span(span.file, above, glued.start(1) + 1), f"put a space after the colon: `{glued[1]}: …`"
-    if bare := _without_colon(lines[above - 1]):
-        hint = f"put a colon after the key: `{bare[2]}: …`; or quote text that contains `: `"
-        return Span(span.file, above, bare.start(2) + 1), hint
-    return None
-
-
-def _syntax_problem(file: str, text: str, error: yaml.YAMLError) -> Diagnostic:
-    problem = str(getattr(error, "problem", None) or getattr(error, "reason", None) or error)
-    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-    if mark is None:
-        position = getattr(error, "position", None)
-        before = text[:position] if isinstance(position, int) and position >= 0 else ""
-        span = Span(file, before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1)
-    else:
-        span = Span(file, mark.line + 1, mark.column + 1)
-    conflict = _FIND_CONFLICT(text)
-    if conflict is not None:
-        span = Span(file, text.count("\n", 0, conflict.start()) + 1, 1, 8)
-        hint = "resolve the conflict and remove its three marker lines"
-        return Diagnostic("yaml-syntax", "unresolved git merge conflict", span, hint=hint)
-    lines = text.split("\n")
-    if span.line > len(lines) or (span.line == len(lines) and not lines[-1] and span.line > 1):
-        # libyaml reports the end of the stream on a line that does not exist.
-        last = max(i for i, line in enumerate(lines) if line.strip())
-        span = Span(file, last + 1, len(lines[last]) + 1)
-    line = lines[span.line - 1]
-    indent = line[: len(line) - len(line.lstrip())]
-    if "\t" in indent and "cannot start any token" in problem:
-        column = indent.index("\t") + 1
-        span = Span(file, span.line, column)
-        return Diagnostic("yaml-tab", "tabs cannot indent YAML", span, hint="indent with spaces")
-    hint = next((hint for start, hint in _SYNTAX_HINTS if start in problem), "compare with a spec of `avactl init DIR`")
-    if "mapping values are not allowed" in problem or "could not find expected ':'" in problem:
-        span, hint = _second_colon(lines, span) or (span, hint)
-    elif "undefined alias" in problem and _has_anchor(lines, span):
-        hint = "an anchor ends with its document: share values by `template: true` and `extends`"
-    if odd := _odd_space(line):
-        span = Span(file, span.line, odd.start() + 1)
-        hint = f"replace the character U+{ord(odd[0]):04X} by a space: it only looks like one"
-    if "{{" in line or "{%" in line:
-        hint = "avactl does not render templates (`{{ … }}`); list template files under `exclude`"
-    notes: tuple[Note, ...] = ()
-    context, start = str(getattr(error, "context", None) or ""), getattr(error, "context_mark", None)
-    if start is not None and "quoted scalar" in context and "unexpected" in problem:
-        # The position of the end is not helpful: the closing quote is missing somewhere before.
-        span, problem = Span(file, start.line + 1, start.column + 1), "unclosed quote"
-        hint = "add the closing quote"
-    elif start is not None and ("alias" in context or "anchor" in context):
-        span, hint = Span(file, start.line + 1, start.column + 1), "quote text that begins with `*` or `&`"
-    elif start is not None and "flow" in context and span.line > start.line + 1 and _is_block_key(line):
-        span = Span(file, start.line + 1, start.column + 1)
-        problem, hint = "unclosed bracket", "close the bracket"
-    elif start is not None and "flow" in context and _character_at(lines, start) in ("[", "{"):
-        notes = (Note(Span(file, start.line + 1, start.column + 1), "opening bracket"),)
-    return Diagnostic("yaml-syntax", f"not YAML: {problem}", span, hint=hint, notes=notes)

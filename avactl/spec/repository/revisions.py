@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from tempfile import TemporaryDirectory
-
-from avactl.spec.repository.git import GitAccess, GitCommandError, init_bare, run_git
 
 _IS_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}").fullmatch
 _IS_MISSING_REF = re.compile(r"not our ref|could(n't| not) find remote ref|no such remote ref|bad object")
@@ -24,6 +21,11 @@ def has_revision(url: str, revision: str) -> bool:
     A commit by its full name must be given out by the server, as GitHub, GitLab and Gitea do for all of them. Nothing
     of the repository is kept.
     """
+    # Here, because kinds import this module, and a spec file in Python, which imports kinds, may not import subprocess.
+    from tempfile import TemporaryDirectory
+
+    from avactl.spec.repository.git import GitAccess, GitCommandError, init_bare, run_git
+
     with TemporaryDirectory(prefix="avactl-") as folder:
         init_bare(Path(folder))
         # One commit without its files.

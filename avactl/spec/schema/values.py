@@ -12,13 +12,14 @@ from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
 from typing import Annotated, Any, get_args, get_origin
-from unicodedata import combining, name, normalize
+from unicodedata import combining, normalize
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from avactl.base.object_urls import BUCKET, SCHEMES
 from avactl.base.quantity import parse_quantity
+from avactl.diagnostics.lookalikes import LOOK_ALIKES, describe_character
 from avactl.spec.schema.worded_durations import plain_duration
 
 
@@ -41,17 +42,13 @@ _IS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?").fullmatch
 NAME_PATTERN = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 
 
-# Letters of other alphabets that look like Latin ones (Unicode, confusables.txt).
-_LOOK_ALIKES = str.maketrans("авеікмнорстухѕјԁһԛԝοανικρτυχ", "abeikmhopctyxsjdhqwoavikptux")
-
-
 def _suggest_name(value: str) -> str:
     lowered = value.lower()
-    odd = next((one for one, latin in zip(lowered, lowered.translate(_LOOK_ALIKES), strict=True) if one != latin), "")
-    value = normalize("NFKD", lowered.translate(_LOOK_ALIKES))
+    odd = next((one for one, latin in zip(lowered, lowered.translate(LOOK_ALIKES), strict=True) if one != latin), "")
+    value = normalize("NFKD", lowered.translate(LOOK_ALIKES))
     value = "".join(one for one in value if not combining(one))
     fixed = re.sub(r"[^a-z0-9-]+", "-", value.lower()).strip("-")[:63].strip("-")
-    looks = f"; `{odd}` is U+{ord(odd):04X}, {name(odd).lower()}" if odd else ""
+    looks = f"; {describe_character(odd)}" if odd else ""
     return f"write `{fixed}`{looks}" if fixed else "use lowercase letters, digits and `-`"
 
 

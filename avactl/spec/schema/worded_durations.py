@@ -20,6 +20,7 @@ _UNIT_WORDS = {
     "msec": "ms",
 }
 _DURATION_PART = re.compile(r"([0-9]{1,12})(?:\.([0-9]))?\s*([a-z]{1,12}?)s?(?=[\s,0-9]|$)").findall
+_BARE_END = re.compile(r"((?:[0-9]{1,12}[dhm])*[0-9]{1,12}([dhm])[0-9]{1,12})").fullmatch
 _UNITS_BY_SIZE = ("d", "h", "m", "s", "ms")
 
 
@@ -31,6 +32,8 @@ def plain_duration(value: str) -> str:
     """Return the duration of a spec that such a text means; "" if that is unclear."""
     if clock := _CLOCK_TIME(value):
         return "".join(f"{int(n)}{unit}" for n, unit in zip(clock.groups(), "dhms", strict=True) if n and int(n))
+    if bare := _BARE_END(value.strip().lower()):
+        value = bare[1] + _UNITS_BY_SIZE[_UNITS_BY_SIZE.index(bare[2]) + 1]  # `1h30` is 1h30m
     text = ""
     for whole, tenths, word in _DURATION_PART(value.lower()):
         unit = _UNIT_WORDS.get(word, word)

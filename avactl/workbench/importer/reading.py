@@ -14,6 +14,8 @@ from avactl.spec.repository.tree_files import ODD_NAME, odd_name
 from avactl.workbench.importer.model import GivenValue, ImportProblem
 from avactl.workbench.importer.slurm import script
 
+_MAX_SCRIPT_HEAD = 4096
+"""Bytes of a file in which options of Slurm are looked for."""
 MAX_FILES = 5000
 MAX_OBJECTS = 20_000
 """Most objects of one import."""
@@ -75,6 +77,8 @@ def _manifest_files(path: Path) -> Iterator[Path]:
 
 def read_objects(file: str, data: bytes) -> list[GivenValue]:
     """Return the objects of one file; lists are taken apart. Raises ImportProblem."""
+    if b"\n#SBATCH" in data[:_MAX_SCRIPT_HEAD]:
+        raise ImportProblem(f"{file}: this is a batch script of Slurm", f"write `avactl import slurm {file}`")
     documents, problems = load_yaml(file, data)
     for problem in problems:
         if problem.severity == "error" and problem.code not in ("empty-file", "credential-literal"):

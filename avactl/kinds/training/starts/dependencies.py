@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from avactl.contracts.pod_annotations import AFTER
 from avactl.diagnostics import Diagnostic, Note
-from avactl.diagnostics.suggest import did_you_mean
+from avactl.diagnostics.suggest import did_you_mean, suggested_word
 from avactl.kinds.training.roles import job_parts, leading_jobs
 from avactl.kinds.training.spec import TrainingJob, TrainingJobSpec
 from avactl.program.program import Item, Program
@@ -40,7 +40,7 @@ def order_problems(item: Item[TrainingJobSpec], program: Program) -> Iterator[Di
             owner = next((each.team for each in program.of_kind(TrainingJob) if each.spec_name == name), None)
             message = f"team {item.team} has no {item.kind} `{name}`"
             hint = did_you_mean(name, known, "jobs of the team") if known else "declare it"
-            if owner is not None:
+            if owner is not None and not suggested_word(hint):
                 message += f": it belongs to team {owner}"
                 hint = "jobs start after jobs of their own team; share the result as a dataset"
             yield Diagnostic("missing-reference", message, span, hint=hint)

@@ -1,0 +1,181 @@
+"""Report a cause once: problems of many specs that follow from one mistake give one problem, at the mistake."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from avactl.compiler.selection import CONFIG_FILE
+from avactl.diagnostics import Diagnostic, Note, Span, sort_diagnostics
+from avactl.diagnostics.suggest import closest_word, suggested_word
+from avactl.spec.documents.document import Document, Path
+from avactl.spec.platform.machine_type import MachineType
+from avactl.spec.platform.team import Team
+from avactl.spec.repository.tree import Tree
+
+MAX_NOTES = 5
+"""Maximum number of places that a problem names."""
+
+_REFERENCE_CODES = ("missing-reference", "gpu-not-in-cluster")
+_missing_name = re.compile(r"(?:unknown|no) (\w+) `([^`]+)`").search
+_other_name = re.compile(r"no spec names \w+ `([^`]+)`").match
+_allowed_team = re.compile(r".*allows team `([^`]+)` ").match
+_refused_team = re.compile(r".* of team (\S+)$").match
+MAX_BLOCKS, MAX_BLOCK_LINES = 1000, 1000
+"""Values that are searched for errors, and the lines of each."""
+MAX_MODELS = 200
+"""GPU models among which a similar one is looked for."""
+
+
+def trace_causes(tree: Tree, documents: Sequence[Document], problems: Sequence[Diagnostic]) -> list[Diagnostic]:
+    """Return the problems without those that another one explains."""
+    problems = sort_diagnostics(problems)
+    errors = [problem for problem in problems if problem.severity == "error"]
+    if not errors:
+        return list(problems)
+    if any(problem.span.file == CONFIG_FILE and problem.message.startswith("include[") for problem in errors):
+        # Specs of the missing path may be what others refer to.
+        problems = [each for each in problems if each.span.file == CONFIG_FILE or each.code != "missing-reference"]
+    kept = _without_explained(tree, problems)
+    return _with_renames(documents, _with_owners(tree, documents, kept))
+
+
+def _without_explained(tree: Tree, problems: Sequence[Diagnostic]) -> list[Diagnostic]:
+    """Remove the problems with a note at a value that is itself in error."""
+    by_file: dict[str, list[Span]] = {}
+    for problem in problems:
+        if problem.severity == "error" and not problem.notes:
+            by_file.setdefault(problem.span.file, []).append(problem.span)
+    for spans in by_file.values():
+        spans.sort()
+    lines: dict[str, list[str]] = {}
+    blocks: dict[Span, bool] = {}
+
+    def is_in_error(span: Span) -> bool:
+        if span not in blocks and len(blocks) < MAX_BLOCKS:
+            if span.file not in lines:
+                lines[span.file] = _read_lines(tree, span.file)
+            blocks[span] = _has_span(lines[span.file], span, by_file[span.file])
+        return blocks.get(span, False)
+
+    def is_explained(problem: Diagnostic) -> bool:
+        return any(
+            note.span.file in by_file and note.span.file != problem.span.file and is_in_error(note.span)
+            for note in problem.notes
+        )
+
+    return [problem for problem in problems if not is_explained(problem)]
+
+
+def _read_lines(tree: Tree, file: str) -> list[str]:
+    try:
+        return tree.read(file).decode("utf-8", "replace").split("\n")
+    except OSError:
+        return []
+
+
+def _has_span(lines: list[str], block: Span, spans: list[Span]) -> bool:
+    """Return True if a span lies in the value of the key at `block`: on its line, or on the deeper lines below."""
+    first = bisect_left(spans, block._replace(end_column=0))
+    if first == len(spans) or spans[first].line - block.line > MAX_BLOCK_LINES:
+        return False
+    deeper = (" " * block.column, " " * (block.column - 1) + "- ")
+    return all(not line.strip() or line.startswith(deeper) for line in lines[block.line : spans[first].line])
+
+
+def _with_owners(tree: Tree, documents: Sequence[Document], problems: Sequence[Diagnostic]) -> list[Diagnostic]:
+    """Report an entry of `owners` with a team that does not exist, in place of the specs that it then refuses."""
+    unknown = {problem.span for problem in problems if problem.code == "missing-reference"}
+    problems = [problem for problem in problems if problem.code != "not-owner" or problem.span not in unknown]
+    teams = {str(doc.get("metadata", "name")) for doc in documents if doc.get("kind") == Team.KIND}
+    refused: dict[tuple[str, str], list[Diagnostic]] = {}
+    for problem in problems:
+        allowed, wanted = _allowed_team(problem.hint), _refused_team(problem.message)
+        if problem.code == "not-owner" and allowed and wanted and allowed[1] not in teams:
+            refused.setdefault((allowed[1], wanted[1]), []).append(problem)
+    pairs = {pair: those for pair, those in refused.items() if closest_word(pair[0], [pair[1]])}
+    if not pairs:
+        return list(problems)
+    from avactl.spec.documents.yaml import load_yaml
+
+    settings, _ = load_yaml(CONFIG_FILE, "\n".join(_read_lines(tree, CONFIG_FILE)).encode())
+    places = {team: path for path, team in _owner_teams(settings)}
+    found: list[Diagnostic] = []
+    explained: set[Diagnostic] = set()
+    for (team, meant), those in pairs.items():
+        if team in places:
+            explained.update(those)
+            span, hint = settings[0].span(*places[team]), f"did you mean `{meant}`?"
+            found.append(Diagnostic("missing-reference", f"`owners`: unknown {Team.KIND} `{team}`", span, hint=hint))
+    return [*found, *(problem for problem in problems if problem not in explained)]
+
+
+def _owner_teams(settings: Sequence[Document]) -> Iterator[tuple[Path, str]]:
+    entries = settings[0].get("owners") if settings else None
+    for index, entry in enumerate(entries if isinstance(entries, list) else ()):
+        teams = entry.get("teams") if isinstance(entry, dict) else None
+        for at, team in enumerate(teams if isinstance(teams, list) else ()):
+            if isinstance(team, str):
+                yield ("owners", index, "teams", at), team
+
+
+def _with_renames(documents: Sequence[Document], problems: Sequence[Diagnostic]) -> list[Diagnostic]:
+    """Report a name that no spec uses, in place of the references of several specs to the name that it had before."""
+    references = [(problem, _missing_name(problem.message)) for problem in problems if problem.code in _REFERENCE_CODES]
+    if len(references) < 2:
+        return list(problems)
+    declared = {key: place for doc in documents for key, place in _declarations(doc)}
+    uses = Counter(word for doc in documents for word in _words(doc.value))
+    models = [name for kind, name in declared if kind == "GPU"][:MAX_MODELS]
+    similar = cache(lambda word: closest_word(word, models) or "")
+    groups: dict[tuple[str, str, str], list[Diagnostic]] = {}
+    for problem, missing in references:
+        other = _other_name(problem.hint)
+        near = suggested_word(problem.hint) or (other[1] if other else "")
+        if missing is not None:
+            near = near or (similar(missing[2]) if missing[1] == "GPU" else "")
+            groups.setdefault((missing[1], missing[2], near), []).append(problem)
+    found: dict[Diagnostic, Diagnostic] = {}
+    explained: set[Diagnostic] = set()
+    for (kind, word, near), those in groups.items():
+        if len(those) < 2 or (kind, near) not in declared:
+            continue
+        doc, path = declared[kind, near]
+        is_unused = uses["gpu", near] == 0 if kind == "GPU" else uses["", near] == 1  # its own name
+        # A name that is not similar is the former one only where the file says so.
+        if is_unused and (closest_word(word, [near]) or any(each.span.file == doc.file for each in those)):
+            explained.update(those)
+            found[those[0]] = _rename_problem(kind, word, near, doc.span(*path), those)
+    return [found.get(each, each) for each in problems if each in found or each not in explained]
+
+
+def _declarations(doc: Document) -> Iterator[tuple[tuple[str, str], tuple[Document, Path]]]:
+    """Yield what a spec declares: itself by its kind, and a machine type the model of its GPUs."""
+    kind = str(doc.get("kind"))
+    yield (kind, str(doc.get("metadata", "name"))), (doc, ("metadata", "name"))
+    if kind == MachineType.KIND:
+        yield ("GPU", str(doc.get("spec", "gpus", "model"))), (doc, ("spec", "gpus", "model"))
+
+
+def _words(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Yield each text of a value; that of a key `gpu` with this key, too."""
+    if isinstance(value, dict | list):
+        for name, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _words(inner, "gpu" if name == "gpu" else "")
+    elif isinstance(value, str):
+        yield "", value
+        if key:
+            yield key, value
+
+
+def _rename_problem(kind: str, word: str, near: str, span: Span, those: list[Diagnostic]) -> Diagnostic:
+    count = len(those)
+    notes = tuple(Note(each.span, f"refers to `{word}`") for each in those[:MAX_NOTES])
+    message = f"nothing refers to {kind} `{near}`, but {count} references are to `{word}`, which no spec declares"
+    hint = f"write `{word}`; or `{near}` in the {count} references"
+    return replace(those[0], message=message, span=span, label="", hint=hint, notes=notes, fix="")
