@@ -10,12 +10,14 @@ import pytest
 
 from avactl.contracts.delivery import PromotionState
 from avactl.daemons.delivery.promotions import read_promotion_state
+from tests.delivery.conftest import run_world
 from tests.delivery.world import PLATFORM, SERVICE, World
 from tests.review.pulls import TOKEN, serve_pulls
 from tests.serving.world import node
 from tools.controlplane import ControlPlane
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.xdist_group("delivery")]
+NO_STORE = "http://127.0.0.1:9"
 CLUSTER, TEAM = PLATFORM.split("---\n")
 FROM = "spec:\n  cluster: production\n  promoteFrom: {service: try, healthyFor: 3s}\n"
 FILES = {
@@ -37,11 +39,17 @@ def other_plane(control_plane_binaries: None) -> Iterator[ControlPlane]:
 
 
 @pytest.fixture
-def staging(world: World, other_plane: ControlPlane, tmp_path: Path, s3: str) -> Iterator[World]:
-    """The cluster that tries new versions, beside `world`, which is production."""
+def world(delivery_plane: ControlPlane, tmp_path: Path) -> Iterator[World]:
+    """Production. No pod reads a store: kwok simulates them."""
+    yield from run_world(delivery_plane, tmp_path, NO_STORE)
+
+
+@pytest.fixture
+def staging(world: World, other_plane: ControlPlane, tmp_path: Path) -> Iterator[World]:
+    """The cluster that tries new versions."""
     (tmp_path / "staging").mkdir()
     with other_plane.client() as kube:
-        made = World(other_plane, kube, world.team, tmp_path / "staging", s3, "staging", world.remote)
+        made = World(other_plane, kube, world.team, tmp_path / "staging", NO_STORE, "staging", world.remote)
         yield made
         made.stop()
 
