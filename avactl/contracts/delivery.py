@@ -298,7 +298,7 @@ class HealthRecord(Contract):
     Times are Unix seconds by the clock of that cluster's API server.
     """
 
-    MAX_BYTES = 16 * 1024
+    MAX_BYTES = 64 * 1024
     values: ValueDigests
     template: Annotated[str, Field(max_length=64)]
     """Digest of the compiled pod template."""

@@ -14,6 +14,7 @@ from avactl.spec.schema.values import Name, PositiveDuration, value_error
 
 PROMOTED_KEYS = ("batching", "env", "llm", "model", "models", "runtime")
 """Keys of a service's spec that decide what its pods run, and not where or how many."""
+_PATTERN = rf"^spec\.({'|'.join(PROMOTED_KEYS)})(\.[^.\[\]]+|\[[^\[\]0-9][^\[\]]*\])*$"
 _EXAMPLE = "write e.g. `spec.runtime.args`"
 
 
@@ -34,7 +35,7 @@ def _check_field(value: str) -> str:
 FieldPath = Annotated[
     str,
     AfterValidator(_check_field),
-    WithJsonSchema({"type": "string", "pattern": rf"^spec\.({'|'.join(PROMOTED_KEYS)})", "maxLength": 200}),
+    WithJsonSchema({"type": "string", "pattern": _PATTERN, "maxLength": 200}),
 ]
 
 
