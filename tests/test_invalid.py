@@ -25,7 +25,7 @@ spec:
   daemons: {delivery: true}
   delivery: {repository: "https://github.com/example/specs", secret: avactl-delivery}
 """
-"""Settings of the Cluster of `base/` that every pipeline needs."""
+"""Settings of the Cluster of `base/` that every pipeline and promotion needs."""
 
 
 def case_files(case: Path) -> dict[str, bytes]:
@@ -36,8 +36,11 @@ def case_files(case: Path) -> dict[str, bytes]:
         files = {case.name.replace("__invalid", ""): case.read_bytes()}
     bare = any(data.startswith(b"# base: none") for data in files.values())
     base = dict(BASE)
-    if case.parent.name == "pipeline":
-        base["base/platform.yaml"] = base["base/platform.yaml"].replace(b"\nspec:\n", DELIVERY, 1)
+    if case.parent.name in ("pipeline", "promotion"):
+        own = (
+            DELIVERY.replace(b"{delivery", b"{serving: true, delivery") if case.parent.name == "promotion" else DELIVERY
+        )
+        base["base/platform.yaml"] = base["base/platform.yaml"].replace(b"\nspec:\n", own, 1)
     return files if bare else {**base, **files}
 
 

@@ -56,7 +56,6 @@ ALLOWED = {
     "avactl/program/explain/kubernetes_keys.py": WORKLOADS | {"Cluster", "Dataset", "NodePool", "Quota", "Team"},
     # The delivery daemon is of pipelines, and deploys to services; so are the commands about models.
     "avactl/daemons/delivery/pipelines.py": {"Pipeline"},
-    "avactl/daemons/delivery/config_maps.py": {"Pipeline"},
     "avactl/daemons/delivery/status.py": {"Pipeline"},
     "avactl/daemons/delivery/models.py": {"Pipeline", "ServingDeployment"},
     "avactl/daemons/delivery/commits/repository.py": {"Pipeline", "ServingDeployment"},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
@@ -12,6 +14,7 @@ from avactl.contracts.document import (
     ContractPart,
     Count,
     ObjectName,
+    RootContract,
     Seconds,
     Text,
     UnixTime,
@@ -24,6 +27,12 @@ SERVICE_KEY = "service.json"
 """Key of the ConfigMap with a service's `RollbackPlan`."""
 REPORT_KEY = "report.json"
 """Key of the ConfigMap with a service's `ReportPlan`."""
+HEALTH_KEY, PROMOTION_KEY = "health.json", "promotion.json"
+"""Keys of the ConfigMaps with a `HealthPlan`, and with a `PromotionPlan`."""
+MAX_FIELDS = 32
+"""Values that one promotion changes, and that a record has."""
+MAX_REJECTED = 16
+"""Rejected versions that a record remembers."""
 MAX_KNOWN = 128
 """Versions whose metrics a state holds."""
 MAX_ORIGINS = 16
@@ -252,6 +261,100 @@ class RolloutRecord(Contract):
     url: Text
     """URL of the model."""
     outcome: Literal["promoted", "rejected"]
+
+
+_FieldPath = Annotated[str, Field(min_length=1, max_length=200)]
+_Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16}\Z")]
+ValueDigests = Annotated[Mapping[_FieldPath, _Digest], Field(max_length=MAX_FIELDS)]
+"""Digest of each value by its path, as `avactl set` takes it."""
+
+
+def value_digest(value: object) -> str:
+    """Return the digest of a value of a spec: plain data, None for one that is not there."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+class PromotedValues(RootContract[ValueDigests]):
+    """Annotation `PROMOTED_VALUES` of a Deployment: digests of the values that it was compiled from."""
+
+
+class HealthPlan(Contract):
+    """`health.json`: a service in a promotion, whose health the delivery daemon of its cluster records in git."""
+
+    MAX_BYTES = 4096
+    cluster: ObjectName
+    namespace: ObjectName
+    service: ObjectName
+    """Name of the Deployment."""
+    window: Seconds
+    """Seconds of health that the promotion waits for."""
+    fields: Annotated[tuple[_FieldPath, ...], Field(max_length=MAX_FIELDS)] = absent(())
+    """Values that are promoted to the service, by which it remembers what it has rolled back; empty for a source."""
+
+
+class HealthRecord(Contract):
+    """File of a branch `avactl-rollouts/CLUSTER`: the version that a service runs, and since when it is healthy.
+
+    Times are Unix seconds by the clock of that cluster's API server.
+    """
+
+    MAX_BYTES = 64 * 1024
+    values: ValueDigests
+    template: Annotated[str, Field(max_length=64)]
+    """Digest of the compiled pod template."""
+    outcome: Literal["progressing", "healthy", "unhealthy", "rejected"]
+    since: UnixTime
+    """Begin of this outcome."""
+    seen: UnixTime
+    """When the daemon last found it so. Time after it is not known to be healthy."""
+    rejected: Annotated[tuple[_Digest, ...], Field(max_length=MAX_REJECTED)] = absent(())
+    """Digests of the values that are promoted to the service together, of versions that were rolled back."""
+    proven: bool = absent(False)
+    """True if these values have been healthy: a roll-back then is that of another change of the service."""
+
+
+class PromotedSpec(ContractPart):
+    """A service of a promotion, and where its spec is."""
+
+    cluster: ObjectName
+    namespace: ObjectName
+    service: ObjectName
+    """Name of the Deployment."""
+    file: Text
+    """YAML file of the service, from the root of the specs."""
+    document: Text
+    """Name of the service in that file."""
+
+
+class PromotionPlan(Contract):
+    """`promotion.json`: promotion of values from the spec of one service to that of another one of the team."""
+
+    MAX_BYTES = 64 * 1024
+    team: ObjectName
+    source: PromotedSpec
+    target: PromotedSpec
+    fields: Annotated[tuple[_FieldPath, ...], Field(min_length=1, max_length=MAX_FIELDS)]
+    window: Seconds
+    """Seconds that the source must be healthy."""
+    by: Literal["commit", "pullRequest"]
+    rollout: bool
+    """True if the target says how its rollouts end."""
+
+
+class PromotionState(Contract):
+    """`state.json` of a promotion: what the daemon tells users. No decision depends on it."""
+
+    model_config = ConfigDict(alias_generator=None)
+    MAX_BYTES = 32 * 1024
+    phase: Literal["current", "waiting", "soaking", "rolling", "proposed", "held"] = absent("waiting")
+    message: _MaybeText = absent("")
+    since: UnixTime = absent(0.0)
+    """Begin of the phase; while `soaking`, since when the source is healthy."""
+    source: _MaybeText = absent("")
+    """Values that the source's spec has, for people."""
+    target: _MaybeText = absent("")
+    url: _MaybeText = absent("")
+    """Pull request."""
 
 
 class PipelineState(Contract):

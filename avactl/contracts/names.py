@@ -132,6 +132,18 @@ ROLLOUT_REPORT = "rollout-report"
 pipeline on another cluster."""
 MODEL_URLS = f"{GROUP}/model-urls"
 """Annotation of the Deployment of a service: JSON object with the URL of each model that has one."""
+PROMOTED_VALUES = f"{GROUP}/promoted-values"
+"""Annotation of the Deployment of a service in a promotion: JSON object with a digest of each value that is promoted.
+"""
+HEALTH_REPORT = "health-report"
+"""Value of `CONFIG_LABEL` in the system namespace: a service whose health the delivery daemon records in git, for
+promotions from it or to it."""
+PROMOTION_CONFIG = "promotion"
+"""Value of the same label: the plan of a promotion, for the delivery daemon of the target's cluster."""
+PROMOTION_STATE = "promotion-state"
+"""Value of the same label: the state of a promotion, which that daemon writes for users."""
+PROMOTION_STATE_PREFIX = "promotion-state."
+"""Beginning of the names of these ConfigMaps, and of the Roles that let the daemon write one of them."""
 RUN = f"{GROUP}/pipeline-run"
 """Label of the Jobs and pods of a pipeline's run, with its number, which is that of the version it publishes."""
 

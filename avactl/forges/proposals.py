@@ -1,11 +1,12 @@
-"""Open pull requests, and ask what became of them, on any forge."""
+"""Open and withdraw pull requests, and ask what became of them, on any forge."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from itertools import islice
-from typing import Any
+from typing import Any, Literal, NamedTuple
+from urllib.parse import quote
 
 from avactl.base.terminal import shorten_middle
 from avactl.forges.connection import Connection
@@ -17,6 +18,18 @@ _MAX_TEXT = 60_000
 """Longest description, in characters."""
 
 
+_WITHDRAWN = "Withdrawn: "
+"""Beginning of the title of one that was withdrawn, which people have not closed."""
+
+
+class Proposal(NamedTuple):
+    """A pull request."""
+
+    state: Literal["open", "closed", "merged", "withdrawn"]
+    """`closed`: by people, without a merge."""
+    url: str
+
+
 class Proposals(ABC):
     """Pull requests of one repository."""
 
@@ -24,6 +37,12 @@ class Proposals(ABC):
     """HTTP status for a second one of the same branch."""
     URL = "html_url"
     """Key with the URL of a pull request."""
+    NUMBER = "number"
+    """Key with its number."""
+    TEXT = "body"
+    """Key with its description."""
+    CLOSE: tuple[str, Mapping[str, str]] = ("PATCH", {"state": "closed"})
+    """Method and body of the request that closes one."""
 
     def __init__(self, connection: Connection, path: str, hints: Mapping[int, str]) -> None:
         """`path` lists them; `hints` are remedies by HTTP status."""
@@ -39,7 +58,7 @@ class Proposals(ABC):
         """Return True for one from this branch of the repository itself, not of a fork."""
 
     @abstractmethod
-    def _parse_state(self, entry: Mapping[str, Any]) -> str:
+    def _parse_state(self, entry: Mapping[str, Any]) -> Literal["open", "closed", "merged"]:
         """Return `open`, `closed` or `merged`."""
 
     def _new(self, branch: str, base: str, title: str, text: str) -> dict[str, Any]:
@@ -53,6 +72,35 @@ class Proposals(ABC):
         """
         entry = self._find_newest(branch)
         return "" if entry is None else self._parse_state(entry)
+
+    def find(self, branch: str) -> Proposal | None:
+        """Return the newest one of a branch; None if there is none. Raises ForgeError."""
+        entry = self._find_newest(branch)
+        if entry is None:
+            return None
+        state = self._parse_state(entry)
+        withdrawn = state == "closed" and str(entry.get("title", "")).startswith(_WITHDRAWN)
+        return Proposal("withdrawn" if withdrawn else state, str(entry.get(self.URL, "")))
+
+    def withdraw(self, branch: str, reason: str) -> None:
+        """Close the open one of a branch, and say why in its title and description. Raises ForgeError."""
+        entry = self._find_newest(branch)
+        if entry is None or self._parse_state(entry) != "open":
+            return
+        action = f"closing the pull request of {branch}"
+        method, body = self.CLOSE
+        title, text = (str(entry.get(key) or "") for key in ("title", self.TEXT))
+        changes = {
+            **body,
+            # In the same request: one that is closed without this title was closed by people.
+            "title": shorten_middle(_WITHDRAWN + title.removeprefix(_WITHDRAWN), _MAX_TITLE),
+            self.TEXT: f"{_WITHDRAWN}{reason}\n\n{text}"[:_MAX_TEXT],
+        }
+        path = f"{self._path}/{quote(str(entry.get(self.NUMBER)), safe='')}"
+        try:
+            raise_for_status(self._api.send(method, path, action=action, json=changes), action)
+        except ForgeError as error:
+            raise self._explain(error) from None
 
     def open(self, branch: str, base: str, title: str, text: str) -> str:
         """Open one to merge `branch` into `base`, and return its URL. Raises ForgeError.

@@ -51,6 +51,7 @@ JSON = st.recursive(
     max_leaves=10,
 )
 WORDS = (
+    "0123456789abcdef",
     "",
     "a",
     "web-1",

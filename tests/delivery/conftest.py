@@ -27,12 +27,18 @@ def delivery_plane(control_plane_binaries: None) -> Iterator[ControlPlane]:
 @pytest.fixture
 def world(delivery_plane: ControlPlane, tmp_path: Path, s3: str, bucket: str) -> Iterator[World]:  # noqa: F811
     """A team of its own, and nothing that runs."""
-    with delivery_plane.client() as kube:
-        world = World(delivery_plane, kube, f"team-{uuid.uuid4().hex[:8]}", tmp_path, s3)
+    yield from run_world(delivery_plane, tmp_path, s3)
+
+
+def run_world(plane: ControlPlane, tmp_path: Path, s3: str) -> Iterator[World]:  # noqa: F811
+    """Yield a world, and remove what it leaves."""
+    with plane.client() as kube:
+        world = World(plane, kube, f"team-{uuid.uuid4().hex[:8]}", tmp_path, s3)
         yield world
         world.stop()
-        own = (f"pipeline.{world.team}.digits", f"pipeline-state.{world.team}.digits", f"rollback.{world.team}.web")
-        for name in own:
+        own = ("pipeline.TEAM.digits", "pipeline-state.TEAM.digits", "rollback.TEAM.web")
+        promotion = ("promotion.TEAM.web", "promotion-state.TEAM.web", "health-report.TEAM.web.target")
+        for name in (each.replace("TEAM", world.team) for each in (*own, *promotion)):
             if kube.find("v1", "ConfigMap", name, "avactl-system"):
                 kube.delete("v1", "ConfigMap", name, "avactl-system")
         if kube.find("v1", "Namespace", world.team):

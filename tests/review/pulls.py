@@ -73,14 +73,29 @@ class FakePulls:
         self.pulls.append(made)
         return 201, self.shown(made), {}
 
+    def edit(self, number: int, body: dict[str, Any]) -> Answer:
+        """Change the title and description of one, or close it."""
+        pull = self.pulls[number - 1]
+        gitlab = self.forge == "gitlab"
+        closes = body.get("state_event") == "close" if gitlab else body.get("state") == "closed"
+        pull["state"] = "closed" if closes and pull["state"] == "open" else pull["state"]
+        pull["title"] = body.get("title", pull["title"])
+        pull["text"] = body.get("description" if gitlab else "body", pull["text"])
+        return 200, self.shown(pull), {}
+
     def shown(self, pull: dict[str, Any]) -> dict[str, Any]:
         """Return one as the forge shows it."""
         url, state = f"{self.url}/acme/specs/pull/{pull['number']}", pull["state"]
+        texts = {
+            "iid" if self.forge == "gitlab" else "number": pull["number"],
+            "title": pull.get("title", ""),
+            "description" if self.forge == "gitlab" else "body": pull.get("text"),
+        }
         if self.forge == "github":
             merged = "2026-01-01T00:00:00Z" if state == "merged" else None
             head, base = {"repo": {"id": pull.get("fork", 7)}}, {"repo": {"id": 7}}
             shown = "open" if state == "open" else "closed"
-            return {"state": shown, "merged_at": merged, "html_url": url, "head": head, "base": base}
+            return {"state": shown, "merged_at": merged, "html_url": url, "head": head, "base": base, **texts}
         if self.gitea:
             # The branch of one that was merged is deleted.
             ref = f"refs/pull/{pull['number']}/head" if state == "merged" else pull["branch"]
@@ -89,9 +104,9 @@ class FakePulls:
                 "base": {"label": "main", "ref": "main", "repo_id": 7},
             }
             shown = "open" if state == "open" else "closed"
-            return {"state": shown, "merged": state == "merged", "html_url": url, **sides}
+            return {"state": shown, "merged": state == "merged", "html_url": url, **sides, **texts}
         ids = {"source_project_id": pull.get("fork", 7), "target_project_id": 7}
-        return {"state": "opened" if state == "open" else state, "web_url": url, **ids}
+        return {"state": "opened" if state == "open" else state, "web_url": url, **ids, **texts}
 
 
 @contextmanager
@@ -108,15 +123,23 @@ def serve_pulls(forge: str) -> Iterator[FakePulls]:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             self._answer(lambda parts: fake.create(body))
 
+        def do_PATCH(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            self._answer(lambda parts: fake.edit(int(parts.path.rpartition("/")[2]), body))
+
+        def do_PUT(self) -> None:
+            self.do_PATCH()
+
         def _answer(self, made: Any) -> None:
             parts = urlsplit(self.path)
             fake.requests.append(f"{self.command} {parts.path}")
             scheme = "token " if fake.gitea else "Bearer "
             token = self.headers.get("PRIVATE-TOKEN") or self.headers.get("Authorization", "").removeprefix(scheme)
             more: dict[str, str]
+            changes = self.command == ("PUT" if fake.forge == "gitlab" else "PATCH")
             if token != TOKEN:
                 status, body, more = 401, {"message": "Bad credentials"}, {}
-            elif unquote(parts.path) != path:
+            elif unquote(parts.path).removesuffix(f"/{parts.path.rpartition('/')[2]}" if changes else "") != path:
                 status, body, more = 404, {"message": "Not Found"}, {}
             else:
                 status, body, more = made(parts)

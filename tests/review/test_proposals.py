@@ -9,7 +9,7 @@ import pytest
 
 from avactl.daemons.delivery.proposals import TokenFileProposals
 from avactl.forges import FORGES, find_forge
-from avactl.forges.proposals import Proposals
+from avactl.forges.proposals import Proposal, Proposals
 from avactl.forges.rest import ForgeError
 from tests.review.pulls import TOKEN, FakePulls, serve_pulls
 
@@ -52,6 +52,29 @@ def test_opened_once(forge: FakePulls) -> None:
     first = proposals.open("avactl/x-1", "main", "web: deploy", "")
     assert first == proposals.open("avactl/x-1", "main", "web: deploy", "")
     assert len(forge.pulls) == 1
+
+
+def test_withdrawn(forge: FakePulls) -> None:
+    """One that was withdrawn is told from one that people have closed, and can be opened again."""
+    proposals = of(forge)
+    assert proposals.find("avactl/x-1") is None
+    proposals.withdraw("avactl/x-1", "none is open")
+    url = proposals.open("avactl/x-1", "main", "web: promote", "Healthy since noon")
+    assert proposals.find("avactl/x-1") == Proposal("open", url)
+    proposals.withdraw("avactl/x-1", "pods are not available")
+    assert proposals.find("avactl/x-1") == Proposal("withdrawn", url)
+    assert proposals.state("avactl/x-1") == "closed"
+    assert (forge.pulls[0]["title"], forge.pulls[0]["text"]) == (
+        "Withdrawn: web: promote",
+        "Withdrawn: pods are not available\n\nHealthy since noon",
+    )
+    proposals.open("avactl/x-1", "main", "web: promote", "")
+    forge.close()
+    assert proposals.find("avactl/x-1") == Proposal("closed", f"{forge.url}/acme/specs/pull/2")
+    proposals.open("avactl/x-1", "main", "web: promote", "")
+    forge.close(merged=True)
+    proposals.withdraw("avactl/x-1", "too late")
+    assert proposals.find("avactl/x-1") == Proposal("merged", f"{forge.url}/acme/specs/pull/3")
 
 
 @pytest.mark.parametrize("state", ["open", "closed", "merged"])

@@ -71,6 +71,18 @@ class Remote:
             raise self._refused(error) from None
         return True
 
+    def delete(self, tip: str) -> bool:
+        """Delete the branch if this is its tip; False if it has another one, or is gone."""
+        options = ("--porcelain", "--quiet", "--no-verify", "--recurse-submodules=no")
+        lease = f"--force-with-lease={self._branch}:{tip}"
+        try:
+            self._store.run("push", *options, lease, "--", self._remote, f":{self._branch}", access=GitAccess.REMOTE)
+        except FailedError as error:
+            if _IS_OVERTAKEN.search(error.said) or "remote ref does not exist" in error.said:
+                return False
+            raise self._refused(error) from None
+        return True
+
     def _refused(self, error: FailedError) -> PublishError:
         lines = error.said.splitlines()
         remote = [line.removeprefix("remote:").strip() for line in lines if line.startswith("remote:")]

@@ -99,9 +99,12 @@ def _make_object_change(old: Manifest, new: Manifest) -> ObjectChange:
     return ObjectChange(new.id, "changed", top, reason, tuple(fields), manifest=new, refused=refused)
 
 
-_DIGEST_KEYS = frozenset((names.TEMPLATE_DIGEST, *(each.name for each in read_by(AnnotationReader.DIFF))))
+_DIGEST_KEYS = frozenset(
+    (names.TEMPLATE_DIGEST, names.PROMOTED_VALUES, *(each.name for each in read_by(AnnotationReader.DIFF)))
+)
 """Annotations in which avactl writes digests of what is shown as changed elsewhere."""
-_is_hexadecimal = re.compile(r"[0-9a-f]{8,64}").fullmatch
+_is_hexadecimal = re.compile(r'[0-9a-f]{8,64}|\{("[^"]+":"[0-9a-f]{16}",?)+\}').fullmatch
+"""A digest, or a JSON object of digests."""
 
 
 def _is_digest(change: ValueChange, item: Item) -> bool:

@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from avactl.kube.client import Client
 
 delivery = typer.Typer(
-    add_completion=False, rich_markup_mode=None, help="Run the daemon of pipelines, show them, and publish models."
+    add_completion=False,
+    rich_markup_mode=None,
+    help="Run the daemon of pipelines and promotions, show them, and publish models.",
 )
 To = Annotated[str, typer.Option("--to", help="Directory of the version: URL/NUMBER.")]
 Endpoint = Annotated[str, typer.Option(help="URL of an S3 service. Default: AWS_ENDPOINT_URL.")]
@@ -183,22 +185,53 @@ def status(
     context: Context = "",
     cluster: ClusterName = "",
 ) -> None:
-    """Show pipelines: what their runs do and how the last ones ended, live until Ctrl-C. Read-only."""
+    """Show pipelines, with their runs, and promotions, with what they wait for, live until Ctrl-C. Read-only."""
     with guard_imports():
         from avactl.daemons.delivery import status as pipelines
 
-    async def read(client: Client) -> list[dict[str, Any]]:
-        return pipelines.pipeline_entries(await pipelines.read(client, namespace))
+    async def read(client: Client) -> dict[str, list[dict[str, Any]]]:
+        maps = await pipelines.read(client, namespace)
+        return {
+            "pipelines": pipelines.pipeline_entries(maps),
+            "promotions": pipelines.promotion_entries(maps),
+        }
 
     access = connect(kubeconfig, context, cluster)
-    show_status(access, cluster, read, _lay_out_page, lambda found: {"pipelines": found}, format, once, namespace)
+    show_status(access, cluster, read, _lay_out_page, lambda found: found, format, once, namespace)
 
 
-def _lay_out_page(found: list[dict[str, Any]]) -> RenderableType:
+def _lay_out_page(found: dict[str, list[dict[str, Any]]]) -> RenderableType:
+    from rich.console import Group
+
+    tables = [
+        lay_out(found[key])
+        for key, lay_out in (("pipelines", _lay_out_pipelines), ("promotions", _lay_out_promotions))
+        if found[key]
+    ]
+    separated = [part for table in tables for part in ("", table)]
+    return Group(*separated[1:]) if tables else "no pipelines and no promotions"
+
+
+def _lay_out_promotions(found: list[dict[str, Any]]) -> RenderableType:
     from rich.table import Table
 
-    if not found:
-        return "no pipelines"
+    now = time.time()
+    table = Table(
+        "promotion", "runs", "from", "tries", "phase", "for", "waits for", "problem", box=None, pad_edge=False
+    )
+    for each in found:
+        since = duration_text(max(0.0, now - each["since"])) if each["since"] else ""
+        if each["phase"] == "soaking":
+            since += f" of {duration_text(each['window'])}"
+        source = f"{each['from']} on {each['cluster']}" if each["cluster"] else each["from"]
+        cells = (each["service"], each["runs"], source, each["tries"], each["phase"], since)
+        table.add_row(*map(plain_text, (*cells, each["url"] or each["message"], each["problem"])))
+    return table
+
+
+def _lay_out_pipelines(found: list[dict[str, Any]]) -> RenderableType:
+    from rich.table import Table
+
     now = time.time()
     table = Table("pipeline", "phase", "for", "run", "last result", "metrics", "problem", box=None, pad_edge=False)
     for each in found:

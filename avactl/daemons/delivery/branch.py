@@ -8,8 +8,9 @@ from functools import partial
 from time import monotonic
 from typing import Literal, ParamSpec, TypeVar
 
+from avactl.contracts.delivery import HealthRecord
 from avactl.daemons.delivery import metrics
-from avactl.daemons.delivery.commits.records import RolledOutModel, RolloutRecords
+from avactl.daemons.delivery.commits.records import RecordedService, RolledOutModel, RolloutRecords
 from avactl.daemons.delivery.commits.repository import ModelOfService, Repository
 from avactl.daemons.delivery.plans import PipelineTarget
 from avactl.kube import logs
@@ -92,6 +93,16 @@ class SpecBranch:
     async def record(self, model: RolledOutModel, url: str, outcome: Literal["promoted", "rejected"]) -> bool:
         """Record how the rollout of a model to a URL ended; False if that is recorded already."""
         return await self.run(self._records.write, model, url, outcome)
+
+    async def health(self, service: RecordedService) -> HealthRecord | None:
+        """Return what a cluster has recorded of a service's health; None if nothing is."""
+        return await self.run(self._records.read_health, service)
+
+    async def record_health(
+        self, service: RecordedService, change: Callable[[HealthRecord | None], HealthRecord | None]
+    ) -> HealthRecord | None:
+        """Record the health of a service, as `RolloutRecords.write_health`."""
+        return await self.run(self._records.write_health, service, change)
 
     async def run(self, call: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
         """Call a function that reads or changes the repository, in a thread, with exclusive access."""

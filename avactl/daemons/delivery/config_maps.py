@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from avactl.contracts.delivery import PROBLEM_KEY, STATE_KEY, PipelineState
+from avactl.contracts.delivery import PROBLEM_KEY, STATE_KEY, PipelineState, PromotionState
 from avactl.contracts.document import dump
 from avactl.contracts.names import CONFIG_LABEL
 from avactl.kube.client import MERGE, ApiError, Client, UnreachableError
@@ -48,8 +48,12 @@ class ConfigMaps:
         """Write the state of a pipeline if it is unchanged since it was read. Raises ApiError (409) otherwise."""
         await self._patch(state_name(plan), {STATE_KEY: dump(state)})
 
+    async def write_promotion(self, plan: str, state: PromotionState) -> None:
+        """Write the state of a promotion. Raises ApiError (409) if it has changed since it was read."""
+        await self._patch(state_name(plan), {STATE_KEY: dump(state)})
+
     async def write_problem(self, plan: str, problem: str) -> None:
-        """Write the problem that stops a pipeline, for users."""
+        """Write the problem that stops a pipeline or a promotion, for users."""
         held = self.data(state_name(plan))
         if held is None or held.get(PROBLEM_KEY, "") == problem:
             return
@@ -64,8 +68,9 @@ class ConfigMaps:
 
 
 def state_name(plan: str) -> str:
-    """Return the name of the ConfigMap with the state of a pipeline, from the name of its plan."""
-    return f"pipeline-state{plan.removeprefix('pipeline')}"
+    """Return the name of the ConfigMap with the state of a pipeline or a promotion, from the name of its plan."""
+    kind, _, name = plan.partition(".")
+    return f"{kind}-state.{name}"
 
 
 def _config_kind(item: Body) -> str:

@@ -1,4 +1,4 @@
-"""The delivery daemon: the plans of pipelines and services, and one pass over each."""
+"""The delivery daemon: the plans of pipelines, services and promotions, and one pass over each."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from time import monotonic
+from typing import Protocol
 
 from avactl.base.errors import HintedError
 from avactl.contracts.delivery import STATE_KEY
@@ -16,8 +17,11 @@ from avactl.contracts.document import DocumentError
 from avactl.contracts.names import (
     CONFIG_LABEL,
     DELIVERY_DAEMON,
+    HEALTH_REPORT,
     PIPELINE_CONFIG,
     PIPELINE_STATE,
+    PROMOTION_CONFIG,
+    PROMOTION_STATE,
     ROLLBACK_CONFIG,
     ROLLOUT_REPORT,
 )
@@ -27,6 +31,7 @@ from avactl.daemons.delivery.commits.repository import Repository
 from avactl.daemons.delivery.config_maps import ConfigMaps, state_name
 from avactl.daemons.delivery.pipelines import PipelineProposals, Pipelines
 from avactl.daemons.delivery.plans import read_state
+from avactl.daemons.delivery.promotions import PromotionProposals, Promotions
 from avactl.daemons.delivery.rollbacks import Rollbacks
 from avactl.kube import logs
 from avactl.kube.access import ClusterAccess
@@ -53,6 +58,10 @@ class DeliveryOptions(ReplicaOptions):
     """Seconds between two reads of the branch."""
 
 
+class DeliveryProposals(PipelineProposals, PromotionProposals, Protocol):
+    """Pull requests of a forge. Calls block."""
+
+
 class DeliveryDaemon(ElectedDaemon):
     """One replica."""
 
@@ -60,19 +69,30 @@ class DeliveryDaemon(ElectedDaemon):
     stuck_after_s = 1800.0  # fetching a large repository takes long
 
     def __init__(
-        self, client: Client, repository: Repository, proposals: PipelineProposals | None, options: DeliveryOptions
+        self, client: Client, repository: Repository, proposals: DeliveryProposals | None, options: DeliveryOptions
     ) -> None:
-        """`proposals`: None if the forge is unknown; pipelines that deploy by pull request then wait."""
+        """`proposals`: None if the forge is unknown; pipelines and promotions by pull request then wait."""
         super().__init__(options.listen, options.leader(client))
         self._options = options
         self._maps = ConfigMaps(client, options.namespace)
         self._branch = SpecBranch(repository, options.git_interval)
         self._pipelines = Pipelines(client, self._maps, self._branch, proposals, self.leading, 2 * options.git_interval)
         self._rollbacks = Rollbacks(client, self._maps, self._branch, proposals, options.git_interval)
+        self._promotions = Promotions(client, self._maps, self._branch, proposals, options.git_interval)
         self._passes = Passes(self._wake.set, _MAX_PARALLEL)
         self._problems: dict[str, str] = {}
         self._later: dict[str, float] = {}
-        kinds = ",".join((PIPELINE_CONFIG, PIPELINE_STATE, ROLLBACK_CONFIG, ROLLOUT_REPORT))
+        kinds = ",".join(
+            (
+                PIPELINE_CONFIG,
+                PIPELINE_STATE,
+                ROLLBACK_CONFIG,
+                ROLLOUT_REPORT,
+                HEALTH_REPORT,
+                PROMOTION_CONFIG,
+                PROMOTION_STATE,
+            )
+        )
         path, query = (
             f"/api/v1/namespaces/{options.namespace}/configmaps",
             {"labelSelector": f"{CONFIG_LABEL} in ({kinds})"},
@@ -85,14 +105,20 @@ class DeliveryDaemon(ElectedDaemon):
         async with asyncio.TaskGroup() as group:
 
             async def turn() -> None:
-                pipelines, services = self._maps.of(PIPELINE_CONFIG), self._maps.of(ROLLBACK_CONFIG)
-                if pipelines or services:
+                plans = [
+                    (name, advance)
+                    for kind, advance in (
+                        (PIPELINE_CONFIG, self._advance_pipeline),
+                        (ROLLBACK_CONFIG, self._advance_service),
+                        (PROMOTION_CONFIG, self._advance_promotion),
+                    )
+                    for name in self._maps.of(kind)
+                ]
+                if plans:
                     await self._branch.refresh()
                 if self._branch.head:
-                    for name in pipelines:
-                        self._passes.begin(group, self._advance_pipeline, name, _namespace_of(name))
-                    for name in services:
-                        self._passes.begin(group, self._advance_service, name, _namespace_of(name))
+                    for name, advance in plans:
+                        self._passes.begin(group, advance, name, _namespace_of(name))
 
             await self._repeat(turn, self._options.interval, _BATCH_S)
 
@@ -104,6 +130,9 @@ class DeliveryDaemon(ElectedDaemon):
 
     async def _advance_service(self, name: str) -> None:
         await self._advance_plan(name, self._rollbacks.advance)
+
+    async def _advance_promotion(self, name: str) -> None:
+        await self._maps.write_problem(name, await self._advance_plan(name, self._promotions.advance))
 
     async def _advance_plan(self, name: str, advance: Callable[[str], Awaitable[None]]) -> str:
         """Advance one plan; return its problem, which a later pass retries."""
@@ -151,7 +180,7 @@ def _last_line(problem: str) -> str:
 
 
 async def run(
-    access: ClusterAccess, repository: Repository, proposals: PipelineProposals | None, options: DeliveryOptions
+    access: ClusterAccess, repository: Repository, proposals: DeliveryProposals | None, options: DeliveryOptions
 ) -> None:
     """Run a replica until SIGTERM or SIGINT."""
     await run_elected(

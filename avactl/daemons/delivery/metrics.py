@@ -13,3 +13,4 @@ GIT_ERRORS = Counter("avactl_delivery_git_errors_total", "Failed reads of the br
 ROLLBACKS = Counter(
     "avactl_delivery_rollbacks_total", "Roll-backs of services committed or proposed in git.", registry=REGISTRY
 )
+PROMOTIONS = Counter("avactl_delivery_promotions_total", "Promotions committed or proposed in git.", registry=REGISTRY)

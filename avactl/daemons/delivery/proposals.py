@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from avactl.forges.forge import Forge
-from avactl.forges.proposals import Proposals
+from avactl.forges.proposals import Proposal, Proposals
 from avactl.forges.rest import ForgeError
 
 
@@ -20,6 +20,14 @@ class TokenFileProposals:
     def state(self, branch: str) -> str:
         """As `PipelineProposals.state`."""
         return self._connect().state(branch)
+
+    def find(self, branch: str) -> Proposal | None:
+        """As `PromotionProposals.find`."""
+        return self._connect().find(branch)
+
+    def withdraw(self, branch: str, reason: str) -> None:
+        """As `PromotionProposals.withdraw`."""
+        self._connect().withdraw(branch, reason)
 
     def open(self, branch: str, base: str, title: str, text: str) -> str:
         """As `PipelineProposals.open`."""

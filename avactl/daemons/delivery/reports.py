@@ -1,16 +1,20 @@
-"""Reports of rollouts in git, for pipelines of other clusters: each cluster writes down only what it sees itself."""
+"""Reports of rollouts and health in git, for pipelines and promotions: each cluster writes down only what it sees
+itself.
+"""
 
 from __future__ import annotations
 
+from functools import partial
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
-from avactl.contracts.delivery import REPORT_KEY, ReportPlan, RollbackPlan
+from avactl.contracts.delivery import HEALTH_KEY, REPORT_KEY, HealthPlan, HealthRecord, ReportPlan, RollbackPlan
 from avactl.contracts.document import load
-from avactl.contracts.names import ROLLOUT_REPORT
+from avactl.contracts.names import HEALTH_REPORT, ROLLOUT_REPORT
 from avactl.daemons.delivery.branch import SpecBranch
-from avactl.daemons.delivery.commits.records import RolledOutModel
+from avactl.daemons.delivery.commits.records import RecordedService, RolledOutModel
 from avactl.daemons.delivery.config_maps import ConfigMaps
+from avactl.daemons.delivery.health import next_record, observe_health
 from avactl.daemons.delivery.rollouts import model_urls, replica_sets, rollout_verdict
 from avactl.kube import logs
 from avactl.kube.client import Client
@@ -18,20 +22,47 @@ from avactl.kube.client import Client
 _CHECK_INTERVAL_S = 600.0
 """Seconds until a record that was written is compared with the branch again: somebody may have deleted it."""
 Body = dict[str, Any]
+P = TypeVar("P", ReportPlan, HealthPlan)
 
 
 class Reports:
-    """Records how rollouts of models end that pipelines of other clusters deploy."""
+    """Records how rollouts of models end that pipelines of other clusters deploy, and the health of services."""
 
     def __init__(self, client: Client, maps: ConfigMaps, branch: SpecBranch) -> None:
         self._client, self._maps, self._branch = client, maps, branch
         self._written: dict[RolledOutModel, tuple[str, str, float]] = {}
         """URL, outcome, and time of the last record."""
+        self._health: dict[RecordedService, tuple[HealthRecord | None, float]] = {}
+        """The last record of a service's health, and when it was compared with the branch."""
 
     async def record(self, service: RollbackPlan, deployment: Body) -> None:
-        """Record how the rollout of a service's models ended. Raises ApiError, UnreachableError, DocumentError and
-        DeliveryError; a later call tries again.
+        """Record how the rollout of a service's models ended, and its health if it is in a promotion.
+
+        Raises ApiError, UnreachableError, DocumentError and DeliveryError; a later call tries again.
         """
+        await self._record_rollouts(service, deployment)
+        await self._record_health(service, deployment)
+
+    async def _record_health(self, service: RollbackPlan, deployment: Body) -> None:
+        plans = self._plans(service, HEALTH_REPORT, HealthPlan, HEALTH_KEY)
+        if not plans:
+            return
+        windows, fields = [float(plan.window) for plan in plans], {path for plan in plans for path in plan.fields}
+        change = partial(next_record, windows=windows, fields=fields)
+        now = self._client.clock.now()
+        seen = observe_health(deployment, await replica_sets(self._client, deployment), now)
+        if seen is None:
+            return
+        place = RecordedService(plans[0].cluster, service.namespace, service.name)
+        known, compared = self._health.get(place, (None, float("-inf")))
+        if known is not None and monotonic() - compared < _CHECK_INTERVAL_S and change(known, seen) is None:
+            return
+        written = await self._branch.record_health(place, lambda last: change(last, seen))
+        if written is not None and written != known:
+            logs.info("health", service=f"{service.namespace}/{service.name}", outcome=written.outcome)
+        self._health[place] = written, monotonic()
+
+    async def _record_rollouts(self, service: RollbackPlan, deployment: Body) -> None:
         urls = model_urls(deployment)
         reported = [(model, url) for model in self._reported(service) if (url := urls.get(model.model))]
         sets = await replica_sets(self._client, deployment) if reported else []
@@ -47,13 +78,14 @@ class Reports:
 
     def _reported(self, service: RollbackPlan) -> list[RolledOutModel]:
         """Return the models of a service that pipelines of other clusters deploy."""
+        plans = self._plans(service, ROLLOUT_REPORT, ReportPlan, REPORT_KEY)
+        return [RolledOutModel(plan.cluster, plan.namespace, plan.service, plan.model) for plan in plans]
+
+    def _plans(self, service: RollbackPlan, kind: str, model: type[P], key: str) -> list[P]:
+        """Return the plans of a kind for a service."""
         plans = [
-            load(ReportPlan, (self._maps.data(name) or {}).get(REPORT_KEY, ""))
-            for name in self._maps.of(ROLLOUT_REPORT)
-            if name.startswith(f"rollout-report.{service.namespace}.")
+            load(model, (self._maps.data(name) or {}).get(key, ""))
+            for name in self._maps.of(kind)
+            if name.startswith(f"{kind}.{service.namespace}.")
         ]
-        return [
-            RolledOutModel(plan.cluster, plan.namespace, plan.service, plan.model)
-            for plan in plans
-            if (plan.namespace, plan.service) == (service.namespace, service.name)
-        ]
+        return [each for each in plans if (each.namespace, each.service) == (service.namespace, service.name)]

@@ -61,7 +61,12 @@ def rollout_verdict(deployment: Body, sets: Iterable[Body], model: str, url: str
     notes = deployment["metadata"].get("annotations") or {}
     if ROLLOUT not in notes or model_urls(deployment).get(model) != url:
         return None
-    state, template = RolloutState.read(notes.get(ROLLOUT_STATE)), template_of(deployment)
+    return template_verdict(deployment, sets)
+
+
+def template_verdict(deployment: Body, sets: Iterable[Body]) -> Rollout:
+    """Return how the rollout to the pod template of a Deployment goes; its ReplicaSets are those of its versions."""
+    state, template = rollout_state(deployment), template_of(deployment)
     revisions = revisions_of(deployment, sets)
     hash = next((each.hash for each in revisions.values() if templates_equal(each.template, template)), "")
     if not hash or state.phase != "steady":
@@ -69,6 +74,11 @@ def rollout_verdict(deployment: Body, sets: Iterable[Body], model: str, url: str
     if state.stable == hash:
         return "promoted"
     return "rejected" if state.outcome == "rolledBack" and state.version == hash else "progressing"
+
+
+def rollout_state(deployment: Body) -> RolloutState:
+    """Return what the serving daemon has written down of a service's rollout."""
+    return RolloutState.read((deployment["metadata"].get("annotations") or {}).get(ROLLOUT_STATE))
 
 
 def model_urls(deployment: Body) -> Mapping[str, str]:

@@ -7,7 +7,7 @@ contain.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from avactl.forges.comments import IssueComments
 from avactl.forges.connection import Connection
@@ -50,5 +50,5 @@ class GiteaProposals(Proposals):
         # Once the branch is deleted, `ref` is that of the pull request, and `label` is still the branch.
         return head.get("label") == branch and same_repository(head.get("repo_id"), base.get("repo_id"))
 
-    def _parse_state(self, entry: Mapping[str, Any]) -> str:
+    def _parse_state(self, entry: Mapping[str, Any]) -> Literal["open", "closed", "merged"]:
         return "open" if entry.get("state") == "open" else "merged" if entry.get("merged") else "closed"

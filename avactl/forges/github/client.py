@@ -6,7 +6,7 @@ Sources: docs.github.com/rest (issue comments, pulls).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from avactl.forges.comments import IssueComments
 from avactl.forges.connection import Connection
@@ -69,5 +69,5 @@ class GitHubProposals(Proposals):
         head, base = (side.get("id") if isinstance(side, dict) else None for side in sides)
         return same_repository(head, base)
 
-    def _parse_state(self, entry: Mapping[str, Any]) -> str:
+    def _parse_state(self, entry: Mapping[str, Any]) -> Literal["open", "closed", "merged"]:
         return "open" if entry.get("state") == "open" else "merged" if entry.get("merged_at") else "closed"

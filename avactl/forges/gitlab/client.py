@@ -6,7 +6,7 @@ Sources: docs.gitlab.com/api (notes, merge requests, "CI/CD job token").
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote
 
 from avactl.forges.comments import Comment, Comments
@@ -43,7 +43,8 @@ class GitLabComments(Comments):
 class GitLabProposals(Proposals):
     """Merge requests of GitLab."""
 
-    URL = "web_url"
+    URL, NUMBER, TEXT = "web_url", "iid", "description"
+    CLOSE = ("PUT", {"state_event": "close"})
 
     def __init__(self, connection: Connection) -> None:
         needed = "create a project access token with the role Developer and the scope `api`"
@@ -56,9 +57,9 @@ class GitLabProposals(Proposals):
     def _is_own(self, entry: Mapping[str, Any], branch: str) -> bool:
         return same_repository(entry.get("source_project_id"), entry.get("target_project_id"))
 
-    def _parse_state(self, entry: Mapping[str, Any]) -> str:
-        state = str(entry.get("state", ""))
-        return "open" if state in ("opened", "locked") else state
+    def _parse_state(self, entry: Mapping[str, Any]) -> Literal["open", "closed", "merged"]:
+        state = entry.get("state")
+        return "open" if state in ("opened", "locked") else "merged" if state == "merged" else "closed"
 
     def _new(self, branch: str, base: str, title: str, text: str) -> dict[str, Any]:
         return {

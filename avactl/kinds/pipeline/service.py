@@ -101,6 +101,15 @@ def service_problems(item: Item[PipelineSpec], program: Program) -> Iterator[Dia
             notes=(Note(service.span(*path, "url"), "the model that is served"),),
         )
     yield from _not_editable(item, service, path)
+    if service.spec.promote_from is not None:
+        yield Diagnostic(
+            "conflicting-keys",
+            f"{item} deploys to {service}, which is promoted from {service.spec.promote_from.service}: each replaces "
+            "what the other has set",
+            item.span(*_DEPLOY_PATH, "service"),
+            hint=f"deploy to `{service.spec.promote_from.service}`",
+            notes=(Note(service.span("spec", "promoteFrom", key=True), "the promotion"),),
+        )
     if chosen_strategy(service.spec) is not None and machines_per_replica(service.spec) > 1:
         yield Diagnostic(
             "conflicting-keys",

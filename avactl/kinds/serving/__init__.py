@@ -12,6 +12,7 @@ from avactl.kinds.serving.parts.models import Adapter, Files, ModelDataset, Serv
 from avactl.kinds.serving.parts.prefill import PREFILL
 from avactl.kinds.serving.prefill.impact import impact
 from avactl.kinds.serving.prefill.roles import of_role, prefill_of
+from avactl.kinds.serving.promotion import STATE as PROMOTION_STATE
 from avactl.kinds.serving.rollout.lower import OWNED
 from avactl.kinds.serving.spec import (
     Batching,
@@ -85,7 +86,7 @@ KIND = Kind(
     lower=lower,
     check=check,
     facts=facts,
-    owned=(REPLICAS, groups.REPLICAS, DATA, *OWNED),
+    owned=(REPLICAS, groups.REPLICAS, DATA, PROMOTION_STATE, *OWNED),
     workload=WORKLOAD,
     impact=impact,
 )

@@ -17,6 +17,7 @@ from avactl.kinds.serving.picker import picker_problems
 from avactl.kinds.serving.prefill.check import compute_of, prefill_problems
 from avactl.kinds.serving.prefill.roles import prefill_of
 from avactl.kinds.serving.probes import declared_checks
+from avactl.kinds.serving.promotion import promotion_problems
 from avactl.kinds.serving.rollout.check import rollout_problems
 from avactl.kinds.serving.runtime import ports, runtime_of
 from avactl.kinds.serving.server_arguments import image_problems, overridden_problems
@@ -86,6 +87,7 @@ def check(item: Item[ServingDeploymentSpec], program: Program) -> Iterator[Diagn
     yield from expose_problems(item, program)
     yield from notify_problems(item, program, SERVICE_EVENTS)
     yield from rollout_problems(item, program, max(1, replica_bounds(spec)[0]))
+    yield from promotion_problems(item, program)
     yield from group_problems(item, program)
     yield from picker_problems(item, program)
     yield from prefill_problems(item, program)

@@ -29,6 +29,7 @@ from avactl.kinds.serving.prefill.lower import (
 )
 from avactl.kinds.serving.prefill.roles import ROLE_LABEL, of_role, prefill_of, server_of
 from avactl.kinds.serving.probes import add_scripts, build_probes, start_limit
+from avactl.kinds.serving.promotion import with_promotion
 from avactl.kinds.serving.rollout.lower import with_rollout
 from avactl.kinds.serving.runtime import CONFIG, ModelServer, runtime_of, server
 from avactl.kinds.serving.spec import ServingDeploymentSpec
@@ -131,7 +132,8 @@ def lower(item: Item[ServingDeploymentSpec], program: Program) -> list[Manifest]
         backend=route_backend(item),
         timeout=runtime_of(spec).answer_timeout,
     )
-    return with_rollout(item, program, objects, run.ports, start_limit(spec, run), deadline)
+    objects = with_rollout(item, program, objects, run.ports, start_limit(spec, run), deadline)
+    return with_promotion(item, program, objects)
 
 
 def _build_roles(

@@ -11,6 +11,7 @@ from avactl.diagnostics.suggest import one_of
 from avactl.kinds.serving.parts.models import ADAPTERS, LIVE, MODELS, Adapter, ServedModel, exactly_one
 from avactl.kinds.serving.parts.picker import EndpointPicker
 from avactl.kinds.serving.parts.prefill import Prefill
+from avactl.kinds.serving.parts.promotion import PromoteFrom
 from avactl.kinds.serving.parts.rollout import Rollout
 from avactl.kinds.serving.parts.scaling import ServerMetrics
 from avactl.kinds.serving.runtime_facts import RETIRED, facts_of, runtime_names
@@ -258,6 +259,9 @@ class ServingDeploymentSpec(PodUser):
     )
     rollout: Rollout | None = Field(
         None, description="How a new version takes over: `rolling`, `canary` or `blueGreen`. Default: `rolling`."
+    )
+    promote_from: PromoteFrom | None = Field(
+        None, description="Service of the team whose version this one gets once it is proven. Default: none."
     )
     notify: Notify | None = Field(None, description="Who is told of its state. Default: the team's `notify`.")
     drain: Duration = Field("30s", description="Time for a terminating pod to finish its requests.")

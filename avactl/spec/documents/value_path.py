@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from avactl.base.equality import is_same
@@ -62,3 +63,16 @@ def parse_path(text: str) -> list[Selector]:
     if not steps:
         raise PathError("the path is empty", "write e.g. spec.workers.replicas")
     return steps
+
+
+def value_at(root: Any, path: str) -> Any:
+    """Return the value at a path of plain data; None if there is none. Raises PathError."""
+    for step in parse_path(path):
+        if isinstance(step, PathEntry):
+            index = step.find(root)
+            root = None if index is None else root[index]
+        elif isinstance(step, int):
+            root = root[step] if isinstance(root, list) and step < len(root) else None
+        else:
+            root = root.get(step) if isinstance(root, Mapping) else None
+    return root

@@ -1,15 +1,24 @@
-"""Texts of the commits and pull requests of pipelines and roll-backs."""
+"""Texts of the commits and pull requests of pipelines, promotions and roll-backs."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
-from avactl.base.terminal import shorten_middle
-from avactl.contracts.delivery import PipelineState, RollbackPlan
-from avactl.daemons.delivery.commits.repository import RECORD_TRAILER, ROLLBACK_TRAILER, TRAILER
+from avactl.base.terminal import duration_text, shorten_middle
+from avactl.contracts.delivery import HealthRecord, PipelineState, PromotionPlan, RollbackPlan
+from avactl.daemons.delivery.commits.repository import (
+    PROMOTION_TRAILER,
+    RECORD_TRAILER,
+    ROLLBACK_TRAILER,
+    TRAILER,
+)
 from avactl.daemons.delivery.plans import DeliveredPipeline
 
+BRANCHES = "avactl/"
+"""Beginning of the branches of all pull requests."""
 _MAX_SUBJECT_LENGTH = 72
 _MAX_REASON_LENGTH = 500
 """Maximum length of the reason for a roll-back in a message."""
@@ -74,6 +83,52 @@ def record_message(namespace: str, service: str, model: str, url: str, outcome: 
     """Return the message of the commit that records how a rollout ended."""
     subject = f"{namespace}/{service}: {model} {outcome}"
     return _format_message(subject, [f"Model: {url}"], f"{RECORD_TRAILER}: {outcome}")
+
+
+def health_message(namespace: str, service: str, record: HealthRecord) -> str:
+    """Return the message of the commit that records the health of a service."""
+    since = format_moment(record.since)
+    return _format_message(
+        f"{namespace}/{service}: {record.outcome}", [f"Since: {since}"], f"{RECORD_TRAILER}: {record.outcome}"
+    )
+
+
+def promotion_prefix(team: str, document: str) -> str:
+    """Return the beginning of the branches of a promotion's pull requests; a digest of the change follows."""
+    return f"{BRANCHES}{team}/promotion/{document}-"
+
+
+def promotion_message(
+    plan: PromotionPlan, record: HealthRecord, version: str, values: Sequence[tuple[str, object, object]]
+) -> str:
+    """Return the message of the commit that promotes a version, with what the gates have seen.
+
+    `values`: path, old and new value of each field that changes.
+    """
+    source, target = plan.source, plan.target
+    facts = [
+        f"From: {source.document} on cluster {source.cluster}, to {target.document} on cluster {target.cluster}",
+        f"Healthy since: {format_moment(record.since)}, with all pods available",
+        f"Last seen healthy: {format_moment(record.seen)}, after {_duration(record.seen - record.since)}; "
+        f"required: {_duration(plan.window)}",
+        *(f"{path}: {_short_value(before)} → {_short_value(after)}" for path, before, after in values),
+    ]
+    subject = f"{target.document}: promote {version} from {source.document}"
+    return _format_message(subject, facts, f"{PROMOTION_TRAILER}: {plan.team}/{target.document}")
+
+
+def format_moment(seconds: float) -> str:
+    """Return a moment as messages show it, in UTC."""
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _duration(seconds: float) -> str:
+    return duration_text(max(0.0, seconds))
+
+
+def _short_value(value: object) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return "none" if value is None else shorten_middle(_one_line(text), 200)
 
 
 def _format_message(subject: str, facts: list[str], trailer: str) -> str:

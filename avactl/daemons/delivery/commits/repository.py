@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from avactl.apply.publish.store import FILE, PublishError, PublishStore, StoreEntry
 from avactl.apply.publish.target import Remote
@@ -23,21 +23,23 @@ from avactl.daemons.delivery.plans import PipelineTarget
 from avactl.policy.path_patterns import matches_pattern
 from avactl.spec.documents.document import Document
 from avactl.spec.documents.edit import EditError, document_content, set_values
-from avactl.spec.documents.value_path import PathEntry as ListEntry
-from avactl.spec.documents.value_path import PathError, parse_path
+from avactl.spec.documents.value_path import PathError, value_at
 from avactl.spec.documents.yaml import load_yaml
-from avactl.spec.repository.git import GitError, init_bare, mask_credentials
+from avactl.spec.repository.git import GitAccess, GitError, init_bare, mask_credentials
 from avactl.spec.repository.git_tree import GitTree
 from avactl.spec.repository.tree import MAX_INPUT, OverlayTree, Tree
 
 ATTEMPTS = 5
 """Pushes of one change, if others push at the same time."""
-TRAILER, ROLLBACK_TRAILER = "Avactl-Pipeline", "Avactl-Rollback"
-"""Trailers of commits by pipelines, and of commits for roll-backs. Commits with either trigger no pipeline."""
+TRAILER, ROLLBACK_TRAILER, PROMOTION_TRAILER = "Avactl-Pipeline", "Avactl-Rollback", "Avactl-Promotion"
+"""Trailers of commits by pipelines, for roll-backs, and for promotions. Commits with any of them trigger no pipeline.
+"""
 RECORD_TRAILER = "Avactl-Rollout"
 """Trailer of commits that record how a rollout ended."""
 _MAX_COMMITS = 1000
 """Commits of the branch that are searched for a change of certain files."""
+_MAX_BRANCHES = 10_000
+"""Branches of the daemon that are read."""
 _SERVING_KIND = "ServingDeployment"
 _MAX_KNOWN = 10_000
 
@@ -139,7 +141,7 @@ class Repository:
         if known is not None:
             return known
         _, document = self.document(commit, target)
-        found = [_value_at(document.value, path) for path in (target.url_path, target.version_path)]
+        found = [value_at(document.value, path) for path in (target.url_path, target.version_path)]
         served = ModelOfService(*("" if value is None else str(value)[:4000] for value in found))
         if len(self._known) >= _MAX_KNOWN:
             self._known.clear()
@@ -214,9 +216,41 @@ class Repository:
             mode, _, oid = entry.partition("\t")[0].split() if entry else ("", "", "")
             if mode not in ("100644", "100755"):
                 return None
-            if int(store.run("cat-file", "-s", oid)) > max_bytes:
+        except PublishError as error:
+            raise DeliveryError(str(error), error.hint) from None
+        return self._blob(oid, path, max_bytes)
+
+    def _blob(self, oid: str, path: str, max_bytes: int) -> str:
+        """Return the text of a blob. Raises DeliveryError, also if it is larger than `max_bytes`."""
+        try:
+            if int(self.store.run("cat-file", "-s", oid)) > max_bytes:
                 raise DeliveryError(f"{path} is larger than {max_bytes >> 10} KiB")
-            return store.run("cat-file", "blob", oid)
+            return self.store.run("cat-file", "blob", oid)
+        except PublishError as error:
+            raise DeliveryError(str(error), error.hint) from None
+
+    def branches(self, prefix: str) -> dict[str, str]:
+        """Return the branches of the remote whose names begin like this, with their tips.
+
+        Raises DeliveryError.
+        """
+        try:
+            text = self.store.run(
+                "ls-remote", "--heads", "--", self._url, f"refs/heads/{prefix}*", access=GitAccess.REMOTE
+            )
+        except PublishError as error:
+            raise DeliveryError(str(error), error.hint) from None
+        found: dict[str, str] = {}
+        for line in text.splitlines()[:_MAX_BRANCHES]:
+            tip, _, name = line.partition("\t")
+            if name.startswith(f"refs/heads/{prefix}"):  # the pattern also matches the ends of other names
+                found[name.removeprefix("refs/heads/")] = tip
+        return found
+
+    def delete_branch(self, branch: str, tip: str) -> bool:
+        """Delete a branch of the remote if this is its tip; False if others have pushed. Raises DeliveryError."""
+        try:
+            return self.remote(branch).delete(tip)
         except PublishError as error:
             raise DeliveryError(str(error), error.hint) from None
 
@@ -322,7 +356,7 @@ class Repository:
             (target.url_path, wanted.url),
             (target.version_path, f'"{wanted.version}"' if wanted.version else None),
         ]
-        if not wanted.version and _value_at(document.value, target.version_path) is None:
+        if not wanted.version and value_at(document.value, target.version_path) is None:
             edits.pop()
         try:
             return set_values(target.file, text, document.index, edits)
@@ -360,16 +394,28 @@ class Repository:
 
     def document(self, commit: str, declared: ServiceDeclaration) -> tuple[str, Document]:
         """Return the text of a service's file at a commit, and its document there. Raises DeliveryError."""
-        path = self._prefix + declared.file
+        path = self.path_of(declared.file)
         text = self.file_at(commit, path, MAX_INPUT)
         if text is None:
             raise DeliveryError(f"{path} is not a file of {self.branch} at {commit[:10]}")
+        return text, self._find_document(text, declared, f"{path} at {commit[:10]}")
+
+    def document_in(self, blob: str, declared: ServiceDeclaration) -> Document:
+        """Return the document of a service in a blob that its file was. Raises DeliveryError."""
+        text = self._blob(blob, declared.file, MAX_INPUT)
+        return self._find_document(text, declared, f"{declared.file} in {blob[:10]}")
+
+    def path_of(self, file: str) -> str:
+        """Return the path in the repository of a file of the specs."""
+        return self._prefix + file
+
+    def _find_document(self, text: str, declared: ServiceDeclaration, shown: str) -> Document:
         documents, _ = load_yaml(declared.file, text.encode("utf-8", "surrogateescape"))
         found = [each for each in documents if _is_declared(each, declared)]
         if len(found) != 1:
             count = "several specs" if found else "no spec"
-            raise DeliveryError(f"{path} at {commit[:10]} has {count} of {_SERVING_KIND} `{declared.document}`")
-        return text, found[0]
+            raise DeliveryError(f"{shown} has {count} of {_SERVING_KIND} `{declared.document}`")
+        return found[0]
 
 
 def _is_declared(document: Document, declared: ServiceDeclaration) -> bool:
@@ -382,23 +428,11 @@ def _is_declared(document: Document, declared: ServiceDeclaration) -> bool:
     )
 
 
-def _value_at(root: Any, path: str) -> Any:
-    """Return the value at a path; None if there is none."""
-    for step in parse_path(path):
-        if isinstance(step, ListEntry):
-            index = step.find(root)
-            root = None if index is None else root[index]
-        elif isinstance(root, Mapping):
-            root = root.get(step)
-        else:
-            return None
-    return root
-
-
 @lru_cache(maxsize=256)
 def _last_change(store: PublishStore, head: str, paths: tuple[str, ...]) -> str:
     # Contributors choose trailers and file names, so the separator must be unpredictable.
-    mark, keys = secrets.token_hex(16), ",".join(f"key={each}" for each in (TRAILER, ROLLBACK_TRAILER))
+    mark, trailers = secrets.token_hex(16), (TRAILER, ROLLBACK_TRAILER, PROMOTION_TRAILER)
+    keys = ",".join(f"key={each}" for each in trailers)
     form = f"--format={mark}%H%n%(trailers:{keys},valueonly,separator=%x2C){mark}"
     try:
         text = store.run(

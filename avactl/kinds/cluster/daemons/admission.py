@@ -160,13 +160,13 @@ def _build_rollouts(item: Item[ClusterSpec]) -> list[Manifest]:
     if not account:
         return []
     # Writes to the status subresource can change annotations, too. The delivery daemon commits roll-backs by the
-    # annotations of rejected versions and template digests.
+    # annotations of rejected versions and template digests, and promotes values by their digests.
     objects = [
         _build_resources(
             "apps", [f"{each}{part}" for each in ("deployments", "replicasets") for part in ("", "/status")]
         )
     ]
-    marks = (names.ROLLOUT, names.ROLLOUT_STATE, names.REJECTED_VERSION, names.TEMPLATE_DIGEST)
+    marks = (names.ROLLOUT, names.ROLLOUT_STATE, names.REJECTED_VERSION, names.TEMPLATE_DIGEST, names.PROMOTED_VALUES)
     before = "(request.operation == 'UPDATE' ? oldObject.metadata.?annotations[?k].orValue('') : '')"
     rule = AdmissionRule(
         "rollout",

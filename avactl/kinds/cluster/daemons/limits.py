@@ -422,7 +422,7 @@ def reconciler_policy(
 
 
 def _state_roles(system: str, delivery: str) -> str:
-    """CEL: the Role by which the delivery daemon writes the state of one pipeline, or its binding."""
+    """CEL: the Role by which the delivery daemon writes the state of one pipeline or promotion, or its binding."""
     if not delivery:
         return "false"
     _, _, namespace, account = delivery.split(":")
@@ -431,8 +431,9 @@ def _state_roles(system: str, delivery: str) -> str:
         "'resourceNames': dyn([object.metadata.name])}"
     )
     subject = f"{{'kind': 'ServiceAccount', 'name': '{account}', 'namespace': '{namespace}'}}"
+    prefixes = admission.cel_strings((names.PIPELINE_STATE_PREFIX, names.PROMOTION_STATE_PREFIX))
     return (
-        f"request.namespace == '{system}' && object.metadata.name.startsWith('{names.PIPELINE_STATE_PREFIX}') && "
+        f"request.namespace == '{system}' && {prefixes}.exists(p, object.metadata.name.startsWith(p)) && "
         f"(request.resource.resource == 'roles' ? dyn(object.rules) == dyn([{rule}]) : "
         "request.resource.resource == 'rolebindings' && object.roleRef.kind == 'Role' && "
         f"object.roleRef.name == object.metadata.name && dyn(object.subjects) == dyn([{subject}]))"

@@ -1,0 +1,197 @@
+"""What the history of the branch says of a promotion, and the commits that promote: on a real repository."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from avactl.contracts.delivery import HealthRecord, PromotedSpec, PromotionPlan
+from avactl.daemons.delivery.commits.messages import promotion_message, promotion_prefix
+from avactl.daemons.delivery.commits.promoted_values import PromotionHistory, PromotionValues, changed_values
+from avactl.daemons.delivery.commits.repository import CommitAuthor, DeliveryError, Repository
+from tests.delivery.test_repository import Remote
+from tests.delivery.world import SERVICE
+
+TRY = SERVICE.replace("TEAM", "vision").replace("name: web", "name: try")
+WEB = SERVICE.replace("TEAM", "vision").replace("spec:\n", "spec:\n  promoteFrom: {service: try}\n", 1)
+PLAN = PromotionPlan(
+    team="vision",
+    source=PromotedSpec(cluster="staging", namespace="vision", service="try", file="teams/try.yaml", document="try"),
+    target=PromotedSpec(cluster="main", namespace="vision", service="web", file="teams/web.yaml", document="web"),
+    fields=("spec.model.url", "spec.model.version", "spec.runtime.image"),
+    window=7200,
+    by="commit",
+    rollout=True,
+)
+
+
+def text(base: str, version: str) -> str:
+    return base.replace('"1"', f'"{version}"').replace("digits/1", f"digits/{version}")
+
+
+class Branch:
+    """The branch of the specs, with both services."""
+
+    def __init__(self, folder: Path) -> None:
+        self.remote = Remote(folder)
+        self.repository = Repository(str(self.remote.url), "main", "specs", folder / "cache", CommitAuthor("a", "a@b"))
+        self.history = PromotionHistory(self.repository)
+
+    def commit(self, source: str = "", target: str = "") -> str:
+        """Commit versions of the two services; return the commit as messages show it."""
+        files = {"specs/teams/try.yaml": text(TRY, source)} if source else {}
+        files |= {"specs/teams/web.yaml": text(WEB, target)} if target else {}
+        return self.remote.commit(files)[:10]
+
+    def read(self) -> PromotionValues:
+        self.repository.fetch()
+        return self.history.read(PLAN)
+
+    def promote(self, wanted: PromotionValues) -> bool:
+        return self.repository.change(
+            PLAN.target.file, partial(self.history.edit, PLAN, wanted, "promote\n\nAvactl-Promotion: vision/web\n")
+        )
+
+
+@pytest.fixture
+def branch(tmp_path: Path) -> Branch:
+    return Branch(tmp_path)
+
+
+def test_only_the_values_change_and_only_once(branch: Branch) -> None:
+    branch.commit("1", "1")
+    assert branch.read().source == branch.read().target
+    branch.commit("2")
+    wanted = branch.read()
+    assert wanted.conflict == ""
+    assert changed_values(PLAN, wanted) == [
+        ("spec.model.url", "s3://data/published/digits/1", "s3://data/published/digits/2"),
+        ("spec.model.version", "1", "2"),
+    ]
+    assert branch.promote(wanted)
+    assert branch.remote.text() == text(WEB, "2").strip()
+    # A daemon that was killed after its push decides the same again.
+    assert not branch.promote(wanted)
+    # A commit of a promotion begins no run of a pipeline.
+    assert branch.repository.last_change(["specs/teams/web.yaml"]) != branch.repository.head
+
+
+@pytest.mark.parametrize(("source", "target"), [("3", ""), ("", "h"), ("3", "2")])
+def test_a_change_in_the_meantime_is_not_overwritten(branch: Branch, source: str, target: str) -> None:
+    branch.commit("1", "1")
+    branch.commit("2")
+    wanted = branch.read()
+    branch.commit(source, target)
+    assert not branch.promote(wanted)
+    assert branch.remote.text() == text(WEB, target or "1").strip()
+
+
+def test_what_was_undone_stays_so(branch: Branch) -> None:
+    branch.commit("1", "1")
+    branch.commit("2")
+    assert branch.promote(branch.read())
+    undone = branch.commit(target="1")
+    assert branch.read().conflict == f"commit {undone} has undone it"
+    branch.remote.commit({"specs/teams/other.yaml": "# something else\n"})
+    assert branch.read().conflict == f"commit {undone} has undone it"
+    # Another version of the source is another decision, and so is the same one again.
+    branch.commit("3")
+    assert branch.read().conflict == ""
+    branch.commit("2")
+    assert branch.read().conflict == ""
+
+
+def test_what_people_have_set_by_hand_stays_so(branch: Branch) -> None:
+    branch.commit("1", "1")
+    branch.commit("2")
+    by_hand = branch.commit(target="hotfix")
+    assert branch.read().conflict == f"commit {by_hand} has changed the target since the source got this version"
+    branch.commit("3")
+    assert branch.read().conflict == ""
+
+
+def test_an_earlier_version_that_was_merged_late_holds_nothing_up(branch: Branch) -> None:
+    branch.commit("1", "1")
+    branch.commit("2")
+    branch.commit("3")
+    branch.commit(target="2")  # its pull request
+    assert branch.read().conflict == ""
+
+
+def test_what_was_before_the_promotion_is_no_decision(branch: Branch) -> None:
+    branch.commit("2")
+    plain = WEB.replace("  promoteFrom: {service: try}\n", "")
+    branch.remote.commit({"specs/teams/web.yaml": text(plain, "2")})
+    branch.remote.commit({"specs/teams/web.yaml": text(plain, "1")})
+    wanted = branch.read()
+    assert wanted.conflict == "the spec is not promoted from try any more"
+    assert not branch.promote(wanted._replace(conflict=""))
+    branch.commit(target="1")
+    assert branch.read().conflict == ""
+
+
+def test_both_services_in_one_file(branch: Branch) -> None:
+    plan = PLAN.replace(source=PLAN.source.replace(file="teams/web.yaml"))
+
+    def commit(source: str, target: str) -> str:
+        both = f"{text(TRY, source)}---\n{text(WEB, target)}"
+        return branch.remote.commit({"specs/teams/web.yaml": both})[:10]
+
+    def conflict() -> str:
+        branch.repository.fetch()
+        return branch.history.read(plan).conflict
+
+    commit("1", "1")
+    commit("2", "1")
+    assert conflict() == ""
+    commit("2", "2")
+    undone = commit("2", "1")
+    assert conflict() == f"commit {undone} has undone it"
+
+
+def test_a_service_of_another_team_is_not_touched(branch: Branch) -> None:
+    """Whatever the file has become since the plan was compiled."""
+    branch.commit("1", "1")
+    branch.commit("2")
+    wanted = branch.read()
+    branch.remote.commit({"specs/teams/web.yaml": WEB.replace("team: vision", "team: other")})
+    with pytest.raises(DeliveryError, match="has no spec of ServingDeployment `web`"):
+        branch.promote(wanted)
+    branch.remote.commit({"specs/teams/web.yaml": WEB, "specs/teams/try.yaml": TRY.replace("vision", "other")})
+    with pytest.raises(DeliveryError, match="has no spec of ServingDeployment `try`"):
+        branch.promote(wanted)
+
+
+def test_branches_are_listed_and_deleted(branch: Branch) -> None:
+    branch.commit("1", "1")
+    branch.commit("2")
+    wanted, prefix = branch.read(), promotion_prefix("vision", "web")
+    name = f"{prefix}{'0' * 16}"
+    edited = partial(branch.history.edit, PLAN, wanted, "promote\n")
+    for _ in range(2):  # a daemon that was killed pushes it again
+        assert branch.repository.change_on(name, PLAN.target.file, edited)
+    ((found, tip),) = branch.repository.branches(prefix).items()
+    assert found == name
+    assert not branch.repository.delete_branch(name, branch.repository.head)
+    assert branch.repository.delete_branch(name, tip)
+    assert branch.repository.branches(prefix) == {}
+
+
+def test_the_message_says_what_the_gate_has_seen(branch: Branch) -> None:
+    branch.commit("1", "1")
+    branch.commit("2 [skip ci] @all")
+    record = HealthRecord(values={}, template="", outcome="healthy", since=1_767_225_600.0, seen=1_767_232_920.0)
+    message = promotion_message(PLAN, record, "version 2", changed_values(PLAN, branch.read()))
+    assert message.splitlines() == [
+        "web: promote version 2 from try",
+        "",
+        "From: try on cluster staging, to web on cluster main",
+        "Healthy since: 2026-01-01T00:00:00Z, with all pods available",
+        "Last seen healthy: 2026-01-01T02:02:00Z, after 2 h; required: 2 h",
+        "spec.model.url: s3://data/published/digits/1 → s3://data/published/digits/2 (skip ci) @ all",
+        "spec.model.version: 1 → 2 (skip ci) @ all",
+        "",
+        "Avactl-Promotion: vision/web",
+    ]
