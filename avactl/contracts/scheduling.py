@@ -127,7 +127,7 @@ class PoolAllocation(ContractPart):
     """Extended resource, of device plugins."""
     rdma_resource: Label | None = absent(None)
     devices_chosen_by: Literal["scheduler", "kubelet"] = absent("scheduler")
-    """Who chooses the GPUs of device plugins. Absent: the scheduler, by the variable of the container runtime."""
+    """The one who chooses the GPUs of device plugins. Absent: the scheduler, by a variable of the container."""
 
 
 class PoolSize(ContractPart):

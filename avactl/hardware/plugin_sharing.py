@@ -23,7 +23,7 @@ class PluginSharing(NamedTuple):
 
     @property
     def remedy(self) -> str:
-        """What to change on the node."""
+        """The change to make on the node."""
         if self.way == "MIG":
             return "turn MIG off, or allocate its devices by DRA (`allocation: dra`)"
         return (

@@ -25,6 +25,7 @@ def test_examples_are_valid(avactl: Run) -> None:
         "modern",
         "pipelines",
         "platform",
+        "promotion",
         "quickstart",
         "serving",
         "training",

@@ -21,7 +21,7 @@ class PluginSetup(NamedTuple):
     """Its DaemonSet."""
     node_selector: Mapping[str, str]
     chosen_by: Literal["scheduler", "kubelet", ""]
-    """Who chooses the GPUs of a pod that sets `NVIDIA_VISIBLE_DEVICES`; empty if its settings do not say it."""
+    """The one who chooses the GPUs of a pod that sets `NVIDIA_VISIBLE_DEVICES`; empty if its settings do not say it."""
     why: str
 
     def is_on(self, labels: Mapping[str, str]) -> bool:

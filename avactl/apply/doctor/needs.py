@@ -54,7 +54,7 @@ class NeededNodes(NamedTuple):
     """Extended resources and amounts that device plugins report for each node."""
     where: str
     chosen_by: str = ""
-    """Who chooses the GPUs of a device plugin by the specs: `scheduler`, `kubelet`; empty if they do not say it."""
+    """The one who chooses the GPUs of a device plugin: `scheduler`, `kubelet`; empty if the specs do not say it."""
 
 
 @dataclass(slots=True)

@@ -123,7 +123,7 @@ def _check_gpu_keys(item: Item[NodePoolSpec], program: Program) -> Iterator[Diag
 
 def _check_device_choice(item: Item[NodePoolSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield a choice of devices that cannot be: with DRA, with plugins of others, and without avactl's scheduler."""
-    spec, where = item.spec, item.span("spec", "devicesChosenBy")
+    spec = item.spec
     if spec.devices_chosen_by is None or program.lacks_machines or program.machine(item).gpus is None:
         return
     if spec.allocation == "dra":
@@ -138,14 +138,14 @@ def _check_device_choice(item: Item[NodePoolSpec], program: Program) -> Iterator
         yield Diagnostic(
             "invalid-value",
             f"spec.devicesChosenBy: the device plugin of {spec.resource_name} hands out what the kubelet chose",
-            where,
+            item.span("spec", "devicesChosenBy"),
             hint="remove the key, or use `allocation: dra`",
         )
     elif spec.devices_chosen_by == "scheduler" and not program.cluster_spec(item.cluster).daemons.scheduler:
         yield Diagnostic(
             "conflicting-keys",
             f"spec.devicesChosenBy: Cluster {item.cluster} does not run avactl's scheduler, so the kubelet chooses",
-            where,
+            item.span("spec", "devicesChosenBy"),
             hint=f"remove the key, or add `daemons: {{scheduler: true}}` to Cluster {item.cluster}",
         )
 

@@ -185,7 +185,7 @@ def _targets(program: Program) -> dict[Any, list[Service]]:
                 found.setdefault(source.key, []).append(item)
         return found
 
-    return program.memo((_targets,), find)
+    return program.memo("promotion targets", find)
 
 
 # -- checks --------------------------------------------------------------------------------------------------------
