@@ -187,14 +187,14 @@ class Copy:
     """The init container, as compiled, with the library of the pins."""
 
     def __init__(self, python: Path, endpoint: str, folder: Path) -> None:
-        self._python, self._endpoint, self.folder = python, endpoint, folder / "model"
+        self._python, self.endpoint, self.folder = python, endpoint, folder / "model"
         self._home = folder / "home"
         self._home.mkdir()
 
     def run(self, token: str = "", **more: str) -> subprocess.CompletedProcess[str]:
         init = compiled_container()
         env = {each["name"]: each["value"] for each in init["env"] if "value" in each}
-        env |= {"HF_ENDPOINT": self._endpoint, "HOME": str(self._home), "HF_HOME": str(self._home / "hf")}
+        env |= {"HF_ENDPOINT": self.endpoint, "HOME": str(self._home), "HF_HOME": str(self._home / "hf")}
         env |= {"TARGET": str(self.folder), "NO_PROXY": "*", "HF_HUB_DOWNLOAD_TIMEOUT": "5", **more}
         if token:
             env["HF_TOKEN"] = token
@@ -237,6 +237,25 @@ def test_the_safetensors_of_one_commit_are_copied(hub: Hub, copy: Copy) -> None:
     hub.got.clear()
     assert copy.run("hf_secret").returncode == 0
     assert hub.got == []
+
+
+@LIBRARY
+def test_weights_of_a_part_are_not_those_of_the_model(hub: Hub, copy: Copy) -> None:
+    """Sentence transformers have a layer of their own in a folder beside the model."""
+    hub.files = {"config.json": b"{}", "pytorch_model.bin": b"w", "1_Dense/model.safetensors": b"d"}
+    assert copy.run().returncode == 0
+    assert copy.copied() == hub.files
+
+
+@LIBRARY
+@pytest.mark.parametrize("error", [(404, "RepoNotFound"), (500, "")])
+def test_the_password_of_a_mirror_is_not_told(hub: Hub, copy: Copy, error: tuple[int, str]) -> None:
+    hub.error = error
+    mirror = copy.endpoint.replace("://", "://bob:S3cretPw@")
+    done = copy.run(HF_ENDPOINT=mirror)
+    assert done.returncode == 1
+    assert "error: Qwen/Qwen3 on http://127.0.0.1:" in done.stderr
+    assert "S3cretPw" not in done.stdout + done.stderr
 
 
 @LIBRARY

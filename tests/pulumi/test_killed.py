@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from avactl.apply.pulumi.engine import PulumiEngineError
 from tests.pulumi.conftest import Repository
 from tests.pulumi.test_engine import run, uid
 from tools.waiting import wait_until
@@ -98,6 +99,16 @@ def test_a_replaced_job_does_not_run_again(repository: Repository) -> None:
     repository.write(change)
     up(repository)
     assert uid(job()) != after
+    is_applied(repository)
+
+
+def test_a_run_that_another_overtook_is_refused(repository: Repository) -> None:
+    """What the other has applied is neither undone in the state nor taken for declared."""
+    session = repository.session()
+    other = up(repository)
+    assert " new" in other, other
+    with pytest.raises(PulumiEngineError, match="another run has applied it meanwhile"):
+        session.up()
     is_applied(repository)
 
 

@@ -12,6 +12,7 @@ from avactl.contracts.scheduling import PlacementPolicy
 from avactl.scheduler.constraints.pod_groups import PodGroups
 from avactl.scheduler.objects.node_rules import UnsupportedError
 from avactl.scheduler.objects.pod_info import read_pod
+from avactl.scheduler.objects.wait_reasons import WaitReason
 from tests.scheduler.memory import Memory
 
 BASIC: dict[str, Any] = {"schedulingPolicy": {"basic": {}}}
@@ -39,6 +40,7 @@ def test_a_basic_group_asks_for_nothing() -> None:
     memory = Memory()
     memory.pod("vision", "train", 8, schedulingGroup=GROUP)
     assert told(memory) == "waits for its PodGroup etl-x7 (scheduling.k8s.io/v1beta1), which does not exist"
+    assert memory.reasons["train"] is WaitReason.POD_GROUP
     assert told(memory, group(BASIC, namespace="other")).endswith("does not exist")
     assert told(memory, group({**BASIC, "disruptionMode": {"single": {}}, "priority": 5})) == ""
 

@@ -231,6 +231,7 @@ class Session:
         self._refuse_empty()
         self._refuse_existing()
         self._refuse_left_behind()
+        self._refuse_overtaken()
         if self._is_declared():
             return EngineReport(same=len(self.manifests))
         self._write_record()
@@ -243,6 +244,11 @@ class Session:
 
         self._run_guarded(lambda: self._stack.up(on_event=take, exclude=self._excluded_urns(), color="never"), report)
         return report
+
+    def _refuse_overtaken(self) -> None:
+        """Refuse to go on if another run has written the state since it was read: the record would undo that."""
+        if self._run_guarded(lambda: self._stack.export_stack().deployment) != self._deployment:
+            raise PulumiEngineError(f"stack {self.name}: another run has applied it meanwhile", "run the command again")
 
     def _is_declared(self) -> bool:
         """Return True if the engine would find nothing to do."""

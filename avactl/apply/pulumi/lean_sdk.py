@@ -31,9 +31,11 @@ def drop_debug_messages() -> None:
 def drop_stack_traces() -> None:
     """Keep the SDK from sending the Python stack with each resource.
 
-    The engine writes it into the state: a third of its size, and paths of the machine that ran the program.
+    The engine writes it into the state: a third of its size, and paths of the machine that ran the program. Older
+    versions of the SDK send none.
     """
-    resource._get_stack_trace = source_pb2.StackTrace
+    if hasattr(resource, "_get_stack_trace"):
+        resource._get_stack_trace = source_pb2.StackTrace
 
 
 def _drop(

@@ -32,6 +32,8 @@ at = f"{repo} on {constants.ENDPOINT}"
 
 
 def fail(why):
+    # It becomes the pod's message: without passwords of a mirror, and signatures of the storage.
+    why = re.sub(r"(?<=://)[^/@\s]+@", "", re.sub(r"[?]\S*", "?…", why))
     print(f"error: {why}"[:2000], file=sys.stderr)
     sys.exit(1)
 
@@ -43,7 +45,7 @@ def gib(count):
 def copy():
     info = HfApi(token=token).model_info(repo, revision=commit, files_metadata=True)
     files = {each.rfilename: each.size or 0 for each in info.siblings or ()}
-    weights = any(name.endswith(".safetensors") for name in files)
+    weights = any(name.endswith(".safetensors") and "/" not in name for name in files)
     skipped = None if wanted else OTHER if weights else ["original/*"]
     chosen = list(filter_repo_objects(files, allow_patterns=wanted or None, ignore_patterns=skipped))
     if not chosen:

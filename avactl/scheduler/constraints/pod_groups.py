@@ -17,6 +17,7 @@ from avactl.scheduler.constraints.constraint import Constraint, Watch
 from avactl.scheduler.objects.limits import quote
 from avactl.scheduler.objects.node_rules import NotYetError, UnsupportedError
 from avactl.scheduler.objects.pod_info import PodInfo
+from avactl.scheduler.objects.wait_reasons import WaitReason
 
 _BASIC = ""
 
@@ -48,7 +49,7 @@ class PodGroups(Constraint):
         demand = self._demands.get(key)
         if demand is None:
             message = f"waits for its PodGroup {quote(pod.pod_group)} (scheduling.k8s.io/v1beta1), which does not exist"
-            raise NotYetError(message, f"podgroup {key}")
+            raise NotYetError(message, f"podgroup {key}", WaitReason.POD_GROUP)
         if demand != _BASIC:
             raise UnsupportedError(
                 f"its PodGroup {quote(pod.pod_group)} has {demand}, which is not supported: a gang has the label "

@@ -65,10 +65,10 @@ class UnsupportedError(RuleError):
 class NotYetError(RuleError):
     """The pod waits for an expected event; reported only if that takes long."""
 
-    def __init__(self, message: str, event: str = "") -> None:
+    def __init__(self, message: str, event: str = "", reason: WaitReason = WaitReason.UNSCHEDULABLE) -> None:
         """`event`: name passed to `EventWaits.occurred`; empty if the pod itself will change."""
         super().__init__(message)
-        self.event = event
+        self.event, self.reason = event, reason
 
 
 class ReportedWaitError(NotYetError):
@@ -76,8 +76,7 @@ class ReportedWaitError(NotYetError):
 
     def __init__(self, message: str, event: str, reason: WaitReason, under_way: bool = False) -> None:
         """`under_way`: whether the event is expected without anyone's doing, such as the end of a running Job."""
-        super().__init__(message, event)
-        self.reason = reason
+        super().__init__(message, event, reason)
         self.under_way = under_way
 
 

@@ -18,6 +18,8 @@ class WaitReason(StrEnum):
     QUOTA = "WaitingForQuota"
     GANG = "WaitingForGang"
     """Other pods of its gang do not exist yet."""
+    POD_GROUP = "WaitingForPodGroup"
+    """Its PodGroup of Kubernetes is not known."""
     PREEMPTION = "WaitingForPreemption"
     """The pods that it preempts still run."""
     JOB = "WaitingForJob"

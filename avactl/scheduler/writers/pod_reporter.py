@@ -24,7 +24,7 @@ _MAX_REPORTS = 100_000
 _REPEAT = 30.0
 """Seconds before a pod that still waits is told new counts."""
 _PATIENCE = 2.0
-"""Seconds for which what is on its way is not spoken of."""
+"""Seconds for which what is on its way is not spoken of, and before a pod is told another kind of wait."""
 
 
 class _Report(NamedTuple):
@@ -62,11 +62,12 @@ class PodReporter:
         self._waiting.pop(pod.uid, None)
         if (message, reason) == (pod.message, pod.wait_reason):
             return
-        if not pod.reported or reason != pod.wait_reason or monotonic() - pod.reported >= _REPEAT:
+        wait = _REPEAT if reason == pod.wait_reason else _PATIENCE
+        if not pod.reported or monotonic() - pod.reported >= wait:
             self._tell(pod, message, reason)
         else:
             pod.pending_message, pod.pending_reason = message, reason
-            self._waiting[pod.uid] = (pod, pod.reported + _REPEAT)
+            self._waiting[pod.uid] = (pod, pod.reported + wait)
 
     def not_yet(self, pod: PodInfo, message: str, reason: WaitReason) -> None:
         """Report a pod that waits for an expected event, once that takes long."""

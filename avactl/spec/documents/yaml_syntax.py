@@ -31,7 +31,10 @@ def _character_at(lines: list[str], mark: Any) -> str:
     return lines[mark.line][mark.column : mark.column + 1] if mark.line < len(lines) else ""
 
 
-_FIND_CONFLICT = re.compile(r"^<{7} .*\n(?:.*\n)*?={7}$", re.MULTILINE).search
+def _find_conflict(lines: list[str]) -> int | None:
+    """Return the index of the first line of an unresolved merge conflict."""
+    begin = next((index for index, line in enumerate(lines) if line.startswith("<<<<<<< ")), None)
+    return begin if begin is not None and "=======" in lines[begin:] else None
 
 
 _is_block_key = re.compile(r"\s*[A-Za-z][\w-]*:(\s|$)").match
@@ -144,12 +147,11 @@ def syntax_problem(file: str, text: str, error: yaml.YAMLError) -> Diagnostic:
         span = Span(file, before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1)
     else:
         span = Span(file, mark.line + 1, mark.column + 1)
-    conflict = _FIND_CONFLICT(text)
-    if conflict is not None:
-        span = Span(file, text.count("\n", 0, conflict.start()) + 1, 1, 8)
+    lines = text.split("\n")
+    if (conflict := _find_conflict(lines)) is not None:
+        span = Span(file, conflict + 1, 1, 8)
         hint = "resolve the conflict and remove its three marker lines"
         return Diagnostic("yaml-syntax", "unresolved git merge conflict", span, hint=hint)
-    lines = text.split("\n")
     if span.line > len(lines) or (span.line == len(lines) and not lines[-1] and span.line > 1):
         # libyaml reports the end of the stream on a line that does not exist.
         last = max(i for i, line in enumerate(lines) if line.strip())
