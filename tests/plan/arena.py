@@ -72,11 +72,11 @@ spec: {{gpus: {{model: T4, count: 4, memory: 16Gi}}, cpu: 32, memory: 128Gi}}
 ---
 kind: NodePool
 metadata: {{name: v100}}
-spec: {{cluster: main, machineType: twosocket, count: 40}}
+spec: {{cluster: main, machineType: twosocket, count: 40, devicesChosenBy: scheduler}}
 ---
 kind: NodePool
 metadata: {{name: t4}}
-spec: {{cluster: main, machineType: small, count: 20}}
+spec: {{cluster: main, machineType: small, count: 20, devicesChosenBy: scheduler}}
 ---
 kind: CacheTier
 metadata: {{name: read}}
