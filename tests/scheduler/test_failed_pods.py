@@ -147,7 +147,7 @@ def waits(reason: str, message: str = "") -> dict[str, Any]:
         waits("CreateContainerError", "failed to generate container spec: no command specified"),
         waits("CreateContainerError", "unable to find user trainer: no matching entries in passwd file"),
     ],
-    ids=str,
+    ids=["exit code", "OS", "sysctl", "topology", "no program", "no command", "no user"],
 )
 def test_mistakes_of_a_pod_blame_no_node(status: dict[str, Any]) -> None:
     """Otherwise a team's mistake would drive all others off a machine; its own next try may be elsewhere."""
