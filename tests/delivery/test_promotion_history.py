@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from avactl.contracts.delivery import HealthRecord, PromotedSpec, PromotionPlan
+from avactl.contracts.delivery import HealthRecord, PromotedSpec, PromotionPlan, value_digest
 from avactl.daemons.delivery.commits.messages import promotion_message, promotion_prefix
 from avactl.daemons.delivery.commits.promoted_values import PromotionHistory, PromotionValues, changed_values
 from avactl.daemons.delivery.commits.repository import CommitAuthor, DeliveryError, Repository
 from tests.delivery.test_repository import Remote
 from tests.delivery.world import SERVICE
 
+PROMOTE_FROM = "promoteFrom: {service: try, healthyFor: 2h, by: commit}"
 TRY = SERVICE.replace("TEAM", "vision").replace("name: web", "name: try")
-WEB = SERVICE.replace("TEAM", "vision").replace("spec:\n", "spec:\n  promoteFrom: {service: try}\n", 1)
+WEB = SERVICE.replace("TEAM", "vision").replace("spec:\n", f"spec:\n  {PROMOTE_FROM}\n", 1)
 PLAN = PromotionPlan(
     team="vision",
     source=PromotedSpec(cluster="staging", namespace="vision", service="try", file="teams/try.yaml", document="try"),
@@ -24,6 +25,7 @@ PLAN = PromotionPlan(
     window=7200,
     by="commit",
     rollout=True,
+    terms=value_digest({"service": "try", "healthyFor": "2h", "by": "commit"}),
 )
 
 
@@ -122,7 +124,7 @@ def test_an_earlier_version_that_was_merged_late_holds_nothing_up(branch: Branch
 
 def test_what_was_before_the_promotion_is_no_decision(branch: Branch) -> None:
     branch.commit("2")
-    plain = WEB.replace("  promoteFrom: {service: try}\n", "")
+    plain = WEB.replace(f"  {PROMOTE_FROM}\n", "")
     branch.remote.commit({"specs/teams/web.yaml": text(plain, "2")})
     branch.remote.commit({"specs/teams/web.yaml": text(plain, "1")})
     wanted = branch.read()
@@ -130,6 +132,31 @@ def test_what_was_before_the_promotion_is_no_decision(branch: Branch) -> None:
     assert not branch.promote(wanted._replace(conflict=""))
     branch.commit(target="1")
     assert branch.read().conflict == ""
+
+
+@pytest.mark.parametrize(
+    "new", ["by: pullRequest", "healthyFor: 72h", "fields: [spec.model.version]", "fields: [spec.env]"]
+)
+def test_a_plan_that_is_not_that_of_the_branch_promotes_nothing(branch: Branch, new: str) -> None:
+    """The specs are pushed, but not applied yet."""
+    branch.commit("1", "1")
+    branch.commit("2")
+    wanted = branch.read()
+    given = {"service": "try", "healthyFor": "2h", "by": "commit", **dict([new.split(": ")])}
+    inner = ", ".join(f"{key}: {value}" for key, value in given.items())
+    branch.remote.commit({"specs/teams/web.yaml": text(WEB, "1").replace(PROMOTE_FROM, f"promoteFrom: {{{inner}}}")})
+    assert branch.read().conflict.startswith("the specs are not applied yet")
+    assert not branch.promote(wanted)
+
+
+def test_a_value_that_the_plan_does_not_know_promotes_nothing(branch: Branch) -> None:
+    branch.commit("1", "1")
+    wanted = branch.read()
+    more = text(TRY, "2").replace('version: "2"', 'version: "2", dataset: {name: d, path: m}')
+    assert "dataset" in more
+    branch.remote.commit({"specs/teams/try.yaml": more})
+    assert branch.read().conflict.startswith("the specs are not applied yet")
+    assert not branch.promote(wanted)
 
 
 def test_both_services_in_one_file(branch: Branch) -> None:
