@@ -339,6 +339,8 @@ class PromotionPlan(Contract):
     by: Literal["commit", "pullRequest"]
     rollout: bool
     """True if the target says how its rollouts end."""
+    terms: _Digest
+    """Digest of `spec.promoteFrom`, from which this is compiled."""
 
 
 class PromotionState(Contract):

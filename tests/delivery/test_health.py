@@ -30,7 +30,8 @@ def deployment(state: RolloutState, **changes: Any) -> dict[str, Any]:
             "generation": 3,
             "annotations": {PROMOTED_VALUES: values, ROLLOUT_STATE: dump(state)},
         },
-        "status": {"observedGeneration": 3, "readyReplicas": 2, "conditions": [available], **changes},
+        "spec": {"replicas": 2},
+        "status": {"observedGeneration": 3, "availableReplicas": 2, "conditions": [available], **changes},
     }
 
 
@@ -53,7 +54,8 @@ def test_healthy_since_the_last_of_what_it_needs(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     "changes",
     [
-        {"readyReplicas": 0},
+        {"availableReplicas": 0},
+        {"availableReplicas": 1},
         {"conditions": [{"type": "Available", "status": "False", "lastTransitionTime": "2026-01-01T13:00:00Z"}]},
         {"conditions": []},
         {"conditions": [{"type": "Available", "status": "False", "lastTransitionTime": 7}]},
@@ -104,6 +106,34 @@ def test_another_template_begins_anew() -> None:
     again = next_record(new, record(since=7400, seen=7800, template="b"), [WINDOW], VALUES)
     assert again is not None
     assert (again.since, again.seen) == (7400, 7800)
+
+
+def test_values_that_are_no_part_of_the_pods_begin_anew() -> None:
+    """The pods, and their rollout, are as old as before."""
+    known = next_record(None, record(since=0, seen=WINDOW, values=OTHER), [WINDOW])
+    assert known is not None
+    written = []
+    for now in range(20_000, 40_000, 30):
+        new = next_record(known, record(since=0, seen=now), [WINDOW])
+        if new is not None:
+            known = new
+            written.append((now, new.outcome, new.since))
+    assert written[0] == (20_000, "healthy", 20_000)
+    assert written[1:] == [(27_200, "healthy", 20_000)]
+
+
+def test_the_time_before_the_first_record_does_not_count() -> None:
+    """Nobody knows which values the service had."""
+    known = next_record(None, record(since=0, seen=WINDOW), [WINDOW])
+    assert known is not None
+    assert (known.since, known.seen) == (WINDOW, WINDOW)
+    # Nor does that before another value is promoted, too; one less changes nothing.
+    more = next_record(known, record(since=0, seen=3 * WINDOW, values={**VALUES, "spec.env": "0" * 16}), [WINDOW])
+    assert more is not None
+    assert more.since == 3 * WINDOW
+    less = next_record(more, record(since=0, seen=4 * WINDOW), [WINDOW])
+    assert less is not None
+    assert less.since == 3 * WINDOW
 
 
 def test_a_rejected_version_is_remembered() -> None:

@@ -70,6 +70,8 @@ class World(NamedTuple):
     """Values that somebody has taken out of the target since the source has them."""
     begun: float = 0.0
     """Since when the source has been healthy with what it runs, as nobody but this test knows."""
+    first: tuple[tuple[str, float], ...] = (("a", 0.0),)
+    """When the source first had each value."""
 
     @property
     def head(self) -> tuple[str, str, str]:
@@ -77,6 +79,12 @@ class World(NamedTuple):
 
     def spend(self, index: int) -> World:
         return self._replace(budget=tuple(each - (at == index) for at, each in enumerate(self.budget)))
+
+    def run_source(self, outcome: Outcome, since: float) -> World:
+        """Let the source's cluster apply the branch."""
+        value, _, setting = self.head
+        first = self.first if value in dict(self.first) else (*self.first, (value, self.clock * TICK))
+        return self._replace(source=Running(value, setting, outcome, since), first=first)
 
     def commit(self, source: str | None = None, target: str | None = None, setting: str | None = None) -> World:
         old = self.head
@@ -155,6 +163,7 @@ def passes(config: PromotionConfig, world: World) -> Iterator[World]:
     assert record is not None
     assert record.outcome == "healthy"
     assert record.seen - record.since >= WINDOW, "promoted too early"
+    assert record.since >= dict(world.first)[source], "counted the time before the source had these values"
     assert record.values == values_of(source).digests, "promoted what the source did not run"
     assert source not in world.rejected, "promoted what was rolled back"
     assert source not in world.undone, "promoted what somebody has undone"
@@ -180,7 +189,10 @@ def events(config: PromotionConfig, world: World) -> Iterator[World]:
             yield world.commit(source=value).spend(1)
         yield world.commit(setting=str(int(setting) + 1)).spend(1)
     if (world.source.value, world.source.template) != (source, setting):
-        yield world._replace(source=Running(source, setting, "progressing", now))
+        yield world.run_source("progressing", now)
+        if world.source.outcome == "healthy" and world.source.template == setting:
+            # Values that are no part of the pods: these stay.
+            yield world.run_source("healthy", world.source.since)._replace(begun=now)
     elif world.source.outcome == "progressing":
         yield world._replace(source=world.source._replace(outcome="healthy", since=now), begun=now)
         if failures:
@@ -247,7 +259,7 @@ def settled(config: PromotionConfig, world: World) -> World:
         source, target, setting = world.head
         now = world.clock * TICK
         if world.source[:3] != (source, setting, "healthy"):
-            world = world._replace(source=Running(source, setting, "healthy", now), begun=now)
+            world = world.run_source("healthy", now)._replace(begun=now)
         if world.target[:3] != (target, "", "healthy"):
             world = world._replace(target=Running(target, "", "healthy", now), rejected=world.rejected - {target})
         world = observe(observe(world, 0), 1)

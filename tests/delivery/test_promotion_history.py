@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from pathlib import Path
+from typing import Literal, cast
+from unittest.mock import Mock
 
 import pytest
 
-from avactl.contracts.delivery import HealthRecord, PromotedSpec, PromotionPlan
+from avactl.contracts.delivery import (
+    PROMOTION_KEY,
+    STATE_KEY,
+    HealthRecord,
+    PromotedSpec,
+    PromotionPlan,
+    PromotionState,
+    value_digest,
+)
+from avactl.contracts.document import dump
+from avactl.daemons.delivery.branch import SpecBranch
 from avactl.daemons.delivery.commits.messages import promotion_message, promotion_prefix
 from avactl.daemons.delivery.commits.promoted_values import PromotionHistory, PromotionValues, changed_values
+from avactl.daemons.delivery.commits.records import RecordedService
 from avactl.daemons.delivery.commits.repository import CommitAuthor, DeliveryError, Repository
+from avactl.daemons.delivery.config_maps import ConfigMaps
+from avactl.daemons.delivery.promotions import Promotions
+from avactl.forges.proposals import Proposal
 from tests.delivery.test_repository import Remote
 from tests.delivery.world import SERVICE
 
+PROMOTE_FROM = "promoteFrom: {service: try, healthyFor: 2h, by: commit}"
 TRY = SERVICE.replace("TEAM", "vision").replace("name: web", "name: try")
-WEB = SERVICE.replace("TEAM", "vision").replace("spec:\n", "spec:\n  promoteFrom: {service: try}\n", 1)
+WEB = SERVICE.replace("TEAM", "vision").replace("spec:\n", f"spec:\n  {PROMOTE_FROM}\n", 1)
 PLAN = PromotionPlan(
     team="vision",
     source=PromotedSpec(cluster="staging", namespace="vision", service="try", file="teams/try.yaml", document="try"),
@@ -24,6 +42,7 @@ PLAN = PromotionPlan(
     window=7200,
     by="commit",
     rollout=True,
+    terms=value_digest({"service": "try", "healthyFor": "2h", "by": "commit"}),
 )
 
 
@@ -122,7 +141,7 @@ def test_an_earlier_version_that_was_merged_late_holds_nothing_up(branch: Branch
 
 def test_what_was_before_the_promotion_is_no_decision(branch: Branch) -> None:
     branch.commit("2")
-    plain = WEB.replace("  promoteFrom: {service: try}\n", "")
+    plain = WEB.replace(f"  {PROMOTE_FROM}\n", "")
     branch.remote.commit({"specs/teams/web.yaml": text(plain, "2")})
     branch.remote.commit({"specs/teams/web.yaml": text(plain, "1")})
     wanted = branch.read()
@@ -130,6 +149,31 @@ def test_what_was_before_the_promotion_is_no_decision(branch: Branch) -> None:
     assert not branch.promote(wanted._replace(conflict=""))
     branch.commit(target="1")
     assert branch.read().conflict == ""
+
+
+@pytest.mark.parametrize(
+    "new", ["by: pullRequest", "healthyFor: 72h", "fields: [spec.model.version]", "fields: [spec.env]"]
+)
+def test_a_plan_that_is_not_that_of_the_branch_promotes_nothing(branch: Branch, new: str) -> None:
+    """The specs are pushed, but not applied yet."""
+    branch.commit("1", "1")
+    branch.commit("2")
+    wanted = branch.read()
+    given = {"service": "try", "healthyFor": "2h", "by": "commit", **dict([new.split(": ")])}
+    inner = ", ".join(f"{key}: {value}" for key, value in given.items())
+    branch.remote.commit({"specs/teams/web.yaml": text(WEB, "1").replace(PROMOTE_FROM, f"promoteFrom: {{{inner}}}")})
+    assert branch.read().conflict.startswith("the specs are not applied yet")
+    assert not branch.promote(wanted)
+
+
+def test_a_value_that_the_plan_does_not_know_promotes_nothing(branch: Branch) -> None:
+    branch.commit("1", "1")
+    wanted = branch.read()
+    more = text(TRY, "2").replace('version: "2"', 'version: "2", dataset: {name: d, path: m}')
+    assert "dataset" in more
+    branch.remote.commit({"specs/teams/try.yaml": more})
+    assert branch.read().conflict.startswith("the specs are not applied yet")
+    assert not branch.promote(wanted)
 
 
 def test_both_services_in_one_file(branch: Branch) -> None:
@@ -195,3 +239,104 @@ def test_the_message_says_what_the_gate_has_seen(branch: Branch) -> None:
         "",
         "Avactl-Promotion: vision/web",
     ]
+
+
+def test_what_others_push_to_the_branch_of_a_pull_request_is_noticed(branch: Branch) -> None:
+    branch.commit("1", "1")
+    branch.commit("2")
+    wanted, name = branch.read(), f"{promotion_prefix('vision', 'web')}{'0' * 16}"
+    edited = partial(branch.history.edit, PLAN, wanted, "promote\n")
+
+    def has_change() -> bool:
+        (tip,) = branch.repository.branches(name).values()
+        return branch.repository.has_change(name, tip, PLAN.target.file, edited)
+
+    assert branch.repository.change_on(name, PLAN.target.file, edited)
+    tip = branch.repository.branches(name)[name]
+    branch.remote.commit({"specs/teams/other.yaml": "# the branch of the specs goes on\n"})
+    branch.repository.fetch()
+    assert has_change()
+    tree = branch.repository.store.run("rev-parse", f"{tip}^^{{tree}}").strip()
+    foreign = branch.repository.write_commit(tree, tip, "another change\n")
+    assert branch.repository.remote(name).move(tip, foreign)
+    assert not has_change()
+    # Pushed after the branches were listed.
+    assert not branch.repository.has_change(name, tip, PLAN.target.file, edited)
+    assert branch.repository.delete_branch(name, foreign)
+    assert branch.repository.has_change(name, foreign, PLAN.target.file, edited)
+
+
+class Forge:
+    """Pull requests by their branches: the newest state of each."""
+
+    def __init__(self) -> None:
+        self.states: dict[str, Literal["open", "withdrawn"]] = {}
+        self.said: list[str] = []
+
+    def find(self, branch: str) -> Proposal | None:
+        state = self.states.get(branch)
+        return None if state is None else Proposal(state, "https://forge.example.com/1")
+
+    def open(self, branch: str, base: str, title: str, text: str) -> str:
+        self.states[branch] = "open"
+        self.said.append(title)
+        return "https://forge.example.com/1"
+
+    def withdraw(self, branch: str, reason: str) -> None:
+        self.states[branch] = "withdrawn"
+        self.said.append(reason)
+
+
+class Maps:
+    """ConfigMaps of one promotion."""
+
+    def __init__(self, plan: PromotionPlan) -> None:
+        self.plan, self.state = plan, PromotionState()
+
+    def data(self, name: str) -> dict[str, str]:
+        return (
+            {STATE_KEY: dump(self.state)} if name.startswith("promotion-state.") else {PROMOTION_KEY: dump(self.plan)}
+        )
+
+    async def write_promotion(self, name: str, state: PromotionState) -> None:
+        self.state = state
+
+
+def test_a_pull_request_with_what_others_pushed_is_closed(branch: Branch) -> None:
+    """And another one is opened, with the change of the promotion alone."""
+    terms = value_digest({"service": "try", "healthyFor": "2h", "by": "pullRequest"})
+    plan, name = PLAN.replace(by="pullRequest", rollout=False, terms=terms), "promotion.vision.web"
+    branch.commit("1")
+    web = text(WEB, "1").replace("by: commit", "by: pullRequest")
+    branch.remote.commit({"specs/teams/web.yaml": web})
+    branch.commit("2")
+    branch.repository.fetch()
+    values = branch.history.read(plan).source.digests
+    healthy = HealthRecord(values=values, template="", outcome="healthy", since=0.0, seen=7200.0)
+    specs, forge, maps = SpecBranch(branch.repository, 0), Forge(), Maps(plan)
+    promotions = Promotions(Mock(**{"clock.now.return_value": 7200.0}), cast(ConfigMaps, maps), specs, forge, 0)
+
+    async def passes() -> str:
+        await promotions.advance(name)
+        return maps.state.message
+
+    async def story() -> None:
+        await specs.record_health(RecordedService("staging", "vision", "try"), lambda _: healthy)
+        await passes()
+        assert [await passes() for _ in range(2)] == ["", ""]
+        ((own, tip),) = branch.repository.branches("avactl/vision/promotion/").items()
+        assert forge.states == {own: "open"}
+        tree = branch.repository.store.run("rev-parse", f"{tip}^^{{tree}}").strip()
+        foreign = branch.repository.write_commit(tree, tip, "another change\n")
+        assert branch.repository.remote(own).move(tip, foreign)
+        assert await passes() == "its branch had another change than that of the promotion"
+        assert forge.states == {own: "withdrawn"}
+        assert maps.state.url == ""
+        assert await passes() == ""
+        assert forge.states == {own: "open"}
+        assert forge.said == [forge.said[0], "its branch had another change than that of the promotion", forge.said[0]]
+        found = branch.repository.branches("avactl/vision/promotion/")
+        assert found == {own: found[own]}
+        assert found[own] != foreign
+
+    asyncio.run(story())

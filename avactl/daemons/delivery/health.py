@@ -27,7 +27,8 @@ def observe_health(deployment: Body, sets: Iterable[Body], now: float) -> Health
     """Return the version that a service runs and its health; None if that cannot be told now.
 
     `sets`: the ReplicaSets of its versions. A service is healthy from the moment when its rollout is complete and all
-    of its pods are available; without pods it is not.
+    of its pods are available; without pods it is not. With `maxSurge: 0`, Kubernetes calls a Deployment available that
+    lacks a pod.
     """
     notes, status = deployment["metadata"].get("annotations") or {}, deployment.get("status") or {}
     try:
@@ -51,9 +52,11 @@ def observe_health(deployment: Body, sets: Iterable[Body], now: float) -> Health
         return seen
     available: Body = next((each for each in status.get("conditions") or () if each.get("type") == "Available"), {})
     changed = unix_time_or(now, str(available.get("lastTransitionTime", "")))
-    good = available.get("status") == "True" and status.get("readyReplicas", 0) >= 1
-    since = max(changed, state.since, state.ended) if good else changed
-    return seen.replace(outcome="healthy" if good else "unhealthy", since=min(since, now))
+    if available.get("status") != "True":
+        return seen.replace(outcome="unhealthy", since=min(changed, now))
+    if status.get("availableReplicas", 0) < max(deployment["spec"].get("replicas", 1), 1):
+        return seen.replace(outcome="unhealthy")
+    return seen.replace(outcome="healthy", since=min(max(changed, state.since, state.ended), now))
 
 
 def next_record(
@@ -61,13 +64,15 @@ def next_record(
 ) -> HealthRecord | None:
     """Return the record to write, from the one that is known and what is seen now; None if nothing is to be written.
 
-    `windows`: seconds of health that promotions wait for. `fields`: values that are promoted to the service; none for
-    a source alone, which need not remember what it has rolled back.
+    The age of the pods is not that of values that are not part of them: these are healthy at the earliest since they
+    were first seen. `windows`: seconds of health that promotions wait for. `fields`: values that are promoted to the
+    service; none for a source alone, which need not remember what it has rolled back.
     """
-    repeated = known is not None and known.values == seen.values
-    proven = seen.outcome == "healthy" or (repeated and known is not None and known.proven)
-    new = seen.replace(rejected=_rejected_versions(known, seen, fields), proven=proven)
-    if known is None:
+    begins = known is None or any(known.values.get(path) != digest for path, digest in seen.values.items())
+    since = seen.seen if known is None or begins else min(max(known.since, seen.since), seen.seen)
+    proven = seen.outcome == "healthy" or (known is not None and known.values == seen.values and known.proven)
+    new = seen.replace(since=since, rejected=_rejected_versions(known, seen, fields), proven=proven)
+    if known is None or begins:
         return new
     same = (known.values, known.template) == (new.values, new.template)
     lasted = new.seen - new.since

@@ -39,6 +39,7 @@ from avactl.kube.events import EventRecorder
 
 MAX_PROPOSAL_INTERVAL_S = 60.0
 """Longest time between two questions to the forge about one pull request."""
+_FOREIGN = "its branch had another change than that of the promotion"
 _MAX_SHOWN = 500
 """Characters of the values of a service that are shown."""
 
@@ -75,6 +76,8 @@ class Promotions:
         self._looked: dict[str, float] = {}
         self._asked: dict[str, tuple[Proposal | None, float]] = {}
         """Pull request of each branch, and when the forge told it."""
+        self._own: dict[str, str] = {}
+        """Tip of each branch that was found to have the change of its promotion."""
         self._branches: dict[str, str] = {}
         self._listed = float("-inf")
 
@@ -92,8 +95,11 @@ class Promotions:
         seen, proposal = await self._observe(plan, config)
         decided = decide_promotion(config, seen)
         branch = proposal_branch(plan, seen.values)
-        await self._withdraw(plan, branch, decided)
-        url = proposal.url if proposal is not None and decided.keep else ""
+        foreign = await self._withdraw(plan, seen, branch, decided)
+        url = proposal.url if proposal is not None and decided.keep and not foreign else ""
+        if foreign:
+            decided = decided._replace(message=_FOREIGN)
+            await self._tell(plan, f"{branch} deleted: {_FOREIGN}")
         if decided.step == "commit":
             await self._commit(plan, seen)
         elif decided.step == "propose":
@@ -128,23 +134,44 @@ class Promotions:
 
     # -- actions -------------------------------------------------------------------------------------------------------
 
-    async def _withdraw(self, plan: PromotionPlan, current: str, decided: PromotionDecision) -> None:
-        """Close the pull requests of a promotion whose change is not proven any more, and delete their branches."""
+    async def _withdraw(
+        self, plan: PromotionPlan, seen: PromotionSeen, current: str, decided: PromotionDecision
+    ) -> bool:
+        """Close the pull requests of a promotion whose change is not proven any more, and delete their branches.
+
+        Return True if that of the current change is one of them because others have pushed to its branch.
+        """
+        foreign = False
         if plan.by == "commit" or self._proposals is None:
-            return
+            return foreign
         repository, prefix = self._branch.repository, promotion_prefix(plan.team, plan.target.document)
         for branch, tip in (await self._list_branches()).items():
             # Names of services may begin alike.
-            if (branch == current and decided.keep) or not _is_digest(branch.removeprefix(prefix)):
+            if not _is_digest(branch.removeprefix(prefix)):
                 continue
             reason = "the source or the target has another version now"
-            if branch == current:
+            if branch == current and decided.keep:
+                if await self._is_own(plan, seen, branch, tip):
+                    continue
+                foreign, reason = True, _FOREIGN
+            elif branch == current:
                 reason = decided.message or "the source has to be healthy anew"
             await asyncio.to_thread(self._proposals.withdraw, branch, reason)
             self._asked.pop(branch, None)
+            self._own.pop(branch, None)
             self._listed = float("-inf")
             await self._branch.run(repository.delete_branch, branch, tip)
             logs.info("branch deleted", service=f"{plan.team}/{plan.target.document}", branch=branch, why=reason)
+        return foreign
+
+    async def _is_own(self, plan: PromotionPlan, seen: PromotionSeen, branch: str, tip: str) -> bool:
+        """Return True if a branch has the change of a promotion, and nothing else: others may push to it."""
+        if self._own.get(branch) != tip:
+            edited = partial(self._history.edit, plan, seen.values, "")
+            if not await self._branch.run(self._branch.repository.has_change, branch, tip, plan.target.file, edited):
+                return False
+            self._own[branch] = tip
+        return True
 
     async def _list_branches(self) -> dict[str, str]:
         """Return the branches of all promotions' pull requests, with their tips."""

@@ -6,13 +6,12 @@ git in common: each records the health of its own service there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import ceil
 from typing import Any
 
 from avactl.contracts.delivery import (
     HEALTH_KEY,
-    MAX_FIELDS,
     PROMOTION_KEY,
     HealthPlan,
     PromotedSpec,
@@ -34,7 +33,7 @@ from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import did_you_mean
 from avactl.kinds.cluster.delivery import commit_place
 from avactl.kinds.serving.llm import machines_per_replica
-from avactl.kinds.serving.parts.promotion import PromoteFrom
+from avactl.kinds.serving.parts.promotion import PROMOTE_FROM, PromoteFrom, promoted_fields
 from avactl.kinds.serving.rollout.lower import chosen_strategy
 from avactl.kinds.serving.spec import ServingDeployment, ServingDeploymentSpec
 from avactl.program.lowering import k8s
@@ -48,7 +47,6 @@ from avactl.spec.schema.values import duration_seconds
 COMPONENT = "promotion"
 STATE = Owned("ConfigMap", ("data",), "the delivery daemon, in the ConfigMap `promotion-state.NAMESPACE.NAME`")
 _PATH = ("spec", "promoteFrom")
-_MODEL_KEYS = ("url", "version", "dataset")
 Service = Item[ServingDeploymentSpec]
 
 
@@ -56,20 +54,6 @@ def source_of(item: Service, program: Program) -> Service | None:
     """Return the service that a service is promoted from; None if it has none, or an unknown one."""
     chosen = item.spec.promote_from
     return None if chosen is None else program.find_kind(ServingDeployment, chosen.service, item.team)
-
-
-def promoted_fields(item: Service, source: Service) -> list[str]:
-    """Return the paths of the values that a service gets from another one; each is in one of the two specs."""
-    chosen = item.spec.promote_from
-    if chosen is not None and chosen.fields is not None:
-        return list(dict.fromkeys(chosen.fields))
-    if item.spec.model is not None and source.spec.model is not None:
-        models = ["spec.model"]
-    else:
-        theirs = {model.name for model in source.spec.models or ()}
-        models = [f"spec.models[name={model.name}]" for model in item.spec.models or () if model.name in theirs]
-    paths = [*(f"{model}.{key}" for model in models for key in _MODEL_KEYS), "spec.runtime.image"]
-    return [path for path in paths if any(value_at(each.doc.value, path) is not None for each in (item, source))]
 
 
 def with_promotion(item: Service, program: Program, objects: list[Manifest]) -> list[Manifest]:
@@ -86,9 +70,9 @@ def with_promotion(item: Service, program: Program, objects: list[Manifest]) -> 
 def _promoted_values(item: Service, program: Program) -> str:
     """Return the digests of the values that are promoted from a service or to it; "" without a promotion."""
     source = source_of(item, program)
-    paths = set() if source is None else set(promoted_fields(item, source))
+    paths = set() if source is None else set(promoted_fields(item.doc.value, source.doc.value))
     for target in _targets(program).get(item.key, ()):
-        paths.update(promoted_fields(target, item))
+        paths.update(promoted_fields(target.doc.value, item.doc.value))
     if not paths:
         return ""
     digests = {path: value_digest(value_at(item.doc.value, path)) for path in sorted(paths)}
@@ -106,7 +90,8 @@ def _promotion_objects(item: Service, program: Program) -> list[Manifest]:
         team=str(item.team),
         source=_spec_of(source),
         target=_spec_of(item),
-        fields=tuple(promoted_fields(item, source)),
+        fields=tuple(promoted_fields(item.doc.value, source.doc.value)),
+        terms=value_digest(value_at(item.doc.value, PROMOTE_FROM)),
         window=window,
         by=chosen.by,
         rollout=rollout,
@@ -242,22 +227,18 @@ def _find_cycle(item: Service, program: Program) -> list[Service]:
 
 def _field_problems(item: Service, source: Service, chosen: PromoteFrom) -> Iterator[Diagnostic]:
     notes = (Note(source.span("metadata", "name"), "promoted from"),)
-    fields = promoted_fields(item, source)
-    if len(fields) > MAX_FIELDS:
+    fields = promoted_fields(item.doc.value, source.doc.value)
+    if source.spec.models is not None:
         yield Diagnostic(
-            "invalid-value",
-            f"{item} and {source} have {len(fields)} values in common; a promotion changes {MAX_FIELDS} together",
-            item.span(*_PATH, key=True),
-            hint="write `fields`",
-            notes=notes,
+            "conflicting-keys",
+            f"{source} loads its `models` while it runs, and its pods stay ready without one that cannot be loaded: "
+            "nothing proves a version of it",
+            item.span(*_PATH, "service"),
+            hint=f"write `model: {{…}}` in {source.spec_name}, and a service for each other one",
+            notes=(Note(source.span("spec", "models", key=True), "loaded while the pods run"),),
         )
         return
-    if (
-        chosen.fields is None
-        and fields == ["spec.runtime.image"]
-        and {"model", "models"} & {key for each in (item, source) for key in each.spec.model_fields_set}
-        == {"model", "models"}
-    ):
+    if chosen.fields is None and item.spec.models is not None:
         yield Diagnostic(
             "conflicting-keys",
             f"{item} and {source} have no model in common: one has `model`, and the other `models`",
@@ -265,6 +246,8 @@ def _field_problems(item: Service, source: Service, chosen: PromoteFrom) -> Iter
             hint="write `model` in both, or `fields: [spec.runtime.image]`",
             notes=notes,
         )
+        return
+    yield from _not_editable((item,), PROMOTE_FROM, item.span(*_PATH, key=True))
     for index, path in enumerate(fields):
         at = item.span(*_PATH, "fields", index) if chosen.fields is not None else item.span(*_PATH, "service")
         values = [value_at(each.doc.value, path) for each in (item, source)]
@@ -278,12 +261,12 @@ def _field_problems(item: Service, source: Service, chosen: PromoteFrom) -> Iter
                 notes=notes,
             )
             continue
-        yield from _not_editable(item, source, path, at)
+        yield from _not_editable((item, source), path, at)
 
 
-def _not_editable(item: Service, source: Service, path: str, at: Any) -> Iterator[Diagnostic]:
-    """Yield a problem if a value is not in the service's own YAML file, where the daemon reads and changes it."""
-    for each in (item, source):
+def _not_editable(services: Iterable[Service], path: str, at: Any) -> Iterator[Diagnostic]:
+    """Yield a problem if a value is not in the service's own YAML document, where the daemon reads and changes it."""
+    for each in services:
         if not each.doc.file.endswith((".yaml", ".yml")):
             yield Diagnostic(
                 "not-editable",
@@ -294,15 +277,24 @@ def _not_editable(item: Service, source: Service, path: str, at: Any) -> Iterato
             )
             return
         where = each.span(*_steps(each, path))
-        if where.file != each.doc.file:
+        if where.file != each.doc.file or not _is_own(each, path):
+            place = where.file if where.file != each.doc.file else "another document"
             yield Diagnostic(
                 "not-editable",
-                f"`{path}` of {each} is decided by {where.file}, so a promotion cannot move it by {each.doc.file}",
+                f"`{path}` of {each} is decided by {place}, and a promotion reads and changes only its own document in "
+                f"{each.doc.file}",
                 at,
-                hint=f"write it in {each.doc.file}, and remove it there; or leave it out of `fields`",
+                hint="write it in the spec itself, and remove it there; or leave it out of `fields`",
                 notes=(Note(where, "decides the value"),),
             )
             return
+
+
+def _is_own(item: Service, path: str) -> bool:
+    """Return True if the document of a service has all of a value, and no template, defaults or overlay changes it."""
+    doc = item.doc
+    own = next(each for each in doc.sources if (each.file, each.index) == (doc.file, doc.index))
+    return value_digest(value_at(own.value, path)) == value_digest(value_at(doc.value, path))
 
 
 def _steps(item: Service, path: str) -> list[str | int]:
@@ -348,6 +340,15 @@ def _rollout_problems(item: Service, source: Service) -> Iterator[Diagnostic]:
                 severity="warning",
                 hint="add `rollout: {canary: {steps: …, analysis: …}}` to the service",
             )
+    if not source.spec.max_surge:
+        yield Diagnostic(
+            "conflicting-keys",
+            f"with `maxSurge: 0`, Kubernetes calls {source} available also while one of its pods is missing: a crash "
+            "would not end its time of good health",
+            at,
+            hint=f"write `maxSurge: 1` in {source.spec_name}",
+            notes=(Note(source.span("spec", "maxSurge"), "one pod fewer is allowed"),),
+        )
     if not isinstance(source.spec.replicas, int):
         yield Diagnostic(
             "without-effect",

@@ -10,6 +10,7 @@ import orjson
 from avactl.apply.publish.store import PublishError
 from avactl.contracts.delivery import PromotedSpec, PromotionPlan, value_digest
 from avactl.daemons.delivery.commits.repository import DeliveryError, Edited, Repository
+from avactl.kinds.serving.parts.promotion import PROMOTE_FROM, promoted_fields
 from avactl.spec.documents.document import Document
 from avactl.spec.documents.edit import EditError, set_values
 from avactl.spec.documents.value_path import PathError, value_at
@@ -96,6 +97,8 @@ class PromotionHistory:
         found = PromotionValues(_spec_values(plan, source.value), _spec_values(plan, target.value), "")
         if not _is_promoted(plan, target.value):
             return found._replace(conflict=f"the spec is not promoted from {plan.source.document} any more")
+        if not _is_planned(plan, source.value, target.value):
+            return found._replace(conflict="the specs are not applied yet: the spec has another `promoteFrom`")
         if found.source.digest == found.target.digest:
             return found
         heads = {plan.source: found.source.digest, plan.target: found.target.digest}
@@ -210,7 +213,13 @@ def _declaration(plan: PromotionPlan, spec: PromotedSpec) -> SpecDeclaration:
 
 
 def _is_promoted(plan: PromotionPlan, target: Any) -> bool:
-    return bool(value_at(target, "spec.promoteFrom.service") == plan.source.document)
+    return bool(value_at(target, f"{PROMOTE_FROM}.service") == plan.source.document)
+
+
+def _is_planned(plan: PromotionPlan, source: Any, target: Any) -> bool:
+    """Return True if a plan is what the specs of both services say now."""
+    terms = value_digest(value_at(target, PROMOTE_FROM))
+    return terms == plan.terms and tuple(promoted_fields(target, source)) == plan.fields
 
 
 def _spec_values(plan: PromotionPlan, root: Any) -> SpecValues:

@@ -334,6 +334,17 @@ class Repository:
             raise DeliveryError(str(error), error.hint) from None
         return True
 
+    def has_change(self, branch: str, tip: str, file: str, edited: Callable[[Repository], Edited | None]) -> bool:
+        """Return True if a branch of the remote is at this tip and has the change of `change_on`, or is gone.
+
+        Raises DeliveryError.
+        """
+        try:
+            found = Remote(self.store, self._url, branch).tip()
+            return found is None or (found == tip and self._is_change(tip, file, edited))
+        except PublishError as error:
+            raise DeliveryError(str(error), error.hint) from None
+
     def _is_change(self, commit: str, file: str, edited: Callable[[Repository], Edited | None]) -> bool:
         """Return True if a commit does nothing but change a file as `edited` says, on a commit of the branch."""
         store = self.store

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, WithJsonSchema
 
 from avactl.base.errors import HintedError
 from avactl.contracts.delivery import MAX_FIELDS
-from avactl.spec.documents.value_path import parse_path
+from avactl.spec.documents.value_path import parse_path, value_at
 from avactl.spec.schema.base import Model
 from avactl.spec.schema.values import Name, PositiveDuration, value_error
 
 PROMOTED_KEYS = ("batching", "env", "llm", "model", "models", "runtime")
 """Keys of a service's spec that decide what its pods run, and not where or how many."""
+PROMOTE_FROM = "spec.promoteFrom"
+"""Path of the promotion in the document of a service."""
+_DEFAULT = ("spec.model.url", "spec.model.version", "spec.model.dataset", "spec.runtime.image")
 _PATTERN = rf"^spec\.({'|'.join(PROMOTED_KEYS)})(\.[^.\[\]]+|\[[^\[\]0-9][^\[\]]*\])*$"
 _EXAMPLE = "write e.g. `spec.runtime.args`"
 
@@ -56,5 +59,16 @@ class PromoteFrom(Model):
     fields: Annotated[list[FieldPath], Field(min_length=1, max_length=MAX_FIELDS)] | None = Field(
         None,
         description="Paths of the values to promote, as `avactl set` takes them. Default: `url`, `version` and "
-        "`dataset` of the models of both services, and `spec.runtime.image`.",
+        "`dataset` of the model, and `spec.runtime.image`.",
     )
+
+
+def promoted_fields(target: Any, source: Any) -> list[str]:
+    """Return the paths of the values that a service gets from another one, from valid documents of both.
+
+    Those of the default are in one of the two.
+    """
+    chosen = value_at(target, f"{PROMOTE_FROM}.fields")
+    if chosen is not None:
+        return list(dict.fromkeys(chosen))
+    return [path for path in _DEFAULT if any(value_at(each, path) is not None for each in (target, source))]
