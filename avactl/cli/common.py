@@ -35,6 +35,9 @@ class CompileResult(Protocol):
     def diagnostics(self) -> tuple[Diagnostic, ...]: ...
 
     @property
+    def untraced(self) -> tuple[Diagnostic, ...]: ...
+
+    @property
     def ok(self) -> bool: ...
 
 
@@ -190,16 +193,23 @@ def _path_prefix(root: Path) -> str:
 
 
 def select(compilation: CompileResult, asked: Iterable[str]) -> list[Diagnostic]:
-    """Return the problems of the requested paths, or all if none were requested."""
+    """Return the problems of the requested paths, or all if none were requested.
+
+    A file whose errors all follow from others has these errors, unless a problem names the file.
+    """
+    from avactl.diagnostics import sort_diagnostics
+
     wanted = list(asked)
     if not wanted:
         return list(compilation.diagnostics)
+    found = [d for d in compilation.diagnostics if any(covers_file(wanted, file) for file in _files(d))]
+    told = {file for d in found if d.severity == "error" for file in _files(d)}
+    hidden = [d for d in compilation.untraced if d.severity == "error" and told.isdisjoint(_files(d))]
+    return sort_diagnostics([*found, *(d for d in hidden if any(covers_file(wanted, file) for file in _files(d)))])
 
-    return [
-        d
-        for d in compilation.diagnostics
-        if covers_file(wanted, d.span.file) or any(covers_file(wanted, n.span.file) for n in d.notes)
-    ]
+
+def _files(problem: Diagnostic) -> list[str]:
+    return [problem.span.file, *(note.span.file for note in problem.notes)]
 
 
 def covers_file(paths: Collection[str], file: str) -> bool:

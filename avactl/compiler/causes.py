@@ -10,6 +10,8 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+from yaml import ScalarNode, YAMLError
+
 from avactl.compiler.selection import CONFIG_FILE
 from avactl.diagnostics import Diagnostic, Note, Span, sort_diagnostics
 from avactl.diagnostics.suggest import closest_word, suggested_word
@@ -21,13 +23,16 @@ from avactl.spec.repository.tree import Tree
 MAX_NOTES = 5
 """Maximum number of places that a problem names."""
 
+Place = tuple[int, int]
+"""Line and column of a file, from 1."""
+
 _REFERENCE_CODES = ("missing-reference", "gpu-not-in-cluster")
+_FOLLOWING_CODES = (*_REFERENCE_CODES, "taint-not-tolerated")
+"""Problems of a spec that refers to what is in error; all others may be there without it."""
 _missing_name = re.compile(r"(?:unknown|no) (\w+) `([^`]+)`").search
 _other_name = re.compile(r"no spec names \w+ `([^`]+)`").match
 _allowed_team = re.compile(r".*allows team `([^`]+)` ").match
 _refused_team = re.compile(r".* of team (\S+)$").match
-MAX_BLOCKS, MAX_BLOCK_LINES = 1000, 1000
-"""Values that are searched for errors, and the lines of each."""
 MAX_MODELS = 200
 """GPU models among which a similar one is looked for."""
 
@@ -46,46 +51,63 @@ def trace_causes(tree: Tree, documents: Sequence[Document], problems: Sequence[D
 
 
 def _without_explained(tree: Tree, problems: Sequence[Diagnostic]) -> list[Diagnostic]:
-    """Remove the problems with a note at a value that is itself in error."""
-    by_file: dict[str, list[Span]] = {}
+    """Remove references with a note at a value that is itself in error."""
+    by_file: dict[str, list[Place]] = {}
     for problem in problems:
         if problem.severity == "error" and not problem.notes:
-            by_file.setdefault(problem.span.file, []).append(problem.span)
-    for spans in by_file.values():
-        spans.sort()
-    lines: dict[str, list[str]] = {}
-    blocks: dict[Span, bool] = {}
+            by_file.setdefault(problem.span.file, []).append(problem.span[1:3])
+    for places in by_file.values():
+        places.sort()
+    ends = cache(lambda file: _value_ends(tree, file))
 
     def is_in_error(span: Span) -> bool:
-        if span not in blocks and len(blocks) < MAX_BLOCKS:
-            if span.file not in lines:
-                lines[span.file] = _read_lines(tree, span.file)
-            blocks[span] = _has_span(lines[span.file], span, by_file[span.file])
-        return blocks.get(span, False)
+        places = by_file.get(span.file, [])
+        first = bisect_left(places, span[1:3])
+        return first < len(places) and places[first] < ends(span.file).get(span[1:3], span[1:3])
 
     def is_explained(problem: Diagnostic) -> bool:
-        return any(
-            note.span.file in by_file and note.span.file != problem.span.file and is_in_error(note.span)
-            for note in problem.notes
+        return problem.code in _FOLLOWING_CODES and any(
+            note.span.file != problem.span.file and is_in_error(note.span) for note in problem.notes
         )
 
     return [problem for problem in problems if not is_explained(problem)]
 
 
-def _read_lines(tree: Tree, file: str) -> list[str]:
+def _value_ends(tree: Tree, file: str) -> dict[Place, Place]:
+    """Return the end of the innermost value that begins, with or without its key, at each place of a YAML file."""
+    from avactl.spec.documents.yaml import compose_documents
+
+    if file.endswith(".py"):
+        return {}
     try:
-        return tree.read(file).decode("utf-8", "replace").split("\n")
+        nodes = compose_documents(_read_text(tree, file))
+    except YAMLError:
+        return {}
+    ends: dict[Place, Place] = {}
+    seen: set[int] = set()  # aliases repeat nodes
+    while nodes:
+        node = nodes.pop()
+        if id(node) in seen or isinstance(node, ScalarNode):
+            continue
+        seen.add(id(node))
+        for inner in node.value:
+            key, value = inner if isinstance(inner, tuple) else (inner, inner)
+            for start in (key, value):
+                place, end = _place(start.start_mark), _place(value.end_mark)
+                ends[place] = min(end, ends.get(place, end))
+            nodes.append(value)
+    return ends
+
+
+def _place(mark: Any) -> Place:
+    return mark.line + 1, mark.column + 1
+
+
+def _read_text(tree: Tree, file: str) -> str:
+    try:
+        return tree.read(file).decode("utf-8-sig", "replace")
     except OSError:
-        return []
-
-
-def _has_span(lines: list[str], block: Span, spans: list[Span]) -> bool:
-    """Return True if a span lies in the value of the key at `block`: on its line, or on the deeper lines below."""
-    first = bisect_left(spans, block._replace(end_column=0))
-    if first == len(spans) or spans[first].line - block.line > MAX_BLOCK_LINES:
-        return False
-    deeper = (" " * block.column, " " * (block.column - 1) + "- ")
-    return all(not line.strip() or line.startswith(deeper) for line in lines[block.line : spans[first].line])
+        return ""
 
 
 def _with_owners(tree: Tree, documents: Sequence[Document], problems: Sequence[Diagnostic]) -> list[Diagnostic]:
@@ -103,7 +125,7 @@ def _with_owners(tree: Tree, documents: Sequence[Document], problems: Sequence[D
         return list(problems)
     from avactl.spec.documents.yaml import load_yaml
 
-    settings, _ = load_yaml(CONFIG_FILE, "\n".join(_read_lines(tree, CONFIG_FILE)).encode())
+    settings, _ = load_yaml(CONFIG_FILE, _read_text(tree, CONFIG_FILE).encode())
     places = {team: path for path, team in _owner_teams(settings)}
     found: list[Diagnostic] = []
     explained: set[Diagnostic] = set()

@@ -52,6 +52,8 @@ class Compilation:
     program: Program
     manifests: tuple[Manifest, ...]
     diagnostics: tuple[Diagnostic, ...]
+    untraced: tuple[Diagnostic, ...]
+    """The problems before those that follow from another one were removed."""
 
     @property
     def ok(self) -> bool:
@@ -109,9 +111,10 @@ def run_passes(state: PassState, passes: Iterable[Callable[[PassState], PassStat
     if isinstance(state.tree, CommitTree):
         state = replace(state, diagnostics=(*state.diagnostics, *checkout_problems(state.tree)))
     program = state.program or Program((), lambda path: None)
-    causes = trace_causes(state.tree, state.documents, without_repeats(state.diagnostics))
-    found = sort_diagnostics(redact_diagnostic(d) for d in causes)
-    return Compilation(state.tree, program, state.manifests, tuple(found))
+    problems = without_repeats(state.diagnostics)
+    causes = trace_causes(state.tree, state.documents, problems)
+    found, untraced = (tuple(sort_diagnostics(map(redact_diagnostic, each))) for each in (causes, problems))
+    return Compilation(state.tree, program, state.manifests, found, untraced)
 
 
 def checkout_problems(tree: CommitTree) -> list[Diagnostic]:

@@ -20,7 +20,7 @@ _find_odd = re.compile(f"[{_INVISIBLE}{_SPACES}]").search
 _remove_invisible = re.compile(f"[{_INVISIBLE}]").sub
 _as_space = re.compile(f"[{_SPACES}]").sub
 _as_dash = re.compile(f"[{_DASHES}]").sub
-_words = re.compile(r"\w+").findall
+_words = re.compile(r"[^\W\d_]+").findall  # digits and `_` are of every alphabet
 
 
 class OddText(NamedTuple):

@@ -51,6 +51,18 @@ def test_text_has_place_caret_and_remedy(tmp_path: Path, avactl: Run) -> None:
     )
 
 
+def test_a_file_that_follows_from_another_is_not_ok(tmp_path: Path, avactl: Run) -> None:
+    """A renamed cause names five of its references."""
+    rest = {
+        f"teams__{n}": TYPO.replace("membres: {groups: [a]}", "clusters: [mains]").replace("vision", n)
+        for n in "abcdefg"
+    }
+    write(tmp_path, avactl="{}\n", cluster=CLUSTER, **rest)
+    shown = avactl("validate", "teams/g.yaml")
+    assert shown.returncode == 1
+    assert "unknown Cluster `mains`" in shown.stdout
+
+
 def test_json_is_the_documented_list(tmp_path: Path, avactl: Run) -> None:
     write(tmp_path, cluster=CLUSTER, team=TYPO)
     shown = avactl("validate", "--format", "json")

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import random
+import re
+
 import pytest
 
-from avactl.compiler import compile_tree
+from avactl.cli.common import select
+from avactl.compiler import compile_tree, driver
+from avactl.compiler.causes import trace_causes
+from avactl.diagnostics import Diagnostic, Note, Span
 from avactl.spec.repository.tree import MemoryTree
 
 FILES = {
@@ -103,6 +109,7 @@ MISTAKES = [
     (PLATFORM, "model: L4", "model: l4", "gpu-not-in-cluster", "write `L4`"),
     (PLATFORM, "name: card-4", "name: card_4", "invalid-value", "write `card-4`"),
     (PLATFORM, "nvidia.com/gpu", "nvidia.com/gpus", "invalid-value", "`nvidia.com/gpu`"),
+    (PLATFORM, "\n    - {key: nvidia.com/gpu}", " [{key: nvidia.com/gpus}]", "invalid-value", "`nvidia.com/gpu`"),
     (SETTINGS, "teams: [vision]", "teams: [vison]", "missing-reference", "`vision`"),
     (SETTINGS, "owners:", "include: [platfrom, teams]\nowners:", "missing-reference", "`platform`"),
 ]
@@ -146,6 +153,58 @@ def test_the_spec_in_its_place_wins_over_a_duplicate_elsewhere() -> None:
         ("not-owner", "teams/audio/jobs.yaml"),
         ("duplicate-name", "teams/audio/jobs.yaml"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("code", "noted", "wrong", "is_left"),
+    [
+        ("taint-not-tolerated", "taints", "teints", False),
+        ("taint-not-tolerated", "taints", "cpu", True),
+        ("missing-reference", "versions", "teints", True),
+        ("quota-exceeded", "taints", "teints", True),
+    ],
+)
+def test_only_an_error_inside_of_a_value_explains(code: str, noted: str, wrong: str, is_left: bool) -> None:
+    """Specs on one line: what stands behind a value is no part of it."""
+    text = "spec: {versions: [v1], taints: [{key: teints}], cpu: -1}\n"
+    there, here = (Span("pool.yaml", 1, text.index(word) + 1) for word in (noted, wrong))
+    follows = Diagnostic(code, "not as declared", Span("job.yaml"), notes=(Note(there, "declared"),))
+    error = Diagnostic("invalid-value", "no value", here)
+    tree = MemoryTree({"pool.yaml": text.encode(), "job.yaml": b"kind: x\n"})
+    assert trace_causes(tree, [], [follows, error]) == ([follows, error] if is_left else [error])
+
+
+def _files_with_errors(problems: list[Diagnostic]) -> set[str]:
+    errors = [each for each in problems if each.severity == "error"]
+    return {span.file for each in errors for span in (each.span, *(note.span for note in each.notes))}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_file_with_an_error_is_never_ok(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file is reported if it has an error of its own, or the cause of another's."""
+    chance = random.Random(seed)
+    files = dict(FILES)
+    for index in range(7):
+        files[f"teams/vision/more-{index}.yaml"] = JOBS.replace("TEAM", "vision").replace("train", f"more-{index}", 1)
+    if seed == 0:
+        files[PLATFORM] = files[PLATFORM].replace("name: birds", "name: bird")
+    elif seed == 1:
+        files[SETTINGS] = "include: [platfrom, teams]\n" + files[SETTINGS]
+    elif seed == 2:
+        files[SETTINGS] = files[SETTINGS].replace("teams: [vision]", "teams: [vison]")
+    else:
+        for _ in range(chance.choice([1, 2])):
+            path = chance.choice([PLATFORM, VISION, SETTINGS, "teams/vision/jobs.yaml", PLATFORM])
+            word = chance.choice(list(re.finditer(r"[A-Za-z0-9-]{3,}", files[path])))
+            files[path] = files[path][: word.end()] + chance.choice(["x", "s", " x", ": "]) + files[path][word.end() :]
+    tree = MemoryTree({name: text.lstrip("\n").encode() for name, text in files.items()})
+    compiled = compile_tree(tree)
+    with monkeypatch.context() as patch:
+        patch.setattr(driver, "trace_causes", lambda tree, documents, problems: problems)
+        untraced = compile_tree(tree).diagnostics
+    expected = _files_with_errors([*untraced, *compiled.diagnostics])
+    shown = {file for file in files if any(d.severity == "error" for d in select(compiled, [file]))}
+    assert shown == expected.intersection(files)
 
 
 def test_notes_are_bounded() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from avactl.apply.reconcile.source import SourceBranch, without_credentials
+from avactl.compiler import driver
 from avactl.daemons.delivery.commits.repository import CommitAuthor, DeliveryError, ModelOfService, Repository
 from avactl.daemons.delivery.plans import PipelineTarget
 from avactl.diagnostics.redaction import redact_text
@@ -182,6 +183,15 @@ def test_what_would_not_compile_is_not_committed(remote: Remote, repository: Rep
     # Errors that are there already are no reason.
     remote.commit({"specs/broken.yaml": "kind: Teem\nmetadata: {name: x}\nspec: {}\n"})
     assert repository.deploy(TARGET, ModelOfService(f"{URL}2", "2"), "deploy")
+
+
+def test_an_error_that_follows_from_another_is_not_committed(
+    remote: Remote, repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cause is known before the commit, and the error that follows is not printed."""
+    monkeypatch.setattr(driver, "trace_causes", lambda tree, documents, problems: [])
+    with pytest.raises(DeliveryError, match="the specs would not compile"):
+        repository.deploy(TARGET, ModelOfService("https://example.com/model", "2"), "deploy")
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,8 @@ def test_the_newest_releases_have_what_avactl_writes() -> None:
         ("vllm", "vllm/vllm-openai:v0.9.1", "--no-enable-prefix-caching", ""),
         ("vllm", "vllm/vllm-openai:v0.9.1", "--hf-overrides.rope_theta=1", ""),
         ("vllm", "vllm/vllm-openai:v0.9.1", "--max-num-batched", ""),
+        ("vllm", "vllm/vllm-openai:v0.9.1", "$(EXTRA)", ""),
+        ("vllm", "vllm/vllm-openai:v0.9.1", "--$(OPTION)=1", ""),
         ("sglang", "lmsysorg/sglang:v0.4.6.post1-cu124", "--disable-radix", ""),
         (
             "sglang",

@@ -132,6 +132,30 @@ def test_a_reference_that_leads_nowhere_is_told_where_it_stands() -> None:
     assert (broken.message, broken.hint) == ("policy: `A B` is not a policy name", "use at most 63 of a-z, 0-9 and `-`")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{if: {properties: {file: {pattern: '^prod/'}}}, then: {properties: {spec: {required: [timeout]}}}}",
+        "{allOf: [{properties: {file: {type: string}}}]}",
+        "{anyOf: [{properties: {file: {type: string}}}, {properties: {kind: {const: Team}}}]}",
+        "{not: {properties: {file: {pattern: '^prod/'}}}}",
+        "{properties: {spec: {properties: {env: {properties: {NCCL_DEBUG: {enum: [INFO, WARN]}}}}}}}",
+        "{properties: {metadata: {properties: {labels: {properties: {tier: {enum: [a, b]}}}}}}}",
+    ],
+)
+def test_a_schema_of_files_and_keys_of_maps(text: str) -> None:
+    assert schema(f"kinds: [TrainingJob]\nschema: {text}") == []
+
+
+def test_a_schema_judges_keys_of_maps() -> None:
+    text = "{properties: {spec: {properties: {env: {properties: {NCCL_DEBUG: {enum: [INFO, WARN]}}}}}}}"
+    files = {
+        "specs.yaml": HEAD + job(env={"NCCL_DEBUG": "TRACE"}),
+        "policies/p.yaml": f"policy: debug\nkinds: [TrainingJob]\nschema: {text}\n",
+    }
+    assert the(compiled(files, "{}")).message == "spec.env.NCCL_DEBUG: 'TRACE' is not one of ['INFO', 'WARN']"
+
+
 def test_a_schema_that_backtracks_ends() -> None:
     files = {
         "policies/p.yaml": "policy: slow\nkinds: [Team]\nschema: {properties: {metadata: {properties: {labels: "

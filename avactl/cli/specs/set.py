@@ -124,12 +124,14 @@ def _want_no_new_errors(file: Path, text: str) -> None:
     after = compile_tree(changed)
     if after.ok:
         return
-    before = [d for d in compile_tree(tree).diagnostics if d.severity == "error"]
+    now = compile_tree(tree)
+    before = [d for d in now.untraced if d.severity == "error"]
     texts, places = {(d.code, d.message) for d in before}, {d.span[:2] for d in before}
     # Another error of a line that has one already is no reason: the edit may have mended the first.
-    wrong = [d for d in after.diagnostics if d.severity == "error"]
+    wrong = [d for d in after.untraced if d.severity == "error"]
     wrong = [d for d in wrong if (d.code, d.message) not in texts and d.span[:2] not in places]
     if wrong:
+        wrong = [d for d in after.diagnostics if d.severity == "error" and d not in now.diagnostics] or wrong
         sys.stderr.write(render_diagnostics(wrong, tree, TEXT, use_colour(sys.stderr), changed))
         exit_with("nothing was written", PROBLEMS, "--force writes it anyway")
 

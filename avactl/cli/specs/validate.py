@@ -29,6 +29,7 @@ from avactl.spec.repository.tree import DirTree, Tree
 
 if TYPE_CHECKING:
     from avactl.compiler.incremental.compile import CompileOutcome
+    from avactl.diagnostics import Diagnostic
 
 
 def validate(
@@ -64,7 +65,8 @@ def validate(
         compiled = compile_cached(tree, object_path, use_cache=cache)
         found[name] = _with_revisions(tree, compiled) if code else compiled
     compiled = _together(found)
-    problems = [*select(compiled, asked), *unread_files(tree, asked)]
+    selected = select(compiled, asked)
+    problems = [*selected, *unread_files(tree, asked)]
     if format == TEXT and not problems:
         for name, each in found.items():
             where = f" in environment {name}" if name else ""
@@ -72,7 +74,7 @@ def validate(
             print(f"ok: {specs} of {kinds}{where}")
     else:
         sys.stdout.write(render_diagnostics(problems, tree, format, use_colour()))
-    elsewhere = len(compiled.diagnostics) - len(select(compiled, asked))
+    elsewhere = len(set(compiled.diagnostics).difference(selected))
     if elsewhere and format == TEXT:
         print(f"{elsewhere} more in other files of the repository: `avactl validate {tree.root}`")
     if any(d.severity == "error" for d in problems):
@@ -83,16 +85,25 @@ def _together(found: dict[str, CompileOutcome]) -> CompileOutcome:
     """Return the problems of all environments; those that not all have name theirs."""
     from avactl.diagnostics import sort_diagnostics
 
-    first, *others = found.values()
-    if not others:
+    first = next(iter(found.values()))
+    if len(found) == 1:
         return first
-    every = set(first.diagnostics).intersection(*(each.diagnostics for each in others))
-    problems = [
-        problem if problem in every else replace(problem, message=f"{problem.message} (environment {name})")
-        for name, compiled in found.items()
-        for problem in compiled.diagnostics
-    ]
-    return replace(first, diagnostics=tuple(sort_diagnostics(problems)))
+
+    def joined(lists: dict[str, tuple[Diagnostic, ...]]) -> tuple[Diagnostic, ...]:
+        every = set.intersection(*map(set, lists.values()))
+        return tuple(
+            sort_diagnostics(
+                problem if problem in every else replace(problem, message=f"{problem.message} (environment {name})")
+                for name, problems in lists.items()
+                for problem in problems
+            )
+        )
+
+    return replace(
+        first,
+        diagnostics=joined({name: each.diagnostics for name, each in found.items()}),
+        untraced=joined({name: each.untraced for name, each in found.items()}),
+    )
 
 
 def _fix(tree: DirTree, asked: list[str], told: TextIO) -> None:
@@ -116,4 +127,4 @@ def _with_revisions(tree: Tree, compiled: CompileOutcome) -> CompileOutcome:
 
     with exit_on_hinted_error():
         found = revision_problems(compile_tree(tree).program)
-        return replace(compiled, diagnostics=(*compiled.diagnostics, *found))
+        return replace(compiled, diagnostics=(*compiled.diagnostics, *found), untraced=(*compiled.untraced, *found))

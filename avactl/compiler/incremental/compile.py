@@ -60,6 +60,8 @@ class CompileOutcome:
     """The outcome of a compile: problems, specs, and the files of the objects."""
 
     diagnostics: tuple[Diagnostic, ...]
+    untraced: tuple[Diagnostic, ...]
+    """The problems before those that follow from another one were removed."""
     kinds: dict[str, int]
     """Number of specs by kind, without shipped ones."""
     files: dict[str, str]
@@ -96,7 +98,8 @@ def _compiled(compilation: Compilation, path: OfManifest, text: OfManifest | Non
     texts = {path(manifest): text(manifest) for manifest in compilation.manifests} if text else {}
     files = {path: digest(text.encode()) for path, text in texts.items()}
     kinds = _count(item.key for item in compilation.program.items if not item.doc.shipped)
-    return CompileOutcome(compilation.diagnostics, kinds, files, lambda paths: {path: texts[path] for path in paths})
+    problems = compilation.diagnostics, compilation.untraced
+    return CompileOutcome(*problems, kinds, files, lambda paths: {path: texts[path] for path in paths})
 
 
 def _count(keys: Iterable[SpecKey]) -> dict[str, int]:
@@ -157,7 +160,7 @@ class _CompileRun:
             self._check()
             warnings = [packed for result in self.new.checks.values() for packed in result.values]
             warnings += [packed for file in self.new.files.values() for packed in file.warnings]
-            diagnostics = tuple(sort_diagnostics(map(unpack, warnings)))
+            diagnostics = untraced = tuple(sort_diagnostics(map(unpack, warnings)))
             if any(d.severity == "error" for d in diagnostics):
                 from avactl.compiler.causes import trace_causes
 
@@ -166,14 +169,14 @@ class _CompileRun:
             else:
                 self._lower()
                 if own or (config and config.policies):
-                    diagnostics = tuple(sort_diagnostics([*diagnostics, *self._enforce(own)]))
+                    diagnostics = untraced = tuple(sort_diagnostics([*diagnostics, *self._enforce(own)]))
                 if self.worked or self.loader.dirty:
                     self._keep()
         except IrregularError:
             return _plain(self.tree, self.path, self.text) if self.loader.layers else self._all_passes()
         files = dict(line.split(" ") for line in self._lines()) if self.text else {}
         written = (key for key, spec in self.new.specs.items() if spec.file in self.new.files)
-        return CompileOutcome(diagnostics, _count(written), files, self._texts_of)
+        return CompileOutcome(diagnostics, untraced, _count(written), files, self._texts_of)
 
     def _all_passes(self) -> CompileOutcome:
         """Run all passes on the documents that were loaded."""

@@ -67,8 +67,14 @@ def _typographic_words(item: Item) -> Iterator[Diagnostic]:
         if text.isascii() or len(path) < 2:
             continue
         if text.strip() == "…":
-            hint = "write the value"
-            yield Diagnostic("invalid-value", "`…` stands for a value in examples", item.span(*path), hint=hint)
+            yield Diagnostic(
+                "invalid-value",
+                "`…` stands for a value in examples",
+                item.span(*path),
+                # A program may be given any text.
+                severity="error" if {"command", "args", "env"}.isdisjoint(path) else "warning",
+                hint="write the value",
+            )
             continue
         is_word = path[-2] in ("command", "args") and isinstance(path[-1], int)
         if is_word or not re.search(r"\s", text.strip()):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_origin
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from avactl.base.terminal import shorten_middle
 from avactl.compiler.errors import format_path, to_diagnostics
@@ -198,7 +198,7 @@ def _read_schema(document: Document, problems: list[Diagnostic]) -> SchemaFile |
     if found.over == "specs":
         kinds = found.kinds or registry.kind_names()
         models = [registry.get_model(kind) for kind in kinds if kind in registry.kind_names()]
-        problems += _unknown_properties(document, found.policy, found.schema_, ("schema",), models)
+        problems += _unknown_properties(document, found.policy, found.schema_, ("schema",), models, True)
     return found
 
 
@@ -208,29 +208,37 @@ _SUBSCHEMAS = ("not", "if", "then", "else", "contains", "allOf", "anyOf", "oneOf
 
 
 def _unknown_properties(
-    document: Document, name: str, schema: Any, path: Path, models: Sequence[Any]
+    document: Document, name: str, schema: Any, path: Path, models: Sequence[Any], top: bool
 ) -> Iterator[Diagnostic]:
-    """Yield properties that no spec of the policy's kinds has: what it says of them would never apply."""
+    """Yield properties that no spec of the policy's kinds has; `top`: the schema judges whole specs."""
     if isinstance(schema, list):
         for index, each in enumerate(schema):
-            yield from _unknown_properties(document, name, each, (*path, index), models)
+            yield from _unknown_properties(document, name, each, (*path, index), models, top)
     if not isinstance(schema, dict) or not models:
         return
     for keyword in _SUBSCHEMAS:
-        yield from _unknown_properties(document, name, schema.get(keyword), (*path, keyword), models)
+        yield from _unknown_properties(document, name, schema.get(keyword), (*path, keyword), models, top)
     if isinstance(schema.get("items"), dict):
-        yield from _unknown_properties(document, name, schema["items"], (*path, "items"), models)
+        yield from _unknown_properties(document, name, schema["items"], (*path, "items"), models, False)
     properties = schema.get("properties")
     known = {key for model in models for key in introspect.fields_by_key(model)}
     for key, inner in properties.items() if isinstance(properties, dict) else ():
         place = (*path, "properties", str(key))
+        if key in known and any(_is_map_at(model, key) for model in models):
+            continue  # its keys are the author's
         if key in known:
             below = [each for model in models for at in ((key,), (key, 0)) for each in introspect.models_at(model, at)]
-            yield from _unknown_properties(document, name, inner, place, below)
-        elif len(path) > 1 or key not in _TOP_LEVEL_PROPERTIES:
+            yield from _unknown_properties(document, name, inner, place, below, False)
+        elif not top or key not in _TOP_LEVEL_PROPERTIES:
             message = f"policy {name}: no spec that it checks has `{shorten_middle(str(key), 60)}` here"
             hint = did_you_mean(str(key), known, "keys")
             yield Diagnostic("policy-error", message, document.span(*place, key=True), hint=hint, rule=name)
+
+
+def _is_map_at(model: type[BaseModel], key: str) -> bool:
+    """Return True if a field, or an entry of its list, may be a mapping with any keys."""
+    places = (annotation for at in ((key,), (key, 0)) for annotation in introspect.annotations_at(model, at))
+    return any((get_origin(each) or each) is dict for place in places for each in introspect.branches(place))
 
 
 def _unknown_kinds(report: custom.PolicyReport) -> Iterator[Diagnostic]:

@@ -27,6 +27,8 @@ _MAX_SUGGESTIONS = 20
 _IS_COUNT = re.compile(r"[0-9]{1,6}").fullmatch
 
 
+_SUBSTITUTED = "$("
+"""Start of a variable, which Kubernetes replaces by its value: any option, or none."""
 _PORT_OPTION = "port"
 """Part of the names of options that move the server from where Services and probes look for it."""
 
@@ -93,7 +95,7 @@ def overridden_problems(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnosti
             severity="error" if is_port else "warning",
             hint="remove it from `args`" + ("; `runtime: {port: …}` says it" if argument.name == "--port" else ""),
         )
-    if support is not None and not spec.runtime.args[0].startswith("-"):
+    if support is not None and not spec.runtime.args[0].startswith(("-", _SUBSTITUTED)):
         yield Diagnostic(
             "unknown-option",
             f"`{shorten_middle(spec.runtime.args[0], 60)}` is no option: {runtime.title} is told its model by `model`",
@@ -201,7 +203,12 @@ def _unknown_options(
     for argument in arguments:
         # As servers take it: keys of JSON after a dot, and argparse the beginning of a name.
         name = argument.name.removeprefix("--").partition(".")[0].removeprefix("no-")
-        if not known or not argument.name.startswith("--") or any(each.startswith(name) for each in known):
+        if (
+            not known
+            or not argument.name.startswith("--")
+            or _SUBSTITUTED in argument.name
+            or any(each.startswith(name) for each in known)
+        ):
             continue
         having, newest = [each for each, names in releases.items() if name in names], next(reversed(releases))
         until = f"until {having[-1]}" if having and having[-1] != newest else "on"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from functools import lru_cache
@@ -398,9 +399,12 @@ class Repository:
             before, after = compile_change(below, OverlayTree(below, file, changed))
         except (GitError, HintedError) as error:
             raise DeliveryError(f"the specs cannot be compiled: {error}") from None
-        known = {(each.code, each.message) for each in before.diagnostics}
-        for each in after.diagnostics:
-            if each.severity == "error" and (each.code, each.message) not in known:
+        left = Counter((each.code, each.message) for each in before.untraced)
+        for each in after.untraced:
+            if each.severity != "error":
+                continue
+            left[each.code, each.message] -= 1
+            if left[each.code, each.message] < 0:
                 raise DeliveryError(f"the specs would not compile: {each.message}", each.hint or "")
 
     def document(self, commit: str, declared: ServiceDeclaration) -> tuple[str, Document]:
