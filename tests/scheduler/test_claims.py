@@ -12,7 +12,7 @@ import pytest
 from avactl.hardware.machine import Machine, PcieSwitch
 from avactl.scheduler.cache.claim_bookings import MAX_CONSUMERS
 from avactl.scheduler.dra.allocator import Allocator
-from avactl.scheduler.dra.manager import DraManager
+from avactl.scheduler.dra.manager import MAX_DEMANDS_CACHED, DraManager
 from avactl.scheduler.dra.resource_claim import ResourceClaim
 from avactl.scheduler.handlers.resources import slices
 from avactl.scheduler.objects.config import ConfiguredPool
@@ -312,3 +312,62 @@ def test_a_slice_of_several_nodes_wakes_pods_and_numbers_no_gpus_again() -> None
     assert world.where()["part"] == "n0"
     world.slices.remove("a0")  # a claim holds its device: what its pod uses is counted again
     assert world.cache.tables.stale
+
+
+def fabric(*, devices: int = 1) -> Given:
+    """Return a slice of GPUs that all nodes reach."""
+    spec = {
+        "driver": GPU,
+        "pool": {"name": "fabric", "generation": 1, "resourceSliceCount": 1},
+        "allNodes": True,
+        "devices": [{"name": f"f{number}"} for number in range(devices)],
+    }
+    return {"metadata": {"name": "fabric"}, "spec": spec}
+
+
+def counted_nodes(world: Claiming, pod: str) -> int:
+    """Return the number of nodes on which the placement engine counts the GPUs of a pod's claims."""
+    info = world.cache.tables.pods[f"a/{pod}"]
+    nodes = world.cache.requests.request(info.shape, world.cache.dra.demand(info)).nodes
+    return int(world.cache.tables.state.allowed[nodes].sum())
+
+
+def test_nodes_count_their_gpus_unless_a_slice_of_several_nodes_offers_others() -> None:
+    world = Claiming()
+    world.settle()
+    watched = slices(world.cache)
+    for name in ("first", "second", "third"):
+        world.claim(name, request("gpus", 2))
+    world.asking("first", "first")
+    assert counted_nodes(world, "first") == 1
+    watched.put(fabric())
+    assert counted_nodes(world, "first") == 0
+    world.settle()
+    assert len(world.cache.dra.devices.held("first")) == 2
+    world.asking("second", "second")
+    assert counted_nodes(world, "second") == 0
+    world.cache.claims.drop("a/first")
+    watched.remove("fabric")
+    assert not world.cache.tables.stale
+    assert counted_nodes(world, "second") == 1
+    world.asking("third", "third")
+    world.settle()
+    assert {"second", "third"} <= world.where().keys()
+    assert len(world.gpus("second") | world.gpus("third")) == 4
+
+
+def test_a_node_is_relabelled_after_many_different_demands() -> None:
+    world = Claiming()
+    for number in range(MAX_DEMANDS_CACHED + 8):
+        selector = {"cel": {"expression": f'device.driver == "{GPU}" && {number} >= 0'}}
+        world.claim(f"c{number}", {"name": "g", "exactly": {"deviceClassName": "gpu", "selectors": [selector]}})
+        world.asking(f"c{number}", f"c{number}")
+    world.settle()
+    assert len(world.where()) == 8
+    labels = {"avactl.dev/pool": "p", "avactl.dev/gpu": "V100", "new": "label"}
+    amounts = {"cpu": "64", "memory": "512Gi", "pods": "110"}
+    world.cache.put_node({"metadata": {"name": "n0", "labels": labels}, "status": {"allocatable": amounts}})
+    world.drop("a", "c0")
+    world.cache.claims.drop("a/c0")
+    world.settle()
+    assert len(world.where()) == 8

@@ -112,6 +112,8 @@ class DraManager:
         self._parsed_by_key: dict[str, tuple[ParsedClaim, ...]] = {}
         self._simple: dict[str, dict[str, bool]] = {}
         """Cached results by node and key of the demand."""
+        self.simple_epoch = 0
+        """Number of times that the results of `simple` for all nodes were forgotten."""
         self._offers: dict[str, Offers] = {}
         self._selector_results: dict[tuple[Any, SliceDevice], bool | str] = {}
         self._last_demand: tuple[tuple[Any, ...], ClaimDemand | RuleError] | None = None
@@ -140,9 +142,13 @@ class DraManager:
             self._clear_caches()
         else:
             self.version += 1
-            self._simple.clear()
-            self._offers.clear()
+            self._forget_nodes()
         return used
+
+    def _forget_nodes(self) -> None:
+        self._simple.clear()
+        self.simple_epoch += 1
+        self._offers.clear()
 
     def _is_noted(self, given: Slice) -> bool:
         """Return True if GPUs are numbered by a slice's pool, or claims hold devices of the slice."""
@@ -179,8 +185,7 @@ class DraManager:
         self._places.clear()
         self._kinds.clear()
         self._parsed_by_key.clear()
-        self._simple.clear()
-        self._offers.clear()
+        self._forget_nodes()
         self._selector_results.clear()
 
     def node_changed(self, name: str) -> None:
@@ -278,8 +283,7 @@ class DraManager:
         if parsed is None:
             if len(self._parsed_by_key) > MAX_DEMANDS_CACHED:
                 self._parsed_by_key.clear()
-                self._simple.clear()
-                self._offers.clear()
+                self._forget_nodes()
             parsed = self._parsed_by_key[key] = tuple(parsed_claim for _, parsed_claim in wanted)
         gpus, exact, counted = 0, all(parsed_claim.plain for parsed_claim in parsed), True
         for parsed_claim in parsed:
