@@ -371,3 +371,29 @@ def test_a_node_is_relabelled_after_many_different_demands() -> None:
     world.cache.claims.drop("a/c0")
     world.settle()
     assert len(world.where()) == 8
+
+
+def zone_node(name: str, zone: str) -> Given:
+    """Return a node without GPUs."""
+    amounts = {"cpu": "64", "memory": "512Gi", "pods": "110"}
+    return {"metadata": {"name": name, "labels": {"zone": zone}}, "status": {"allocatable": amounts}}
+
+
+def test_a_node_that_comes_or_returns_reaches_devices_by_its_labels() -> None:
+    world = Zones(1)
+    world.slices.put(shared_slice("c0", "c"))
+    world.claim("part", sharing("part", "1Gi"))
+    world.asking("part", "part")
+    world.settle()
+    assert not world.where()
+    world.cache.put_node(zone_node("new", "c"))
+    world.settle()
+    assert world.where() == {"part": "new"}
+    world.cache.drop_node("new")
+    world.claim("next", sharing("part", "1Gi"))
+    world.asking("next", "next")
+    world.settle()
+    assert world.where() == {"part": "new"}
+    world.cache.put_node(zone_node("new", "c"))
+    world.settle()
+    assert world.where() == {"part": "new", "next": "new"}

@@ -298,8 +298,8 @@ class DeviceInventory:
 
     def node_changed(self, name: str) -> None:
         """Handle a node that was added, removed or relabelled."""
-        if self._views.pop(name, None) is not None:
-            self.changed(name)
+        self._views.pop(name, None)
+        self.changed(name)
 
     def has_node(self, pool: PoolKey) -> bool:
         """Return True if a slice of a pool belongs to a single node."""
