@@ -397,3 +397,15 @@ def test_a_node_that_comes_or_returns_reaches_devices_by_its_labels() -> None:
     world.cache.put_node(zone_node("new", "c"))
     world.settle()
     assert world.where() == {"part": "new", "next": "new"}
+
+
+def test_gpus_are_counted_for_a_pod_that_waited_before_their_node_came() -> None:
+    world = Claiming(0)
+    world.claim("c", request("gpus", 2))
+    world.asking("p", "c")
+    world._publish(GPU, "n0", 1, 8)
+    world.settle()
+    pod = world.cache.tables.pods["a/p"]
+    assert not world.cache.dra.demand(pod).gpus
+    world.cache.put_node(zone_node("n0", "a"))
+    assert world.cache.dra.demand(pod).gpus == 2

@@ -192,7 +192,8 @@ class DraManager:
         """Handle a node that was added, removed or relabelled."""
         self.devices.node_changed(name)
         self._simple.pop(name, None)
-        self._gpus.pop(name, None)
+        if self._gpus.pop(name, None):
+            self.version += 1
 
     # -- GPUs by number ---------------------------------------------------------------------------------------------
 
@@ -215,6 +216,7 @@ class DraManager:
             self._places[device.key] = (name, number)
             self._kinds.setdefault(_gpu_kind(device), device)
         self._gpus[name] = tuple(gpus)
+        self.version += bool(gpus)
         return len(gpus)
 
     def place(self, key: Key) -> tuple[str, int] | None:
