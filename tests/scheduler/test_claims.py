@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from avactl.scheduler.cache.claim_bookings import MAX_CONSUMERS
 from avactl.scheduler.dra.allocator import Allocator
 from avactl.scheduler.dra.manager import MAX_DEMANDS_CACHED, DraManager
 from avactl.scheduler.dra.resource_claim import ResourceClaim
+from avactl.scheduler.dra.resource_slices import ReachablePool
 from avactl.scheduler.handlers.resources import slices
 from avactl.scheduler.objects.config import ConfiguredPool
 from avactl.scheduler.objects.node_rules import NotYetError
@@ -409,3 +411,27 @@ def test_gpus_are_counted_for_a_pod_that_waited_before_their_node_came() -> None
     assert not world.cache.dra.demand(pod).gpus
     world.cache.put_node(zone_node("n0", "a"))
     assert world.cache.dra.demand(pod).gpus == 2
+
+
+def pools_in_memory() -> int:
+    gc.collect()
+    return sum(isinstance(each, ReachablePool) for each in gc.get_objects())
+
+
+def test_what_selectors_match_is_remembered_for_a_bounded_number_of_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("avactl.scheduler.dra.manager.MAX_RELEVANT_DEVICES", 20, raising=False)
+    world = Zones(4)
+    for number in range(3):
+        world.slices.put(shared_slice(f"a{number}", "a"))
+    world.settle()
+    for name in world.cache.tables.nodes:
+        world.cache.dra.devices.view(name, world.cache.tables.nodes[name].labels)
+    before = pools_in_memory()
+    for number in range(100):
+        asked = sharing("part", "1Gi")
+        asked["exactly"]["selectors"] = [{"cel": {"expression": f"{number} >= 0"}}]
+        world.claim(f"c{number}", request("gpus"), asked)
+        world.asking(f"c{number}", f"c{number}")
+    world.settle()
+    assert len(world.where()) == 12  # as many as the devices have capacity for
+    assert pools_in_memory() - before <= 20
