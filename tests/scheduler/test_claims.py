@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -12,8 +13,9 @@ import pytest
 from avactl.hardware.machine import Machine, PcieSwitch
 from avactl.scheduler.cache.claim_bookings import MAX_CONSUMERS
 from avactl.scheduler.dra.allocator import Allocator
-from avactl.scheduler.dra.manager import DraManager
+from avactl.scheduler.dra.manager import MAX_DEMANDS_CACHED, DraManager
 from avactl.scheduler.dra.resource_claim import ResourceClaim
+from avactl.scheduler.dra.resource_slices import ReachablePool
 from avactl.scheduler.handlers.resources import slices
 from avactl.scheduler.objects.config import ConfiguredPool
 from avactl.scheduler.objects.node_rules import NotYetError
@@ -312,3 +314,124 @@ def test_a_slice_of_several_nodes_wakes_pods_and_numbers_no_gpus_again() -> None
     assert world.where()["part"] == "n0"
     world.slices.remove("a0")  # a claim holds its device: what its pod uses is counted again
     assert world.cache.tables.stale
+
+
+def fabric(*, devices: int = 1) -> Given:
+    """Return a slice of GPUs that all nodes reach."""
+    spec = {
+        "driver": GPU,
+        "pool": {"name": "fabric", "generation": 1, "resourceSliceCount": 1},
+        "allNodes": True,
+        "devices": [{"name": f"f{number}"} for number in range(devices)],
+    }
+    return {"metadata": {"name": "fabric"}, "spec": spec}
+
+
+def counted_nodes(world: Claiming, pod: str) -> int:
+    """Return the number of nodes on which the placement engine counts the GPUs of a pod's claims."""
+    info = world.cache.tables.pods[f"a/{pod}"]
+    nodes = world.cache.requests.request(info.shape, world.cache.dra.demand(info)).nodes
+    return int(world.cache.tables.state.allowed[nodes].sum())
+
+
+def test_nodes_count_their_gpus_unless_a_slice_of_several_nodes_offers_others() -> None:
+    world = Claiming()
+    world.settle()
+    watched = slices(world.cache)
+    for name in ("first", "second", "third"):
+        world.claim(name, request("gpus", 2))
+    world.asking("first", "first")
+    assert counted_nodes(world, "first") == 1
+    watched.put(fabric())
+    assert counted_nodes(world, "first") == 0
+    world.settle()
+    assert len(world.cache.dra.devices.held("first")) == 2
+    world.asking("second", "second")
+    assert counted_nodes(world, "second") == 0
+    world.cache.claims.drop("a/first")
+    watched.remove("fabric")
+    assert not world.cache.tables.stale
+    assert counted_nodes(world, "second") == 1
+    world.asking("third", "third")
+    world.settle()
+    assert {"second", "third"} <= world.where().keys()
+    assert len(world.gpus("second") | world.gpus("third")) == 4
+
+
+def test_a_node_is_relabelled_after_many_different_demands() -> None:
+    world = Claiming()
+    for number in range(MAX_DEMANDS_CACHED + 8):
+        selector = {"cel": {"expression": f'device.driver == "{GPU}" && {number} >= 0'}}
+        world.claim(f"c{number}", {"name": "g", "exactly": {"deviceClassName": "gpu", "selectors": [selector]}})
+        world.asking(f"c{number}", f"c{number}")
+    world.settle()
+    assert len(world.where()) == 8
+    labels = {"avactl.dev/pool": "p", "avactl.dev/gpu": "V100", "new": "label"}
+    amounts = {"cpu": "64", "memory": "512Gi", "pods": "110"}
+    world.cache.put_node({"metadata": {"name": "n0", "labels": labels}, "status": {"allocatable": amounts}})
+    world.drop("a", "c0")
+    world.cache.claims.drop("a/c0")
+    world.settle()
+    assert len(world.where()) == 8
+
+
+def zone_node(name: str, zone: str) -> Given:
+    """Return a node without GPUs."""
+    amounts = {"cpu": "64", "memory": "512Gi", "pods": "110"}
+    return {"metadata": {"name": name, "labels": {"zone": zone}}, "status": {"allocatable": amounts}}
+
+
+def test_a_node_that_comes_or_returns_reaches_devices_by_its_labels() -> None:
+    world = Zones(1)
+    world.slices.put(shared_slice("c0", "c"))
+    world.claim("part", sharing("part", "1Gi"))
+    world.asking("part", "part")
+    world.settle()
+    assert not world.where()
+    world.cache.put_node(zone_node("new", "c"))
+    world.settle()
+    assert world.where() == {"part": "new"}
+    world.cache.drop_node("new")
+    world.claim("next", sharing("part", "1Gi"))
+    world.asking("next", "next")
+    world.settle()
+    assert world.where() == {"part": "new"}
+    world.cache.put_node(zone_node("new", "c"))
+    world.settle()
+    assert world.where() == {"part": "new", "next": "new"}
+
+
+def test_gpus_are_counted_for_a_pod_that_waited_before_their_node_came() -> None:
+    world = Claiming(0)
+    world.claim("c", request("gpus", 2))
+    world.asking("p", "c")
+    world._publish(GPU, "n0", 1, 8)
+    world.settle()
+    pod = world.cache.tables.pods["a/p"]
+    assert not world.cache.dra.demand(pod).gpus
+    world.cache.put_node(zone_node("n0", "a"))
+    assert world.cache.dra.demand(pod).gpus == 2
+
+
+def pools_in_memory() -> int:
+    gc.collect()
+    return sum(isinstance(each, ReachablePool) for each in gc.get_objects())
+
+
+def test_what_selectors_match_is_remembered_for_a_bounded_number_of_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("avactl.scheduler.dra.manager.MAX_RELEVANT_DEVICES", 20, raising=False)
+    world = Zones(4)
+    for number in range(3):
+        world.slices.put(shared_slice(f"a{number}", "a"))
+    world.settle()
+    for name in world.cache.tables.nodes:
+        world.cache.dra.devices.view(name, world.cache.tables.nodes[name].labels)
+    before = pools_in_memory()
+    for number in range(100):
+        asked = sharing("part", "1Gi")
+        asked["exactly"]["selectors"] = [{"cel": {"expression": f"{number} >= 0"}}]
+        world.claim(f"c{number}", request("gpus"), asked)
+        world.asking(f"c{number}", f"c{number}")
+    world.settle()
+    assert len(world.where()) == 12  # as many as the devices have capacity for
+    assert pools_in_memory() - before <= 20

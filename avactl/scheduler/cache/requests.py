@@ -38,6 +38,11 @@ class DeviceSource(NamedTuple):
     searched: bool = False
     """True if the allocator searches the devices of the claims, so that no node is excluded."""
 
+    @property
+    def counted(self) -> bool:
+        """True if only nodes belong on which `DraManager.simple` holds for the claims."""
+        return bool(self.claims) and not self.searched
+
 
 _ANY_NODE = DeviceSource()
 
@@ -54,6 +59,8 @@ class RequestBuilder(ChangeListener):
         """Extended resources of RDMA NICs."""
         self._requests: dict[tuple[PodRequirements, DeviceSource, int], Request] = {}
         self._sets: dict[tuple[NodeRules, DeviceSource], int] = {}
+        self._counted_sets: dict[int, int] = {}
+        """`simple_epoch` by which the sets of counted claims were found: others are outdated, and found when needed."""
         self._serial = 0
         self._reasons: dict[int, dict[Obstacle, int]] = {}
         """Number of nodes outside each node set, by obstacle."""
@@ -66,6 +73,7 @@ class RequestBuilder(ChangeListener):
         """Forget all requests and node sets."""
         self._requests.clear()
         self._sets.clear()
+        self._counted_sets.clear()
         self._reasons.clear()
         self._exceeding = (-1, {})
 
@@ -145,24 +153,36 @@ class RequestBuilder(ChangeListener):
         number = self._sets.get(key)
         if number is None:
             if len(self._sets) >= MAX_NODE_SETS:
-                old = next(iter(self._sets))
-                del self._tables.state.allowed[self._sets[old]]
-                self._tables.state.preferred.pop(self._sets.pop(old), None)
+                old = self._sets.pop(next(iter(self._sets)))
+                del self._tables.state.allowed[old]
+                self._tables.state.preferred.pop(old, None)
+                self._counted_sets.pop(old, None)
             self._serial += 1
             number = self._sets[key] = self._serial
+            self._find_nodes(number, shape.rules, source)
             slots = self._tables.state.slots
-            allowed = [
-                slots[info.name]
-                for info in self._matching_nodes(shape.rules)
-                if not self._find_obstacle(shape.rules, source, info)
-            ]
-            self._tables.state.allow(number, allowed)
             if shape.rules.preferred:
                 weights = self._tables.state.preferred[number] = np.zeros(len(self._tables.state.free))
                 for info in self._matching_nodes(shape.rules):
                     if info.name in slots:
                         weights[slots[info.name]] = shape.rules.preference(info.name, info.labels)
+        elif self._is_outdated(number):
+            self._find_nodes(number, shape.rules, source)
+            self._reasons.pop(number, None)
+            self._exceeding = (-1, {})
         return number
+
+    def _find_nodes(self, number: int, rules: NodeRules, source: DeviceSource) -> None:
+        if source.counted:
+            self._counted_sets[number] = self._dra.simple_epoch
+        slots = self._tables.state.slots
+        allowed = [
+            slots[info.name] for info in self._matching_nodes(rules) if not self._find_obstacle(rules, source, info)
+        ]
+        self._tables.state.allow(number, allowed)
+
+    def _is_outdated(self, number: int) -> bool:
+        return self._counted_sets.get(number, self._dra.simple_epoch) != self._dra.simple_epoch
 
     def _matching_nodes(self, rules: NodeRules) -> Iterable[NodeInfo]:
         """Return the nodes that rules may match. A DaemonSet's pod names its node, so no other is checked."""
@@ -173,9 +193,10 @@ class RequestBuilder(ChangeListener):
         """Update the node sets for a node."""
         self._reasons.clear()
         for (rules, source), number in self._sets.items():
-            may = not self._find_obstacle(rules, source, info)
-            if bool(self._tables.state.allowed[number][slot]) != may:
-                self._tables.state.allow(number, {slot: may})
+            if not self._is_outdated(number):
+                may = not self._find_obstacle(rules, source, info)
+                if bool(self._tables.state.allowed[number][slot]) != may:
+                    self._tables.state.allow(number, {slot: may})
             if rules.preferred:
                 self._tables.state.preferred[number][slot] = rules.preference(info.name, info.labels)
 
@@ -227,7 +248,7 @@ class RequestBuilder(ChangeListener):
         self, rules: NodeRules, source: DeviceSource, info: NodeInfo, lasting: bool = False
     ) -> Obstacle | None:
         """Return what keeps pods with these rules off a node; None: nothing. `lasting`: ignore transient obstacles."""
-        if source.claims and not source.searched:
+        if source.counted:
             if not self._dra.simple(info.name, info.labels, source.claims):
                 return Obstacle(ObstacleKind.DEVICES)
         elif source.shared:

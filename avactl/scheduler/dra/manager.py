@@ -43,6 +43,8 @@ MAX_DEMANDS_CACHED = 512
 """Maximum number of different demands with cached nodes."""
 MAX_SELECTOR_RESULTS = 200_000
 """Maximum number of cached results of selectors."""
+MAX_RELEVANT_DEVICES = 200_000
+"""Maximum number of sets of selectors with cached pools of several nodes, and of the devices in these."""
 
 
 class ClaimDemand(NamedTuple):
@@ -112,8 +114,13 @@ class DraManager:
         self._parsed_by_key: dict[str, tuple[ParsedClaim, ...]] = {}
         self._simple: dict[str, dict[str, bool]] = {}
         """Cached results by node and key of the demand."""
+        self.simple_epoch = 0
+        """Number of times that the results of `simple` for all nodes were forgotten."""
         self._offers: dict[str, Offers] = {}
         self._selector_results: dict[tuple[Any, SliceDevice], bool | str] = {}
+        self._relevant_pools: dict[tuple[PoolGroup, frozenset[Any]], Mapping[PoolKey, ReachablePool]] = {}
+        """Pools that are relevant to selectors, by group of several nodes."""
+        self._relevant_size = 0
         self._last_demand: tuple[tuple[Any, ...], ClaimDemand | RuleError] | None = None
         """The last demand or error, with the pod's UID, its claims' names, and the version."""
 
@@ -140,9 +147,18 @@ class DraManager:
             self._clear_caches()
         else:
             self.version += 1
-            self._simple.clear()
-            self._offers.clear()
+            self._forget_nodes()
         return used
+
+    def _forget_nodes(self) -> None:
+        self._simple.clear()
+        self.simple_epoch += 1
+        self._offers.clear()
+        self._forget_relevant_pools()
+
+    def _forget_relevant_pools(self) -> None:
+        self._relevant_pools.clear()
+        self._relevant_size = 0
 
     def _is_noted(self, given: Slice) -> bool:
         """Return True if GPUs are numbered by a slice's pool, or claims hold devices of the slice."""
@@ -179,15 +195,15 @@ class DraManager:
         self._places.clear()
         self._kinds.clear()
         self._parsed_by_key.clear()
-        self._simple.clear()
-        self._offers.clear()
+        self._forget_nodes()
         self._selector_results.clear()
 
     def node_changed(self, name: str) -> None:
         """Handle a node that was added, removed or relabelled."""
         self.devices.node_changed(name)
         self._simple.pop(name, None)
-        self._gpus.pop(name, None)
+        if self._gpus.pop(name, None):
+            self.version += 1
 
     # -- GPUs by number ---------------------------------------------------------------------------------------------
 
@@ -210,6 +226,7 @@ class DraManager:
             self._places[device.key] = (name, number)
             self._kinds.setdefault(_gpu_kind(device), device)
         self._gpus[name] = tuple(gpus)
+        self.version += bool(gpus)
         return len(gpus)
 
     def place(self, key: Key) -> tuple[str, int] | None:
@@ -278,8 +295,7 @@ class DraManager:
         if parsed is None:
             if len(self._parsed_by_key) > MAX_DEMANDS_CACHED:
                 self._parsed_by_key.clear()
-                self._simple.clear()
-                self._offers.clear()
+                self._forget_nodes()
             parsed = self._parsed_by_key[key] = tuple(parsed_claim for _, parsed_claim in wanted)
         gpus, exact, counted = 0, all(parsed_claim.plain for parsed_claim in parsed), True
         for parsed_claim in parsed:
@@ -389,7 +405,9 @@ class DraManager:
     ) -> list[list[AllocatedDevice]] | None:
         """Return devices of a node for claims, preferred devices first; None if there are none. Raises StuckError."""
         view = self.devices.view(node, labels)
-        common, own = self._relevant(view.common, claims), self._relevant(view.own, claims)
+        requests = {each.selectors: each for claim in claims for request in claim.requests for each in request}
+        # Devices of one node are few: to remember them for each node would take much memory.
+        common, own = self._relevant_common(view.common, requests), self._relevant(view.own, requests)
         if not own and not prefer and view.own_keys.isdisjoint(common):
             return self._search_common(view.common, claims, common.values())
         pools = [*(pool for key, pool in common.items() if key not in view.own_keys), *own.values()]
@@ -401,7 +419,7 @@ class DraManager:
     ) -> list[list[AllocatedDevice]] | None:
         """Search devices that several nodes reach: once for all of them, until a device is allocated or released."""
         now = self.devices.position
-        last: _CommonSearch | None = group.memo.get(_CommonSearch)
+        last: _CommonSearch | None = group.last_search
         if last is None or last.position != now or last.claims != claims:
             try:
                 found = Allocator(self.devices, tuple(pools), claims, self.selects).run()
@@ -409,28 +427,39 @@ class DraManager:
                 last = _CommonSearch(now, claims, None, str(error))
             else:
                 last = _CommonSearch(now, claims, found, "")
-            group.memo[_CommonSearch] = last
+            group.last_search = last
         if last.stuck:
             raise StuckError(last.stuck)
         return last.found
 
-    def _relevant(self, group: PoolGroup, claims: tuple[ParsedClaim, ...]) -> Mapping[PoolKey, ReachablePool]:
-        """Return the unusable pools, and those with devices that a selector matches or fails on, without others."""
+    def _relevant_common(
+        self, group: PoolGroup, requests: Mapping[tuple[str, ...], DeviceRequest]
+    ) -> Mapping[PoolKey, ReachablePool]:
+        """Return `_relevant` pools of a group of several nodes, cached until slices change."""
         if not group.pools:
             return {}
-        requests = {each.selectors: each for claim in claims for request in claim.requests for each in request}
-        key = frozenset(requests)
-        known: dict[PoolKey, ReachablePool] | None = group.memo.get(key)
+        key = (group, frozenset(requests))
+        known = self._relevant_pools.get(key)
         if known is None:
-            if len(group.memo) > MAX_DEMANDS_CACHED:
-                group.memo.clear()
-            known = group.memo[key] = {}
-            for pool in group.pools:
-                devices = tuple(
-                    device for device in pool.devices if any(self._can_take(each, device) for each in requests.values())
-                )
-                if devices or pool.trouble:
-                    known[pool.key] = pool._replace(devices=devices)
+            known = self._relevant(group, requests)
+            size = 1 + sum(len(pool.devices) for pool in known.values())
+            if self._relevant_size + size > MAX_RELEVANT_DEVICES:
+                self._forget_relevant_pools()
+            self._relevant_size += size
+            self._relevant_pools[key] = known
+        return known
+
+    def _relevant(
+        self, group: PoolGroup, requests: Mapping[tuple[str, ...], DeviceRequest]
+    ) -> Mapping[PoolKey, ReachablePool]:
+        """Return the unusable pools, and those with devices that a selector matches or fails on, without others."""
+        known: dict[PoolKey, ReachablePool] = {}
+        for pool in group.pools:
+            devices = tuple(
+                device for device in pool.devices if any(self._can_take(each, device) for each in requests.values())
+            )
+            if devices or pool.trouble:
+                known[pool.key] = pool._replace(devices=devices)
         return known
 
     def _can_take(self, wanted: DeviceRequest, device: SliceDevice) -> bool:

@@ -7,7 +7,7 @@ Source: k8s.io/dynamic-resource-allocation/structured, pools and constraints.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -178,13 +178,14 @@ class ReachablePool(NamedTuple):
 
 
 class PoolGroup:
-    """Pools that are the same for several nodes, or those of one node, and what a reader has derived from them."""
+    """Pools that are the same for several nodes, or those of one node."""
 
-    __slots__ = ("memo", "pools")
+    __slots__ = ("last_search", "pools")
 
     def __init__(self, pools: Sequence[ReachablePool] = ()) -> None:
         self.pools = tuple(sorted(pools, key=lambda pool: pool.order))
-        self.memo: dict[Hashable, Any] = {}
+        self.last_search: Any = None
+        """Set by the reader."""
 
 
 class NodeView(NamedTuple):
@@ -298,8 +299,8 @@ class DeviceInventory:
 
     def node_changed(self, name: str) -> None:
         """Handle a node that was added, removed or relabelled."""
-        if self._views.pop(name, None) is not None:
-            self.changed(name)
+        self._views.pop(name, None)
+        self.changed(name)
 
     def has_node(self, pool: PoolKey) -> bool:
         """Return True if a slice of a pool belongs to a single node."""
