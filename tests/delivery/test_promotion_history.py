@@ -122,6 +122,25 @@ def test_what_was_undone_stays_so(branch: Branch) -> None:
     assert branch.read().conflict == ""
 
 
+@pytest.mark.parametrize("moved", ["target", "source", "both"])
+def test_what_was_undone_stays_so_in_another_file(branch: Branch, moved: str) -> None:
+    branch.commit("1", "1")
+    branch.commit("2")
+    assert branch.promote(branch.read())
+    undone = branch.commit(target="1")
+    files: dict[str, str] = {}
+    plan = PLAN
+    if moved != "source":
+        files |= {"specs/teams/prod/web.yaml": text(WEB, "1"), "specs/teams/web.yaml": "# moved\n"}
+        plan = plan.replace(target=plan.target.replace(file="teams/prod/web.yaml"))
+    if moved != "target":
+        files |= {"specs/teams/all.yaml": text(TRY, "2"), "specs/teams/try.yaml": "# moved\n"}
+        plan = plan.replace(source=plan.source.replace(file="teams/all.yaml"))
+    branch.remote.commit(files)
+    branch.repository.fetch()
+    assert branch.history.read(plan).conflict == f"commit {undone} has undone it"
+
+
 def test_what_people_have_set_by_hand_stays_so(branch: Branch) -> None:
     branch.commit("1", "1")
     branch.commit("2")

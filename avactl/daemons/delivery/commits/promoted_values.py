@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from copy import copy
 from typing import Any, NamedTuple
 
 import orjson
@@ -17,6 +18,8 @@ from avactl.spec.documents.value_path import PathError, value_at
 
 _MAX_COMMITS = 1000
 """Commits of the two files that are searched; what is older is forgotten."""
+_MAX_MOVES = 16
+"""Moves of the two specs to other files that are followed."""
 _MAX_KNOWN = 4096
 
 
@@ -123,9 +126,16 @@ class PromotionHistory:
             raise DeliveryError(f"{plan.target.file}: {error}", error.hint) from None
 
     def _states(
-        self, plan: PromotionPlan, heads: Mapping[PromotedSpec, str], repository: Repository
+        self,
+        plan: PromotionPlan,
+        heads: Mapping[PromotedSpec, str | None],
+        repository: Repository,
+        moves: int = _MAX_MOVES,
     ) -> Iterator[CommittedDigests]:
-        """Yield the values of both services after each commit that changed one of their files, the newest first."""
+        """Yield the values of both services after each commit that changed one of their files, the newest first.
+
+        The history goes on in the files that the specs were moved from.
+        """
         blobs: dict[str, str] = {}
         for commit, changes in _changes(repository, sorted({plan.source.file, plan.target.file})):
             for file, (_, new) in changes.items():
@@ -139,6 +149,47 @@ class PromotionHistory:
                 ),
             )
             blobs.update({file: old for file, (old, _) in changes.items()})
+            moved = self._before_move(plan, commit, changes, repository) if moves else None
+            if moved is not None:
+                before = copy(repository)
+                before.head = f"{commit}^1"
+                specs = ((plan.source, moved.source), (plan.target, moved.target))
+                digests = {
+                    new: heads[old]
+                    if new == old and old.file not in blobs
+                    else self._digest_in(moved, new, before.blob_of(new.file), before)
+                    for old, new in specs
+                }
+                yield from self._states(moved, digests, before, moves - 1)
+                return
+
+    def _before_move(
+        self, plan: PromotionPlan, commit: str, changes: Mapping[str, tuple[str, str]], repository: Repository
+    ) -> PromotionPlan | None:
+        """Return the plan with the files that had the specs before a commit moved them; None if it moved none."""
+        found = {}
+        for side, spec in (("source", plan.source), ("target", plan.target)):
+            old, new = changes.get(spec.file, ("", ""))
+            if (
+                not new
+                or self._declares(plan, spec, old, repository)
+                or not self._declares(plan, spec, new, repository)
+            ):
+                continue
+            for file, blob in repository.replaced(commit):
+                if file != spec.file and self._declares(plan, spec, blob, repository):
+                    found[side] = spec.replace(file=file)
+                    break
+        return plan.replace(**found) if found else None
+
+    def _declares(self, plan: PromotionPlan, spec: PromotedSpec, blob: str, repository: Repository) -> bool:
+        if not blob.strip("0"):
+            return False
+        try:
+            repository.document_in(blob, _declaration(plan, spec))
+        except DeliveryError:
+            return False
+        return True
 
     def _digest_in(self, plan: PromotionPlan, spec: PromotedSpec, blob: str, repository: Repository) -> str | None:
         key = (blob, plan, spec)

@@ -230,6 +230,33 @@ class Repository:
         except PublishError as error:
             raise DeliveryError(str(error), error.hint) from None
 
+    def blob_of(self, file: str) -> str:
+        """Return the blob of a file of the specs at the head; "" if there is none. Raises DeliveryError."""
+        try:
+            entry = self.store.run("ls-tree", "-z", "--full-tree", self.head, "--", self.path_of(file))
+        except PublishError as error:
+            raise DeliveryError(str(error), error.hint) from None
+        return entry.partition("\t")[0].split()[2] if entry else ""
+
+    def replaced(self, commit: str) -> list[tuple[str, str]]:
+        """Return the YAML files of the specs that a commit changes or deletes, at most 1000, and their blobs before it.
+
+        Raises DeliveryError.
+        """
+        options = ("-r", "--raw", "--no-abbrev", "--no-renames", "--diff-filter=DM", "-z")
+        if not self.store.succeeds("rev-parse", "--verify", "--quiet", f"{commit}^1"):
+            return []  # the first commit
+        try:
+            parts = self.store.run("diff-tree", *options, f"{commit}^1", commit).split("\0")
+        except PublishError as error:
+            raise DeliveryError(str(error), error.hint) from None
+        named = zip(parts[::2], parts[1::2], strict=False)
+        return [
+            (path.removeprefix(self._prefix), about.split()[2])
+            for about, path in named
+            if path.startswith(self._prefix) and path.endswith((".yaml", ".yml"))
+        ][:_MAX_COMMITS]
+
     def branches(self, prefix: str) -> dict[str, str]:
         """Return the branches of the remote whose names begin like this, with their tips.
 
