@@ -33,13 +33,19 @@ class Cluster:
             "slices": slices(self.cache),
             "nodes": nodes(self.cache),
             "claims": resource_claims(self.cache),
-            "pods": CallbackStore(self.cache.put_pod, self.cache.drop_pod, self.cache.pod_keys),
+            "pods": CallbackStore(self._put_pod, self._drop_pod, self.cache.pod_keys),
         }
         self.objects: dict[str, dict[str, Object]] = {kind: {} for kind in self._stores}
         for kind, items in (objects or {}).items():
             for name, item in items.items():
                 self.put(kind, name, item)
         self.cache.rebuild()
+
+    def _put_pod(self, item: Object) -> None:
+        self.cache.put_pod(item)
+
+    def _drop_pod(self, key: str) -> None:
+        self.cache.drop_pod(key)
 
     def put(self, kind: str, name: str, item: Object) -> None:
         self.objects[kind][name] = item
