@@ -226,12 +226,13 @@ class Session:
 
     def up(self, say: Callable[[EngineChange], None] = lambda change: None) -> EngineReport:
         """Apply; `say` is called after each change."""
+        self._refuse_overtaken()
         if self.unfinished and not self._refreshed:
             self.refresh()
         self._refuse_empty()
         self._refuse_existing()
         self._refuse_left_behind()
-        self._refuse_overtaken()
+        self._refuse_overtaken()  # as near to the record as possible
         if self._is_declared():
             return EngineReport(same=len(self.manifests))
         self._write_record()
