@@ -59,6 +59,7 @@ ALLOWED = {
     "avactl/daemons/delivery/status.py": {"Pipeline"},
     "avactl/daemons/delivery/models.py": {"Pipeline", "ServingDeployment"},
     "avactl/daemons/delivery/commits/repository.py": {"Pipeline", "ServingDeployment"},
+    "avactl/daemons/delivery/commits/promoted_values.py": {"ServingDeployment"},
     "avactl/cli/cluster/delivery.py": {"Pipeline"},
     "avactl/kinds/pipeline/lower.py": {"ServingDeployment"},
     # A pipeline on one machine: its training is a job.

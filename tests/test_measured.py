@@ -18,21 +18,21 @@ def page(tmp_path: Path) -> Path:
 
 
 def rows(page: Path) -> list[str]:
-    return [line for line in page.read_text().splitlines() if line.startswith("| `test-")]
+    return [line for line in page.read_text().splitlines() if line.startswith("| `try-")]
 
 
 def test_a_run_replaces_the_row_of_its_target(page: Path) -> None:
     before = page.read_text()
-    measured.write_run("test-b", "first | half", "c0 | 2026-01-01 | m", page)
-    measured.write_run("test-a", "other", "c1 | 2026-01-02 | m", page)
-    measured.write_run("test-b", "second", "c2 | 2026-01-03 | m", page)
-    assert rows(page) == ["| `test-a` | c1 | 2026-01-02 | m | other |", "| `test-b` | c2 | 2026-01-03 | m | second |"]
+    measured.write_run("try-b", "first | half", "c0 | 2026-01-01 | m", page)
+    measured.write_run("try-a", "other", "c1 | 2026-01-02 | m", page)
+    measured.write_run("try-b", "second", "c2 | 2026-01-03 | m", page)
+    assert rows(page) == ["| `try-a` | c1 | 2026-01-02 | m | other |", "| `try-b` | c2 | 2026-01-03 | m | second |"]
     assert set(before.splitlines()) <= set(page.read_text().splitlines())
 
 
 def test_a_pipe_stays_in_its_cell(page: Path) -> None:
-    measured.write_run("test-a", "1 | 2", "c | d | m", page)
-    assert rows(page) == [r"| `test-a` | c | d | m | 1 \| 2 |"]
+    measured.write_run("try-a", "1 | 2", "c | d | m", page)
+    assert rows(page) == [r"| `try-a` | c | d | m | 1 \| 2 |"]
 
 
 def test_a_section_is_replaced_whole(page: Path) -> None:
@@ -56,7 +56,7 @@ def test_figures_come_from_bars_and_from_the_summary_of_pytest() -> None:
 
 def test_a_failed_command_writes_its_exit_code_and_ends_with_it(page: Path, capfd: pytest.CaptureFixture[str]) -> None:
     program = "print('bar seen: 1.00 (at most 2.00) ok'); raise SystemExit(3)"
-    assert measured.measure("test-a", [sys.executable, "-c", program], page) == 3
+    assert measured.measure("try-a", [sys.executable, "-c", program], page) == 3
     assert capfd.readouterr().out == "bar seen: 1.00 (at most 2.00) ok\n"
     [row] = rows(page)
     assert "| seen: 1.00 (at most 2.00) ok; exit code 3; " in row
