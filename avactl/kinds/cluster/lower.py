@@ -11,6 +11,7 @@ from avactl.kinds.cluster.devices import device_classes
 from avactl.kinds.cluster.follow import build_engine_objects
 from avactl.kinds.cluster.priorities import priority_classes
 from avactl.program.lowering import k8s, namespaces
+from avactl.program.lowering.rights import build_role
 from avactl.program.manifest import Manifest
 from avactl.program.program import Item, Program
 from avactl.spec.platform.cluster import ClusterSpec
@@ -39,17 +40,8 @@ def lower(item: Item[ClusterSpec], program: Program) -> list[Manifest]:
 
 def _build_identity(item: Item[ClusterSpec]) -> list[Manifest]:
     """Return the role and binding by which everybody with an account may ask which Cluster this is."""
-    version, system = f"{k8s.RBAC}/v1", item.spec.system_namespace
-    role = k8s.role_reference("Role", names.IDENTITY)
-    subjects = [k8s.role_reference("Group", "system:authenticated")]
-    return [
-        k8s.build_manifest(
-            item, item.name, version, "Role", names.IDENTITY, namespace=system, rules=rbac.identity_rules()
-        ),
-        k8s.build_manifest(
-            item, item.name, version, "RoleBinding", names.IDENTITY, namespace=system, roleRef=role, subjects=subjects
-        ),
-    ]
+    everybody = k8s.role_reference("Group", "system:authenticated")
+    return build_role(item, item.name, names.IDENTITY, item.spec.system_namespace, rbac.identity_rules(), [everybody])
 
 
 def _build_namespaces(item: Item[ClusterSpec], program: Program) -> list[Manifest]:

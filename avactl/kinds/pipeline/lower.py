@@ -7,7 +7,6 @@ in the team's namespace, and decide only what the team's own pods do.
 from __future__ import annotations
 
 from math import ceil
-from typing import Any
 
 from avactl.contracts.delivery import (
     PLAN_KEY,
@@ -42,6 +41,7 @@ from avactl.kinds.pipeline.workload import mount_lists
 from avactl.kinds.serving.rollout.lower import chosen_strategy
 from avactl.program import dataset_access
 from avactl.program.lowering import k8s
+from avactl.program.lowering.rights import account_subject, build_role
 from avactl.program.manifest import Body, Manifest
 from avactl.program.ownership import Owned
 from avactl.program.program import Item, Program
@@ -87,15 +87,8 @@ def _build_state(item: Item[PipelineSpec], program: Program) -> list[Manifest]:
     follows = service is not None and service.cluster == item.cluster
 
     def rights(role: str, namespace: str, rules: list[Body]) -> list[Manifest]:
-        subject = {"kind": "ServiceAccount", "name": DELIVERY_DAEMON, "namespace": system}
-        own = k8s.role_reference("Role", role)
-        fields: dict[str, Any] = {"namespace": namespace, "component": "delivery"}
-        return [
-            k8s.build_manifest(item, item.cluster, f"{k8s.RBAC}/v1", "Role", role, rules=rules, **fields),
-            k8s.build_manifest(
-                item, item.cluster, f"{k8s.RBAC}/v1", "RoleBinding", role, roleRef=own, subjects=[subject], **fields
-            ),
-        ]
+        daemon = account_subject(DELIVERY_DAEMON, system)
+        return build_role(item, item.cluster, role, namespace, rules, [daemon], "delivery")
 
     state = k8s.build_manifest(
         item,

@@ -13,7 +13,6 @@ Sources: `api/v1/inferencepool_types.go`, `docs/proposals/004-endpoint-picker-pr
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from avactl.contracts import names
 from avactl.contracts.pod_annotations import PROMETHEUS_PATH, PROMETHEUS_PORT, PROMETHEUS_SCRAPE
@@ -29,6 +28,7 @@ from avactl.program.lowering import k8s, pods
 from avactl.program.lowering.exposure import ingress_rules
 from avactl.program.lowering.monitoring import is_monitored, metrics_reader_rules, pod_monitor
 from avactl.program.lowering.networks import build_ingress_policy
+from avactl.program.lowering.rights import build_account
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
 
@@ -111,11 +111,6 @@ def build_inference_pools(
 
 def _build_account(item: Item[ServingDeploymentSpec]) -> list[Manifest]:
     """Return the account of a service's pickers, and its rights."""
-    name = f"{item.name}-{COMPONENT}"
-
-    def make(api: str, kind: str, **fields: Any) -> Manifest:
-        return k8s.build_manifest(item, item.cluster, api, kind, name, namespace=item.ns, component=COMPONENT, **fields)
-
     watch = ["get", "list", "watch"]
     rules = [
         k8s.policy_rule([""], ["pods"], watch),
@@ -123,16 +118,7 @@ def _build_account(item: Item[ServingDeploymentSpec]) -> list[Manifest]:
         # Priorities of requests and rewritten names of models, of which llm-d's picker watches its pool's.
         k8s.policy_rule(["inference.networking.x-k8s.io"], ["inferenceobjectives", "inferencemodelrewrites"], watch),
     ]
-    return [
-        make("v1", "ServiceAccount", automountServiceAccountToken=False),
-        make(f"{k8s.RBAC}/v1", "Role", rules=rules),
-        make(
-            f"{k8s.RBAC}/v1",
-            "RoleBinding",
-            roleRef=k8s.role_reference("Role", name),
-            subjects=[{"kind": "ServiceAccount", "name": name, "namespace": item.ns}],
-        ),
-    ]
+    return build_account(item, f"{item.name}-{COMPONENT}", COMPONENT, rules)
 
 
 def _build_picker(

@@ -37,6 +37,7 @@ from avactl.kinds.serving.parts.promotion import PROMOTE_FROM, PromoteFrom, prom
 from avactl.kinds.serving.rollout.lower import chosen_strategy
 from avactl.kinds.serving.spec import ServingDeployment, ServingDeploymentSpec
 from avactl.program.lowering import k8s
+from avactl.program.lowering.rights import account_subject, build_role
 from avactl.program.manifest import Manifest
 from avactl.program.ownership import Owned
 from avactl.program.program import Item, Program
@@ -115,27 +116,20 @@ def _promotion_objects(item: Service, program: Program) -> list[Manifest]:
 
 def _build_state(item: Service, name: str, system: str) -> list[Manifest]:
     """Return the ConfigMap for users that the daemon writes, and its right to write that one."""
-    fields: dict[str, Any] = {"namespace": system, "component": COMPONENT}
     state = k8s.build_manifest(
         item,
         item.cluster,
         "v1",
         "ConfigMap",
         name,
+        namespace=system,
+        component=COMPONENT,
         owned=(STATE.field,),
         extra_labels={CONFIG_LABEL: PROMOTION_STATE},
-        **fields,
     )
     rules = [k8s.policy_rule([""], ["configmaps"], ["patch"], resourceNames=[name])]
-    daemon = {"kind": "ServiceAccount", "name": DELIVERY_DAEMON, "namespace": system}
-    role = k8s.role_reference("Role", name)
-    return [
-        state,
-        k8s.build_manifest(item, item.cluster, f"{k8s.RBAC}/v1", "Role", name, rules=rules, **fields),
-        k8s.build_manifest(
-            item, item.cluster, f"{k8s.RBAC}/v1", "RoleBinding", name, roleRef=role, subjects=[daemon], **fields
-        ),
-    ]
+    daemon = account_subject(DELIVERY_DAEMON, system)
+    return [state, *build_role(item, item.cluster, name, system, rules, [daemon], COMPONENT)]
 
 
 def _build_report(item: Service, service: Service, program: Program, side: str, document: HealthPlan) -> Manifest:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from avactl.contracts import names
 from avactl.contracts.document import dump
 from avactl.contracts.serving import PoolSpeeds
 from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.program.lowering import k8s
-from avactl.program.manifest import Body, Manifest
+from avactl.program.lowering.rights import account_subject, build_role
+from avactl.program.manifest import Manifest
 from avactl.program.ownership import Owned
 from avactl.program.program import Item, Program
 
 DATA = Owned("ConfigMap", ("data",), "the serving daemon, in the ConfigMap `NAME-weights` of `balance: headless`")
-_RBAC_GROUP = "rbac.authorization.k8s.io"
 
 
 def with_weights(
@@ -33,22 +31,12 @@ def with_weights(
         if manifest.kind == "Service" and manifest.body["spec"].get("clusterIP") == "None":
             manifest.body["metadata"].setdefault("annotations", {})[names.WEIGHTS] = dump(PoolSpeeds(speeds))
 
-    def make(api: str, kind: str, owned: tuple[str, ...] = (), **fields: Any) -> Manifest:
-        return k8s.build_manifest(
-            item, item.cluster, api, kind, name, namespace=item.ns, component=component, owned=owned, **fields
-        )
-
-    daemon: Body = {"kind": "ServiceAccount", "name": names.SERVING_DAEMON, "namespace": cluster.system_namespace}
+    rules = [k8s.policy_rule([""], ["configmaps"], ["patch"], resourceNames=[name])]
+    daemon = account_subject(names.SERVING_DAEMON, cluster.system_namespace)
     return [
         *objects,
-        make("v1", "ConfigMap", owned=(DATA.field,)),
-        make(
-            f"{_RBAC_GROUP}/v1", "Role", rules=[k8s.policy_rule([""], ["configmaps"], ["patch"], resourceNames=[name])]
+        k8s.build_manifest(
+            item, item.cluster, "v1", "ConfigMap", name, namespace=item.ns, component=component, owned=(DATA.field,)
         ),
-        make(
-            f"{_RBAC_GROUP}/v1",
-            "RoleBinding",
-            roleRef={"apiGroup": _RBAC_GROUP, "kind": "Role", "name": name},
-            subjects=[daemon],
-        ),
+        *build_role(item, item.cluster, name, str(item.ns), rules, [daemon], component),
     ]

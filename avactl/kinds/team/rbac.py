@@ -6,11 +6,10 @@ Members must not change the objects that isolate tenants: namespaces, roles, net
 
 from __future__ import annotations
 
-from typing import Any
-
 from avactl.contracts.names import SERVING_DAEMON
 from avactl.program.lowering import k8s
 from avactl.program.lowering.k8s import policy_rule as rule
+from avactl.program.lowering.rights import account_subject, build_role
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
 from avactl.spec.platform.team import TeamSpec
@@ -83,19 +82,7 @@ def build_roles(item: Item[TeamSpec], program: Program, cluster: str, namespace:
         (VIEWER, viewer_rules, viewers),
     ):
         if subjects:
-            reference = k8s.role_reference("Role", name)
-            result.append(_build_object(item, cluster, namespace, "Role", name, rules=rules()))
-            result.append(
-                _build_object(
-                    item,
-                    cluster,
-                    namespace,
-                    "RoleBinding",
-                    name,
-                    roleRef=reference,
-                    subjects=[dict(subject) for subject in subjects],
-                )
-            )
+            result += build_role(item, cluster, name, namespace, rules(), map(dict, subjects))
     return result
 
 
@@ -147,17 +134,9 @@ def daemon_roles(item: Item[TeamSpec], program: Program, cluster: str, namespace
     if not spec.daemons.serving:
         return []
     name, groups = SERVING_DAEMON, spec.leader_worker_set is not None
-    reference = k8s.role_reference("Role", name)
-    subject = {"kind": "ServiceAccount", "name": name, "namespace": spec.system_namespace}
-    return [
-        _build_object(item, cluster, namespace, "Role", name, rules=serving_rules(groups, spec.routes_to_pools)),
-        _build_object(item, cluster, namespace, "RoleBinding", name, roleRef=reference, subjects=[subject]),
-    ]
+    rules = serving_rules(groups, spec.routes_to_pools)
+    return build_role(item, cluster, name, namespace, rules, [account_subject(name, spec.system_namespace)])
 
 
 def _build_subject(kind: str, name: str) -> Body:
     return k8s.role_reference(kind, name)
-
-
-def _build_object(item: Item[TeamSpec], cluster: str, namespace: str, kind: str, name: str, **fields: Any) -> Manifest:
-    return k8s.build_manifest(item, cluster, f"{k8s.RBAC}/v1", kind, name, namespace=namespace, **fields)

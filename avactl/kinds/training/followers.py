@@ -11,7 +11,6 @@ Source: https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/#j
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from avactl.contracts.names import FOLLOWER
 from avactl.contracts.pod_annotations import JOB_INDEX, RUN_DIGEST
@@ -20,6 +19,7 @@ from avactl.kinds.training.roles import RolePods
 from avactl.kinds.training.spec import TrainingJobSpec
 from avactl.program.lowering import k8s
 from avactl.program.lowering.pods import build_helper, build_resources, env_list
+from avactl.program.lowering.rights import build_account
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
 
@@ -201,26 +201,6 @@ def token_volume() -> Body:
     }
 
 
-def build_access(
-    item: Item[TrainingJobSpec], name: str, component: str, rules: list[Body], accounts: Sequence[str] = ()
-) -> list[Manifest]:
-    """A service account with its own role, which `accounts` of the team get too: pods have only one account."""
-
-    def make(api: str, kind: str, **fields: Any) -> Manifest:
-        return k8s.build_manifest(item, item.cluster, api, kind, name, namespace=item.ns, component=component, **fields)
-
-    return [
-        make("v1", "ServiceAccount", automountServiceAccountToken=False),
-        make(f"{k8s.RBAC}/v1", "Role", rules=rules),
-        make(
-            f"{k8s.RBAC}/v1",
-            "RoleBinding",
-            roleRef=k8s.role_reference("Role", name),
-            subjects=[{"kind": "ServiceAccount", "name": each, "namespace": item.ns} for each in (name, *accounts)],
-        ),
-    ]
-
-
 def follower_access(
     item: Item[TrainingJobSpec],
     leaders: Sequence[str],
@@ -238,4 +218,4 @@ def follower_access(
     ]
     if commands:
         rules.append(k8s.policy_rule([""], ["configmaps"], ["get"], resourceNames=[commands]))
-    return build_access(item, follower_account(item), FOLLOWER, [*rules, *more], accounts)
+    return build_account(item, follower_account(item), FOLLOWER, [*rules, *more], accounts)

@@ -17,10 +17,11 @@ from collections.abc import Sequence
 
 from avactl.kinds.training.addressing import config_value, mpi_implementation
 from avactl.kinds.training.followers import DIRECTORY as LAUNCH
-from avactl.kinds.training.followers import TOKEN_PATH, build_access, token_volume
+from avactl.kinds.training.followers import TOKEN_PATH, token_volume
 from avactl.kinds.training.spec import TrainingJobSpec
 from avactl.program.lowering import k8s
 from avactl.program.lowering.pods import HOME, PodVolumes, build_helper, build_resources, env_list
+from avactl.program.lowering.rights import build_account
 from avactl.program.manifest import Body, Manifest
 from avactl.program.ownership import Owned
 from avactl.program.program import Item, Program
@@ -193,5 +194,5 @@ def build_commands_objects(item: Item[TrainingJobSpec], accounts: Sequence[str] 
             component="launcher",
             owned=(COMMANDS_DATA.field,),
         ),
-        *build_access(item, f"{item.name}-launcher", "launcher", rules, accounts),
+        *build_account(item, f"{item.name}-launcher", "launcher", rules, accounts),
     ]

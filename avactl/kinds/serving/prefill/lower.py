@@ -21,6 +21,7 @@ from avactl.kinds.serving.runtime import disaggregation_of, ports
 from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.program.lowering import k8s, pods
 from avactl.program.lowering.monitoring import is_monitored, pod_monitor
+from avactl.program.lowering.rights import build_account
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
 
@@ -136,14 +137,7 @@ def build_router(
         PROMETHEUS_PATH.name: "/metrics",
     }
     found = [
-        make("v1", "ServiceAccount", automountServiceAccountToken=False),
-        make(f"{k8s.RBAC}/v1", "Role", rules=[k8s.policy_rule([""], ["pods"], ["list", "watch"])]),
-        make(
-            f"{k8s.RBAC}/v1",
-            "RoleBinding",
-            roleRef=k8s.role_reference("Role", name),
-            subjects=[{"kind": "ServiceAccount", "name": name, "namespace": item.ns}],
-        ),
+        *build_account(item, name, ROUTER, [k8s.policy_rule([""], ["pods"], ["list", "watch"])]),
         make(
             "apps/v1",
             "Deployment",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Literal
 
 from avactl.contracts.delivery import SERVICE_KEY, RollbackPlan
 from avactl.contracts.document import dump
@@ -12,7 +12,8 @@ from avactl.diagnostics import Diagnostic, Note
 from avactl.kinds.cluster.delivery import commit_place
 from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.program.lowering import k8s
-from avactl.program.manifest import Body, Manifest
+from avactl.program.lowering.rights import account_subject, build_role
+from avactl.program.manifest import Manifest
 from avactl.program.program import Item, Program
 from avactl.spec.platform.delivery import Delivery
 
@@ -51,17 +52,8 @@ def rollback_objects(item: Item[ServingDeploymentSpec], program: Program) -> lis
         k8s.policy_rule(["events.k8s.io"], ["events"], ["create", "patch"]),
     ]
 
-    def right(kind: str, **fields: Any) -> Manifest:
-        return k8s.build_manifest(
-            item, item.cluster, f"{k8s.RBAC}/v1", kind, role, namespace=item.ns, component=COMPONENT, **fields
-        )
-
-    daemon: Body = {"kind": "ServiceAccount", "name": DELIVERY_DAEMON, "namespace": system}
-    return [
-        plan,
-        right("Role", rules=rules),
-        right("RoleBinding", roleRef=k8s.role_reference("Role", role), subjects=[daemon]),
-    ]
+    daemon = account_subject(DELIVERY_DAEMON, system)
+    return [plan, *build_role(item, item.cluster, role, str(item.ns), rules, [daemon], COMPONENT)]
 
 
 def rollback_problems(item: Item[ServingDeploymentSpec], program: Program, key: str) -> Iterator[Diagnostic]:
