@@ -9,10 +9,8 @@ from avactl.diagnostics.suggest import did_you_mean
 from avactl.kinds.cluster.delivery import commit_place
 from avactl.kinds.pipeline.spec import Deploy, PipelineSpec
 from avactl.kinds.pipeline.steps import versions_directory
-from avactl.kinds.serving.llm import machines_per_replica
+from avactl.kinds.serving.committed import rollout_hint, unknown_end_problems
 from avactl.kinds.serving.parts.models import ServedModel
-from avactl.kinds.serving.picker import count_pickers, endpoint_picker
-from avactl.kinds.serving.prefill.roles import prefill_of
 from avactl.kinds.serving.rollout.lower import chosen_strategy
 from avactl.kinds.serving.spec import ServingDeployment, ServingDeploymentSpec
 from avactl.kinds.team.buckets import relative_path
@@ -110,14 +108,8 @@ def service_problems(item: Item[PipelineSpec], program: Program) -> Iterator[Dia
             hint=f"deploy to `{service.spec.promote_from.service}`",
             notes=(Note(service.span("spec", "promoteFrom", key=True), "the promotion"),),
         )
-    if chosen_strategy(service.spec) is not None and machines_per_replica(service.spec) > 1:
-        yield Diagnostic(
-            "conflicting-keys",
-            f"the delivery daemon cannot tell how a rollout of {service} ends, whose replicas have several machines",
-            item.span(*_DEPLOY_PATH, "service"),
-            hint="remove `rollout` from the service: the pipeline then deploys without waiting for it",
-            notes=(Note(service.span("spec", "rollout", key=True), "the rollout"),),
-        )
+    hint = "remove `rollout` from the service: the pipeline then deploys without waiting for it"
+    yield from unknown_end_problems(service, item.span(*_DEPLOY_PATH, "service"), hint)
     if chosen_strategy(service.spec) is None:
         yield Diagnostic(
             "no-rollout",
@@ -125,11 +117,11 @@ def service_problems(item: Item[PipelineSpec], program: Program) -> Iterator[Dia
             "is not rolled back",
             item.span(*_DEPLOY_PATH, "service"),
             severity="warning",
-            hint="add `rollout: {canary: {steps: …, analysis: …}}` to the service"
-            if machines_per_replica(service.spec) == 1
-            and (endpoint_picker(service.spec) is None or count_pickers(service.spec))
-            and prefill_of(service.spec) is None
-            else "this service can have none: bound all metrics that matter in `validation`",
+            hint=rollout_hint(
+                service,
+                "add `rollout: {canary: {steps: …, analysis: …}}` to the service",
+                "bound all metrics that matter in `validation`",
+            ),
             notes=(declared,),
         )
     if service.cluster != item.cluster:

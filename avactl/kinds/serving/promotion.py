@@ -32,7 +32,7 @@ from avactl.contracts.names import (
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import did_you_mean
 from avactl.kinds.cluster.delivery import commit_place
-from avactl.kinds.serving.llm import machines_per_replica
+from avactl.kinds.serving.committed import rollout_hint, unknown_end_problems
 from avactl.kinds.serving.parts.promotion import PROMOTE_FROM, PromoteFrom, promoted_fields
 from avactl.kinds.serving.rollout.lower import chosen_strategy
 from avactl.kinds.serving.spec import ServingDeployment, ServingDeploymentSpec
@@ -305,34 +305,31 @@ def _steps(item: Service, path: str) -> list[str | int]:
 def _rollout_problems(item: Service, source: Service) -> Iterator[Diagnostic]:
     at = item.span(*_PATH, "service")
     for each in (source, item):
-        declared = (Note(each.span("metadata", "name"), str(each)),)
-        chosen = chosen_strategy(each.spec)
-        if chosen is not None and machines_per_replica(each.spec) > 1:
-            yield Diagnostic(
-                "conflicting-keys",
-                f"the delivery daemon cannot tell how a rollout of {each} ends, whose replicas have several machines",
-                at,
-                hint="promote it by a pull request of your own"
-                if each is source
-                else "remove `rollout` from the service: it is then promoted without waiting for it",
-                notes=(Note(each.span("spec", "rollout", key=True), "the rollout"),),
-            )
-        elif chosen is None and each is source:
+        own = "promote it by a pull request of your own"
+        waiting = "remove `rollout` from the service: it is then promoted without waiting for it"
+        yield from unknown_end_problems(each, at, own if each is source else waiting)
+        if chosen_strategy(each.spec) is not None:
+            continue
+        if each is source:
             yield Diagnostic(
                 "missing-key",
                 f"{source} does not say when a version of it is proven: it has no canary and no blue-green rollout",
                 at,
-                hint="add `rollout: {blueGreen: {}}` or `rollout: {canary: {…}}` to it",
-                notes=declared,
+                hint=rollout_hint(each, "add `rollout: {blueGreen: {}}` or `rollout: {canary: {…}}` to it", own),
+                notes=(Note(each.span("metadata", "name"), str(each)),),
             )
-        elif chosen is None:
+        else:
             yield Diagnostic(
                 "no-rollout",
                 f"{item} has no canary and no blue-green rollout: a promoted version gets all requests at once, and a "
                 "bad one is not rolled back",
                 at,
                 severity="warning",
-                hint="add `rollout: {canary: {steps: …, analysis: …}}` to the service",
+                hint=rollout_hint(
+                    each,
+                    "add `rollout: {canary: {steps: …, analysis: …}}` to the service",
+                    "decide with `by: pullRequest`, after a test",
+                ),
             )
     if not source.spec.max_surge:
         yield Diagnostic(
