@@ -232,7 +232,6 @@ class Session:
         self._refuse_empty()
         self._refuse_existing()
         self._refuse_left_behind()
-        self._refuse_overtaken()  # as near to the record as possible
         if self._is_declared():
             return EngineReport(same=len(self.manifests))
         self._write_record()
@@ -272,6 +271,7 @@ class Session:
         """Write into the state which objects the next run creates, changes or deletes."""
         from pulumi import automation
 
+        self._refuse_overtaken()
         declared = {ObjectKey.of(manifest.body): manifest.body for manifest in self.manifests}
         past = {key: entry.body for (key, _), entry in self._past.objects.items()}
         touched = {
