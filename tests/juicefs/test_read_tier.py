@@ -13,6 +13,7 @@ from tools.controlplane import StartError
 from tools.fuse import require_fuse
 from tools.juicefs.machine import Machine
 from tools.objectstore import Faults, ObjectStore
+from tools.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("juicefs")
 
@@ -104,6 +105,8 @@ def test_a_version_is_imported_loaded_and_read_without_the_store(tier: Tier, obj
     printed = machine.run(warm, tier.scripts, "avactl-cache-images-read")
     assert "warmup cache: 8 files" in printed
     assert "100.0%" in printed
+    # It is "cached" once it is in memory; a client that starts finds what is on the disk.
+    wait_until(lambda: len(_blocks_on_disk(machine)) == len(FILES), details=lambda: _blocks_on_disk(machine))
 
     object_store.reset()
     data = machine.mount(tier.volume("vision-dataset-imagenet-v1"), SMALL)
@@ -113,6 +116,10 @@ def test_a_version_is_imported_loaded_and_read_without_the_store(tier: Tier, obj
 
     with pytest.raises(OSError, match="Read-only file system"):
         (data / "new").write_bytes(b"")
+
+
+def _blocks_on_disk(machine: Machine) -> list[str]:
+    return [path.name for path in machine.folder.glob("mnt/**/raw/chunks/*/*/*") if path.suffix != ".tmp"]
 
 
 def test_no_log_has_a_word_against_an_option(tier: Tier) -> None:

@@ -144,9 +144,7 @@ def _findings_table(findings: list[DoctorFinding]) -> Table:
 
 def _summary_text(findings: list[DoctorFinding]) -> str:
     count = Counter(each.state.value for each in findings)
-    if set(count) == {"ok"}:
-        return "nothing is missing"
-    parts = [f"{count['missing']} missing"] if count["missing"] else []
+    parts = [f"{count['missing']} missing" if count["missing"] else "nothing is missing"]
     parts += [count_text(count["warning"], "warning")] if count["warning"] else []
     parts += [f"{count['unknown']} could not be checked"] if count["unknown"] else []
     return ", ".join(parts)
