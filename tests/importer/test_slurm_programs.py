@@ -5,15 +5,20 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections import Counter
 from io import BytesIO
 from pathlib import Path
+from random import Random
 from typing import NamedTuple
 
 import pytest
 
+from avactl.workbench.importer.model import ImportReader
 from avactl.workbench.importer.reading import read_scripts
 from avactl.workbench.importer.session import import_objects, write
-from avactl.workbench.importer.sources.context import ImportOptions
+from avactl.workbench.importer.slurm.convert import convert_script
+from avactl.workbench.importer.slurm.script import read_script
+from avactl.workbench.importer.sources.context import Context, ImportOptions
 from tests.conftest import ROOT
 from tests.importer import slurm_cluster
 from tests.importer.importing import IMAGES
@@ -57,6 +62,9 @@ RUN = {
     "default": ONE + 'python train.py --tag "${TAG:-none}" --out ${OUT_DIR:-/tmp/out}\n',
     "expansions": ONE + "F=a/b/config.yaml\npython train.py ${F##*/} ${F%.yaml} ${#F} $(basename $F .yaml)\n",
     "adjacent": ONE + "M=m\nT=t\nC=recipes/$M/$T/config.yaml\npython train.py --config=$C-$M.$T\n",
+    "references": ONE
+    + "export TAG='$(date) $$'\npython train.py --a '$(HOME)' --b '$$(HOME)' --c '$$$' --d $(echo $((1+1)))$(true)\n"
+    + "test $$ = $BASHPID && python pid.py\n",
     "unicode": ONE + "python train.py --name 'größe – 世界'\n",
     # Variables.
     "prefix": ONE + "OMP_NUM_THREADS=4 HF_HUB_OFFLINE=1 python train.py\n",
@@ -217,3 +225,57 @@ def test_a_script_that_would_be_another_program_is_left_out(name: str, in_pods: 
     reason = in_pods[name]
     assert isinstance(reason, str)
     assert re.search(LEFT_OUT[name][1], reason), reason
+
+
+_PIECES = (
+    "$",
+    "(",
+    ")",
+    '"',
+    "'",
+    "`",
+    "|",
+    "&&",
+    ";",
+    "\n",
+    "srun ",
+    "$1",
+    "<<E\n",
+    "{",
+    "}",
+    "\\",
+    "-n 3 ",
+    "é",
+    "\0",
+)
+
+
+def _mutate(text: str, random: Random) -> str:
+    """Return a script with some places cut out, doubled, filled or moved."""
+    for _ in range(random.randint(1, 4)):
+        at = random.randrange(len(text) + 1)
+        end = at + random.randint(1, 12)
+        match random.randrange(4):
+            case 0:
+                text = text[:at] + text[end:]
+            case 1:
+                text = text[:end] + text[at:]
+            case 2:
+                text = text[:at] + random.choice(_PIECES) + text[at:]
+            case _:
+                lines = text.split("\n")
+                random.shuffle(lines)
+                text = "\n".join(lines)
+    return text
+
+
+@pytest.mark.parametrize("count", [150, pytest.param(1000, marks=pytest.mark.slow)])
+def test_mutated_scripts_end_in_words(count: int) -> None:
+    random = Random(count)
+    texts = [*RUN.values(), *(text for text, _ in LEFT_OUT.values())]
+    ends: Counter[bool] = Counter()
+    for _ in range(count):
+        (given, *_) = read_script("a.sbatch", _mutate(random.choice(texts), random).encode())
+        context = Context(ImportOptions(namespace="hpc", images={"job": "job:1"}), [given])
+        ends[isinstance(convert_script(context, ImportReader(given)), str)] += 1
+    assert min(ends[True], ends[False]) > count / 10

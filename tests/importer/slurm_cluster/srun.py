@@ -6,9 +6,12 @@ import os
 import subprocess
 import sys
 
-WITH_VALUE = ("-N", "-n", "-c", "-w", "-J", "-p", "-t", "-o", "-D", "-W", "--jobid", "--wait", "--mem", "--chdir")
-WITH_VALUE += ("--nodes", "--ntasks", "--ntasks-per-node", "--job-name", "--nodelist", "--cpus-per-task", "--export")
-WITH_VALUE += ("--mpi", "--cpu-bind", "--gres", "--gpus-per-node")
+WITH_VALUE = frozenset(
+    """
+    -N -n -c -w -J -p -t -o -D -W --jobid --wait --mem --chdir --nodes --ntasks --ntasks-per-node --job-name
+    --nodelist --cpus-per-task --export --mpi --cpu-bind --gres --gpus-per-node
+    """.split()  # noqa: SIM905 - a list of words reads better
+)
 
 
 def main() -> int:

@@ -15,7 +15,7 @@ from avactl.workbench.importer.model import Body, ImportedSpec, ImportReader
 from avactl.workbench.importer.slurm.environment import check_variables, refuse_arguments
 from avactl.workbench.importer.slurm.options import LISTED_OPTIONS, SILENT_OPTIONS, SIZE_OPTIONS, USED_OPTIONS
 from avactl.workbench.importer.slurm.prelude import constant_variables
-from avactl.workbench.importer.slurm.program import JobProgram
+from avactl.workbench.importer.slurm.program import JobProgram, escape_references
 from avactl.workbench.importer.slurm.script import (
     MAX_ELEMENTS,
     Directive,
@@ -71,7 +71,7 @@ def _convert(context: Context, reader: ImportReader) -> ImportedSpec:
     check_variables(program, constants, reader, job.strategy, job.is_removed)
     body: Body = {"framework": job.framework, "strategy": job.strategy, "image": image}
     body |= job.command(_directory(options))
-    body["env"] = _exported(script) | job.env
+    body["env"] = {name: escape_references(value) for name, value in (_exported(script) | job.env).items()}
     body["workers"] = _workers(sizes)
     if job.strategy == "mpi":
         body["launcher"] = {"cpu": "1", "memory": "2Gi"}

@@ -19,7 +19,16 @@ from avactl.workbench.importer.slurm.prelude import (
     node_list,
     srun_function,
 )
-from avactl.workbench.importer.slurm.shell import Command, Node, Program, Word, is_inside, is_redirected, statement_of
+from avactl.workbench.importer.slurm.shell import (
+    Command,
+    Node,
+    Program,
+    SyntaxProblem,
+    Word,
+    is_inside,
+    is_redirected,
+    statement_of,
+)
 from avactl.workbench.importer.slurm.sizes import LeftOut, Sizes
 from avactl.workbench.importer.slurm.steps import Step, exported, known_value
 
@@ -95,6 +104,7 @@ class JobProgram:
         self._removed: list[tuple[int, int]] = []
         """Bytes of the text that are not part of the program any more."""
         self._needs: set[str] = set()
+        self._secrets: set[str] = set()
         self._kill = False
         self._per_task_gpus = 0
         self._commands = program.commands
@@ -126,15 +136,29 @@ class JobProgram:
             elif self._steps:
                 line = self._steps[0].line
                 self._lose(line, "programs find no variables of Slurm", "read RANK, LOCAL_RANK and WORLD_SIZE")
-            return {"command": words}
+            return {"command": [escape_references(each) for each in words]}
         self._replace_last()
         text = self._program.edited().strip("\n")
+        self._check_text(text)
         self._set_variables(text)
         lines = self._prelude(text)
         if directory is not None:
             lines.append(f"cd {shlex.quote(directory)}")
         head = "\n".join(lines)
-        return {"command": [*self._shell, "-c"], "args": [f"{head}\n\n{text}\n" if head else f"{text}\n"]}
+        whole = f"{head}\n\n{text}\n" if head else f"{text}\n"
+        return {"command": [*self._shell, "-c"], "args": [escape_references(whole)]}
+
+    def _check_text(self, text: str) -> None:
+        """Raise LeftOut if the text does not parse, or reads a variable whose assignment it does not have any more."""
+        try:
+            edited = Program(text)
+        except SyntaxProblem as problem:
+            raise LeftOut(f"it cannot be changed without harm: {problem.reason}") from None
+        before = {each.name for each in self._program.reads} - self._program.assignments.keys()
+        after = {each.name for each in edited.reads} - edited.assignments.keys()
+        lost = after - before - self.env.keys() - self._secrets - {"MASTER_ADDR", "HOSTNAME"}
+        if lost:
+            raise LeftOut(f"it reads {', '.join(sorted(lost))}, which only Slurm could tell")
 
     def _lose(self, line: int, why: str, remedy: str = "") -> None:
         self._reader.note(("line", line), why, remedy)
@@ -470,6 +494,7 @@ class JobProgram:
     def _take_pairs(self, pairs: list[tuple[str, str]], line: int) -> None:
         for name, value in pairs:
             if looks_secret(value, name):
+                self._secrets.add(name)
                 self._lose(
                     line,
                     f"the value of {name} looks like a credential",
@@ -626,6 +651,11 @@ class JobProgram:
                 names += [each.data["Name"]["Value"] for each in command.assignments]
                 names += [each.text for each in command.words[1:] if each.text.isidentifier()]
         return list(dict.fromkeys(names))
+
+
+def escape_references(text: str) -> str:
+    """Return a text of a pod that Kubernetes does not change: it reads `$(NAME)` as a variable, and `$$` as `$`."""
+    return re.sub(r"\$(?=\$|\([A-Za-z_]\w*\))", "$$", text)
 
 
 def _whole_statement(assignment: Node) -> Node | None:

@@ -307,6 +307,8 @@ _TYPES = {
     "Last": "Comment",
 }
 """Types of nodes without a type of their own, by the field that has them."""
+_START = {"Offset": 0, "Line": 1}
+"""Place of a program without commands."""
 _LEAVES = ("Variant", "Name", "Param")
 
 
@@ -339,7 +341,7 @@ def _parse(data: bytes) -> tuple[Node, list[Node]]:
         raise SyntaxProblem(1, f"parsing it takes more than {_TIMEOUT_S:.0f} s") from None
     except orjson.JSONDecodeError:
         raise SyntaxProblem(1, "it is nested too deeply") from None
-    root = Node("File", value, None)
+    root = Node("File", {"Pos": _START, "End": _START, **value}, None)
     nodes, waiting = [], [root]
     while waiting:
         node = waiting.pop()
