@@ -68,7 +68,7 @@ def _convert(context: Context, reader: ImportReader) -> ImportedSpec:
     if len(elements) > MAX_ELEMENTS:
         reader.note((), f"only the first {MAX_ELEMENTS} elements of the array are specs", "generate them in Python")
     job = JobProgram(program, steps, sizes, constants, reader, flags)
-    check_variables(program, constants, reader, job.strategy, job.is_removed)
+    check_variables(program, constants, reader, job.strategy)
     body: Body = {"framework": job.framework, "strategy": job.strategy, "image": image}
     body |= job.command(_directory(options))
     body["env"] = {name: escape_references(value) for name, value in (_exported(script) | job.env).items()}

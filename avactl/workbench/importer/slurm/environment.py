@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from avactl.workbench.importer.model import ImportReader
 from avactl.workbench.importer.slurm.prelude import NODE_LISTS
@@ -42,12 +42,11 @@ def check_variables(
     constants: Mapping[str, str],
     reader: ImportReader,
     strategy: str,
-    is_removed: Callable[[int], bool],
 ) -> None:
     """List variables that a pod does not have. Raises LeftOut for those without which the program is another one."""
     outside: dict[str, int] = {}
     for each in program.reads:
-        known = each.has_default or each.name in program.assignments or is_removed(each.start)
+        known = each.has_default or each.name in program.assignments or program.is_removed(each.start)
         if re.fullmatch(r"[A-Za-z_]\w*", each.name) and not known:
             outside.setdefault(each.name, each.line)
     for name, line in slurm_variables(program).items():

@@ -104,8 +104,8 @@ srun() {{ # srun COUNT PROGRAM…: the tasks of this machine
   local id count=$1 code=0 pids=()
   shift
   for ((id = 0; id < count; id++)); do
-    SLURM_PROCID=$(({rank})) SLURM_LOCALID=$id SLURM_NODEID={node} SLURM_NTASKS={tasks}{gpus} \\
-      "$@" <&0 &
+    SLURM_PROCID=$(({rank})) SLURM_LOCALID=$id SLURM_NODEID={node} SLURM_NTASKS={tasks} \\
+      SLURMD_NODENAME=$(uname -n){gpus} "$@" <&0 &
     pids+=($!)
   done
   trap 'kill "${{pids[@]}}" 2> /dev/null' TERM

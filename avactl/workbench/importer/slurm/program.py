@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from avactl.diagnostics.secrets import looks_secret
 from avactl.workbench.importer.model import Body, ImportReader
+from avactl.workbench.importer.slurm.commands import BUILTINS, check_command, refuse_texts
 from avactl.workbench.importer.slurm.environment import slurm_variables
+from avactl.workbench.importer.slurm.exports import take_exports
+from avactl.workbench.importer.slurm.machines import HOST_OPTIONS, REPEATABLE, check_machines
 from avactl.workbench.importer.slurm.prelude import (
     ADDRESS,
     HEADER,
@@ -21,69 +23,20 @@ from avactl.workbench.importer.slurm.prelude import (
 )
 from avactl.workbench.importer.slurm.shell import (
     Command,
-    Node,
     Program,
     SyntaxProblem,
-    Word,
     is_inside,
     is_redirected,
-    statement_of,
 )
 from avactl.workbench.importer.slurm.sizes import LeftOut, Sizes
 from avactl.workbench.importer.slurm.steps import Step, exported, known_value
+from avactl.workbench.importer.slurm.torchrun import strip_rendezvous, torchrun_words
 
 _MPI_LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra")
 _TORCH = re.compile(r"\b(torchrun|torch\.distributed|accelerate|deepspeed)\b")
-_PYTHON = re.compile(r"python[0-9.]*").fullmatch
 _WITHOUT_MPI = re.compile(
     r"python[0-9.]*|torchrun|accelerate|deepspeed|(ba|z|da)?sh|env|nsys|ncu|numactl|time"
 ).fullmatch
-_SETUP = ("module", "ml", "spack", "conda", "micromamba", "mamba")
-_SETUP_FILE = re.compile(r"(^|/)(activate|conda\.sh|\.?bashrc|\.?bash_profile|\.?profile|lmod\.sh|modules?\.sh|bash)$")
-_SETUP_HOOK = re.compile(r"(conda|mamba|micromamba|module|modulecmd)\b.*\b(hook|bash)\b")
-_ASKS_SLURM = frozenset(
-    """
-    sbatch salloc squeue scancel sacct sinfo sattach sbcast sstat sprio strigger sacctmgr smap sshare srun_cr
-    sgather
-    """.split()  # noqa: SIM905 - a list of words reads better
-)
-_HOST_OPTIONS = ("-I", "-i", "--ip-address", "--all-ip-addresses")
-_REPEATABLE = frozenset(
-    """
-    : [ alias awk basename bc builtin cat cd command cp cut date declare df diff dirname du echo egrep env eval exit
-    export expr false fgrep find free getconf getent grep groups head hostname id ifconfig ip ldd let local ls lscpu
-    mapfile mkdir nproc nvidia-smi paste popd printenv printf ps pushd pwd read readarray readlink readonly realpath
-    return scontrol sed seq set shift shopt sleep sort source stat . tail tee test time top touch tr trap true type
-    typeset ulimit umask uname unalias uniq unset wait wc which whoami xargs yes
-    """.split()  # noqa: SIM905 - a list of words reads better
-)
-"""Commands that may run on each machine, though Slurm runs them on the first only."""
-_DIFFERING = ("date", "mktemp", "uuidgen", "openssl", "shuf", "hostid")
-_DIFFERING_VARIABLES = ("$", "BASHPID", "SECONDS", "EPOCHSECONDS", "EPOCHREALTIME", "SRANDOM")
-_BUILTINS = frozenset(
-    """
-    alias bg bind break builtin caller cd command compgen complete continue coproc declare dirs disown echo enable
-    eval exec exit export false fc fg getopts hash help history jobs kill let local logout mapfile popd printf pushd
-    pwd read readarray readonly return set shift shopt source . suspend test [ time times trap true type typeset
-    ulimit umask unalias unset wait : srun scontrol
-    """.split()  # noqa: SIM905 - a list of words reads better
-)
-_RENDEZVOUS_OPTIONS = (
-    "nnodes",
-    "nproc-per-node",
-    "rdzv-id",
-    "rdzv-backend",
-    "rdzv-endpoint",
-    "rdzv-conf",
-    "master-addr",
-    "master-port",
-    "node-rank",
-    "local-addr",
-)
-_TORCHRUN_FLAGS = ("standalone", "no-python", "m", "module", "run-path", "use-env", "help")
-_RENDEZVOUS_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK", "NODE_RANK")
-_OF_HOSTS = re.compile(r"\bscontrol\b|\bSLURM_(JOB_|STEP_)?NODELIST\b|\bSLURM_LAUNCH_NODE_IPADDR\b")
-_CONTAINER_VALUES = ("-B", "--bind", "--env", "--pwd", "-H", "--home", "--workdir", "-W", "--overlay", "--env-file")
 
 
 class JobProgram:
@@ -101,31 +54,33 @@ class JobProgram:
         self._program, self._sizes, self._constants, self._reader = program, sizes, constants, reader
         self._shell = shell
         self.env: Body = {}
-        self._removed: list[tuple[int, int]] = []
-        """Bytes of the text that are not part of the program any more."""
         self._needs: set[str] = set()
-        self._secrets: set[str] = set()
         self._kill = False
         self._per_task_gpus = 0
         self._commands = program.commands
         self._steps = [each for each in steps if not self._replace_host_step(each)]
         for command in self._commands:
-            self._check_command(command)
-        self._refuse_texts()
+            check_command(program, command, self._lose)
+        refuse_texts(program)
         if not any(self._is_program(each) for each in self._commands):
             raise LeftOut("it has no command")
         self.strategy = self._choose_strategy()
         torch = _TORCH.search(program.data.decode()) is not None
         self.framework = "pytorch" if torch and self.strategy in ("single", "allReduce") else "custom"
-        self._launch = self._only_torchrun()
+        self._launch = None
+        if self.strategy == "allReduce" and sizes.per_node == 1:
+            self._launch = torchrun_words(self._steps[0])
         if self._launch is not None:
-            self._strip_rendezvous(self._launch)
+            strip_rendezvous(program, self._steps[0], self._launch, self._lose)
         for step in self._steps:
             self._edit_step(step)
         self._drop_directory()
-        self._take_variables()
+        exports, self._secrets = take_exports(program, constants, self._lose)
+        self.env |= exports
         if self.strategy == "allReduce":
-            self._check_machines()
+            self._needs |= check_machines(program, self._steps[0])
+        if any(each.name == "scontrol" and not program.is_removed(each.node.start) for each in self._commands):
+            self._needs.add("scontrol")
 
     def command(self, directory: str | None) -> Body:
         """Return `command` and `args`: the program itself if it is one command, else a shell with the text."""
@@ -166,67 +121,12 @@ class JobProgram:
     def _is_program(self, command: Command) -> bool:
         """Return True for a command that does work, not only prepares it."""
         node = command.node
-        if node.type != "CallExpr" or self.is_removed(node.start) or not command.words:
+        if node.type != "CallExpr" or self._program.is_removed(node.start) or not command.words:
             return False
         name = command.name
         if name in ("srun", *_MPI_LAUNCHERS):
             return True
-        return not is_inside(node, "CmdSubst") and (not name or name not in _REPEATABLE - {"cp", "find"})
-
-    def is_removed(self, byte: int) -> bool:
-        """Return True for a place of the text that is not part of the program any more."""
-        return any(start <= byte < end for start, end in self._removed)
-
-    def _remove(self, node: Node) -> None:
-        whole = self._program.remove(node)
-        self._removed.append((whole.start, whole.end))
-
-    def _check_command(self, command: Command) -> None:
-        """Take out what the image does, and the container around a program. Raises LeftOut for questions to Slurm."""
-        name, words = command.name, command.words
-        arguments = [each.text for each in words[1:]]
-        if name in _ASKS_SLURM:
-            raise LeftOut(f"line {command.line}: `{name}` asks Slurm")
-        if name == "scontrol" and not self.is_removed(command.node.start):
-            if arguments[:1] != ["show"] or arguments[1:2] not in (["hostnames"], ["hostname"]):
-                raise LeftOut(f"line {command.line}: `scontrol {' '.join(arguments)[:40]}` asks Slurm")
-            self._needs.add("scontrol")
-        of_file = name in ("source", ".") and arguments and _SETUP_FILE.search(arguments[0].strip("\"'").split()[0])
-        hook = name == "eval" and _SETUP_HOOK.search(" ".join(arguments))
-        if name in _SETUP or of_file or hook:
-            self._lose(command.line, "the image has what the line loads", "build it into the image")
-            self._remove(command.node)
-        elif name in ("source", ".") and arguments:
-            self._lose(command.line, f"the image must have {arguments[0][:60]}", "")
-        elif name in ("singularity", "apptainer"):
-            self._strip_container(command, words)
-
-    def _strip_container(self, command: Command, words: Sequence[Word]) -> None:
-        """Let the pod run what a container would; its image is that of the spec."""
-        texts = [each.value if each.value is not None else each.text for each in words]
-        if "exec" not in texts:
-            raise LeftOut(f"line {command.line}: the program of the container is in its image")
-        index = texts.index("exec") + 1
-        while index < len(texts) and texts[index].startswith("-"):
-            index += 2 if texts[index] in _CONTAINER_VALUES else 1
-        if index + 1 >= len(texts):
-            raise LeftOut(f"line {command.line}: the container has no command")
-        self._lose(command.line, f"the pods run the image of the spec in place of {texts[index][:200]}")
-        if any(option in texts[:index] for option in ("-B", "--bind", "--pwd", "--env", "-H", "--home")):
-            self._lose(command.line, "options of the container have no effect", "mount volumes: `pod: {volumes: …}`")
-        self._program.replace(words[0].start, words[index + 1].start, "")
-
-    def _refuse_texts(self) -> None:
-        """Raise LeftOut if a text that other commands may run names a command of Slurm."""
-        for text, line in self._program.strings:
-            found = re.search(r"(?:^|[\s;&|(\"'])(srun|sbatch|squeue|scontrol)\s", text)
-            if found and not text.startswith(('"Usage', "'Usage")) and not self._is_printed(text):
-                raise LeftOut(f"line {line}: `{found[1]}` in a text, which avactl cannot change")
-
-    def _is_printed(self, text: str) -> bool:
-        return any(
-            text == word.text for each in self._commands if each.name in ("echo", "printf") for word in each.words[1:]
-        )
+        return not is_inside(node, "CmdSubst") and (not name or name not in REPEATABLE - {"cp", "find"})
 
     def _choose_strategy(self) -> str:
         """Return the strategy. Raises LeftOut if only the first of several nodes would run the program."""
@@ -314,11 +214,10 @@ class JobProgram:
         else:
             host = asked if asked is not None else "$MASTER_ADDR" if self._sizes.nodes > 1 else "$HOSTNAME"
             host = host if host.startswith('"') else f'"{host}"'
-            by_address = any(each in _HOST_OPTIONS for each in arguments)
+            by_address = any(each in HOST_OPTIONS for each in arguments)
             text = f"address_of {host}" if by_address else f"echo {host}"
             self._needs |= {"address"} if by_address else set()
-        self._program.replace(node.start, node.end, text)
-        self._removed.append((node.start, node.end))
+        self._program.drop(node.start, node.end, text)
         return True
 
     def _edit_step(self, step: Step) -> None:
@@ -374,181 +273,20 @@ class JobProgram:
         if removed:
             self._lose(command.line, f"mpirun finds the hosts in avactl's file: {', '.join(removed)}")
 
-    def _only_torchrun(self) -> list[Word] | None:
-        """Return the words of torchrun if it is the step of a job on several machines, and its words are known."""
-        if self.strategy != "allReduce" or self._sizes.per_node > 1 or not self._steps:
-            return None
-        words = self._steps[0].program
-        if words[0].value is None:
-            return None
-        if words[0].value.rpartition("/")[2] == "torchrun":
-            return words
-        texts = [each.text for each in words[:4]]
-        if _PYTHON(words[0].value.rpartition("/")[2]):
-            for module in ("torch.distributed.run", "torch.distributed.launch"):
-                if ["-m", module] in (texts[1:3], texts[2:4]):
-                    return words[texts.index(module) :]
-        return None
-
-    def _strip_rendezvous(self, words: list[Word]) -> None:
-        """Take out where torchrun finds its peers, which it reads from variables, and what only computes that."""
-        index, removed = 1, []
-        while index < len(words) and words[index].text.startswith("-"):
-            name = words[index].text.lstrip("-").partition("=")[0].replace("_", "-")
-            width = 1 if "=" in words[index].text or name in _TORCHRUN_FLAGS else 2
-            if index + width > len(words):
-                return
-            if name in _RENDEZVOUS_OPTIONS:
-                removed.append((f"--{name}", words[index].start, words[index + width - 1].end, index, width))
-            index += width
-        if not removed:
-            return
-        for _, start, end, at, width in removed:
-            following = words[at + width].start if at + width < len(words) else end
-            self._program.replace(start, following, "")
-            self._removed.append((start, end))
-        names = ", ".join(each[0] for each in removed)
-        self._lose(self._steps[0].line, f"torchrun reads them from variables: {names}")
-        self._drop_host_variables()
-
-    def _drop_host_variables(self) -> None:
-        """Remove assignments that only find the nodes, if nothing reads them any more."""
-        program = self._program
-        derived: dict[str, list[Node]] = {}
-        grown = True
-        while grown:
-            grown = False
-            for name, places in program.assignments.items():
-                texts = [program.text_of(each) for each in places]
-                if name in derived or any(each.type != "Assign" for each in places):
-                    continue
-                if any(
-                    _OF_HOSTS.search(text) or any(re.search(rf"\$\{{?#?{other}\b", text) for other in derived)
-                    for text in texts
-                ):
-                    derived[name] = places
-                    grown = True
-        for name, places in program.assignments.items():
-            if name in _RENDEZVOUS_VARIABLES and all(each.type == "Assign" for each in places):
-                derived[name] = places
-        statements = [_whole_statement(place) for places in derived.values() for place in places]
-        if any(each is None for each in statements):
-            return
-        own = [each for each in statements if each is not None]
-        echoes: list[Node] = []
-        for name in derived:
-            for each in program.reads:
-                if each.name != name or self.is_removed(each.start):
-                    continue
-                if any(node.start <= each.start < node.end for node in own):
-                    continue
-                place = program.node_at(each.start)
-                call = statement_of(place).child("Cmd")
-                if call is None or call.type != "CallExpr" or program.command(call).name != "echo":
-                    return
-                echoes.append(call)
-            if any(re.search(rf"\b{name}\b", text) for text, _ in program.strings if text.startswith("'")):
-                return
-        for node in [*own, *dict.fromkeys(echoes)]:
-            if not self.is_removed(node.start):
-                self._lose(node.line, "avactl sets the addresses and ranks of workers")
-                self._remove(node)
-
     def _drop_directory(self) -> None:
         """Remove `cd $SLURM_SUBMIT_DIR`: a program starts in the working directory of its image."""
         for command in self._commands:
             if command.name == "cd" and re.fullmatch(
                 r'"?\$\{?SLURM_SUBMIT_DIR\}?"?', " ".join(each.text for each in command.words[1:])
             ):
-                self._remove(command.node)
-
-    def _take_variables(self) -> None:
-        """Make `env` of exports at the top of the program with known values, and remove those that look secret."""
-        program = self._program
-        for command in self._commands:
-            node = command.node
-            if node.type == "DeclClause" and _at_top(node) and command.name == "export":
-                if self.is_removed(node.start) or len(command.words) > 1:
-                    continue
-                made = {each: self._literal_assignment(each) for each in command.assignments}
-                if all(made.values()):
-                    pairs = [each for each in made.values() if each]
-                    if all(len(program.assignments.get(name, ())) == 1 for name, _ in pairs):
-                        self._take_pairs(pairs, command.line)
-                        self._remove(node)
-            for assignment in command.assignments if not self.is_removed(node.start) else ():
-                self._refuse_secret(assignment)
-        for node in program.nodes:
-            if node.type == "Assign" and not node.has("Naked") and not self.is_removed(node.start):
-                self._refuse_secret(node)
-
-    def _literal_assignment(self, node: Node) -> tuple[str, str] | None:
-        name, value = node.data["Name"]["Value"], node.child("Value")
-        if value is None or node.has("Append") or node.has("Array"):
-            return None
-        found = self._program.literal(value)
-        if found is None:
-            found = known_value(self._program, self._program.text_of(value).strip('"'), self._constants)
-        return None if found is None else (name, found)
-
-    def _take_pairs(self, pairs: list[tuple[str, str]], line: int) -> None:
-        for name, value in pairs:
-            if looks_secret(value, name):
-                self._secrets.add(name)
-                self._lose(
-                    line,
-                    f"the value of {name} looks like a credential",
-                    f"make a Secret, and write `env: {{{name}: {{secret: …}}}}`",
-                )
-            else:
-                self.env[name] = value
-
-    def _refuse_secret(self, node: Node) -> None:
-        found = self._literal_assignment(node)
-        if found is not None and looks_secret(found[1], found[0]):
-            raise LeftOut(
-                f"line {node.line}: the value of {found[0]} looks like a credential: `export` it in a line of its own"
-            )
-
-    def _check_machines(self) -> None:
-        """Raise LeftOut if a command beside the step would do something else on several machines than on one."""
-        program, functions = self._program, self._program.functions
-        step = self._steps[0].command.node
-        for command in self._commands:
-            node, name = command.node, command.name
-            if node is step or self.is_removed(node.start) or not command.words:
-                continue
-            if name not in _REPEATABLE and name not in functions and name not in _DIFFERING:
-                raise LeftOut(
-                    f"line {command.line}: Slurm runs `{(name or command.words[0].text)[:40]}` once, on the first "
-                    "node; make it a job of its own, with `after`"
-                )
-            printed = self._is_shown(node)
-            if name in _DIFFERING and is_inside(node, "CmdSubst") and not printed:
-                raise LeftOut(f"line {command.line}: `{name}` gives another value on each machine: write the value")
-            if name == "hostname" and is_inside(node, "CmdSubst") and not printed:
-                by_address = any(each.text in _HOST_OPTIONS for each in command.words[1:])
-                text = 'address_of "$MASTER_ADDR"' if by_address else 'echo "$MASTER_ADDR"'
-                self._needs |= {"address"} if by_address else set()
-                program.replace(node.start, node.end, text)
-        for each in program.reads:
-            place = program.node_at(each.start)
-            if each.name in _DIFFERING_VARIABLES and not self._is_shown(place):
-                raise LeftOut(f"line {each.line}: ${each.name} has another value on each machine")
-            if each.name == "RANDOM":
-                self._needs.add("random")
-            if each.name == "HOSTNAME":
-                self._needs.add("hostname")
-
-    def _is_shown(self, node: Node) -> bool:
-        """Return True below an `echo` or `printf` at the top level: its text goes to the log only."""
-        call = statement_of(node).child("Cmd")
-        return call is not None and call.type == "CallExpr" and self._program.command(call).name in ("echo", "printf")
+                self._program.remove(command.node)
 
     def _plain_words(self) -> list[str] | None:
         """Return the words of a program that is one command, without anything that a shell must do; else None."""
         program = self._program
-        left = [each for each in program.root.children if each.type == "Stmt" and not self.is_removed(each.start)]
+        left = [
+            each for each in program.root.children if each.type == "Stmt" and not self._program.is_removed(each.start)
+        ]
         call = left[0].child("Cmd") if len(left) == 1 else None
         if (
             call is None
@@ -568,9 +306,9 @@ class JobProgram:
             if step.get("export", "chdir", "container-workdir") is not None:
                 return None
             words = step.program
-        elif command.name in ("singularity", "apptainer", *_BUILTINS):
+        elif command.name in ("singularity", "apptainer", *BUILTINS):
             return None
-        kept = [each for each in words if not self.is_removed(each.start)]
+        kept = [each for each in words if not program.is_removed(each.start)]
         values = [each.value if each.value is not None else self._constant_word(each.text) for each in kept]
         return None if None in values else [each or "" for each in values]
 
@@ -584,7 +322,7 @@ class JobProgram:
         program = self._program
         left = [each for each in program.root.children if each.type == "Stmt"]
         call = left[-1].child("Cmd") if left else None
-        if call is None or call.type != "CallExpr" or self.is_removed(call.start):
+        if call is None or call.type != "CallExpr" or self._program.is_removed(call.start):
             return
         if left[-1].has("Negated") or left[-1].has("Background"):
             return
@@ -592,7 +330,7 @@ class JobProgram:
         name = command.name
         if any(each.name == "trap" for each in self._commands) or name in program.functions or not command.words:
             return
-        if name and name not in _BUILTINS and name not in ("rm", "cp", "mv", "touch", "rsync"):
+        if name and name not in BUILTINS and name not in ("rm", "cp", "mv", "touch", "rsync"):
             program.replace(command.words[0].start, command.words[0].start, "exec ")
 
     def _set_variables(self, text: str) -> None:
@@ -647,7 +385,7 @@ class JobProgram:
         """Return the variables that the program exports itself: mpirun passes those on that it is told."""
         names = []
         for command in self._commands:
-            if command.name == "export" and not self.is_removed(command.node.start):
+            if command.name == "export" and not self._program.is_removed(command.node.start):
                 names += [each.data["Name"]["Value"] for each in command.assignments]
                 names += [each.text for each in command.words[1:] if each.text.isidentifier()]
         return list(dict.fromkeys(names))
@@ -656,16 +394,3 @@ class JobProgram:
 def escape_references(text: str) -> str:
     """Return a text of a pod that Kubernetes does not change: it reads `$(NAME)` as a variable, and `$$` as `$`."""
     return re.sub(r"\$(?=\$|\([A-Za-z_]\w*\))", "$$", text)
-
-
-def _whole_statement(assignment: Node) -> Node | None:
-    """Return the statement of an assignment if it is nothing but that, at the top level."""
-    call = assignment.parent
-    if call is None or not _at_top(call) or len(call.children) != 1:
-        return None
-    return call
-
-
-def _at_top(node: Node) -> bool:
-    """Return True for the command of a statement of the top level."""
-    return node.parent is not None and node.parent.parent is not None and node.parent.parent.type == "File"

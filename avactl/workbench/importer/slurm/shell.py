@@ -109,6 +109,7 @@ class Program:
         self.data = text.encode()
         self.root, self.nodes = _parse(self.data)
         self._edits: list[tuple[int, int, bytes]] = []
+        self._removed: list[tuple[int, int]] = []
 
     def text_of(self, node: Node) -> str:
         return self.data[node.start : node.end].decode()
@@ -234,8 +235,17 @@ class Program:
         """Replace bytes of the text, once `edited` is asked for."""
         self._edits.append((start, end, text.encode()))
 
-    def remove(self, node: Node) -> Node:
-        """Take a command out, with its line if nothing else stands on it; else `:` takes its place. Return it."""
+    def drop(self, start: int, end: int, text: str = "") -> None:
+        """Replace bytes that are not part of the program any more."""
+        self.replace(start, end, text)
+        self._removed.append((start, end))
+
+    def is_removed(self, byte: int) -> bool:
+        """Return True for a place of the text that is not part of the program any more."""
+        return any(start <= byte < end for start, end in self._removed)
+
+    def remove(self, node: Node) -> None:
+        """Take a command out, with its line if nothing else stands on it; else `:` takes its place."""
         whole = node.parent if node.parent is not None and node.parent.type == "Stmt" else node
         start = self.data.rfind(b"\n", 0, whole.start) + 1
         newline = self.data.find(b"\n", whole.end)
@@ -243,10 +253,9 @@ class Program:
         rest = self.data[whole.end : end].strip()
         alone = not self.data[start : whole.start].strip() and (not rest or rest.startswith(b"#"))
         if alone and whole.parent is self.root and not whole.has("Background"):
-            self.replace(start, end, "")
-            return whole
-        self.replace(node.start, node.end, ":")
-        return node
+            self.drop(start, end)
+        else:
+            self.drop(node.start, node.end, ":")
 
     def edited(self) -> str:
         """Return the text with all edits. An edit inside another one has no effect."""
@@ -285,6 +294,11 @@ def statement_of(node: Node) -> Node:
     while node.parent is not None and node.parent.type != "File":
         node = node.parent
     return node
+
+
+def is_at_top(node: Node) -> bool:
+    """Return True for the command of a statement of the top level."""
+    return node.parent is not None and node.parent.parent is not None and node.parent.parent.type == "File"
 
 
 _ARITHMETIC = ("BinaryArithm", "UnaryArithm", "ParenArithm", "ArithmExp", "ArithmCmd", "LetClause", "CStyleLoop")
