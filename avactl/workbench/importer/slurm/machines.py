@@ -1,4 +1,4 @@
-"""What a script does beside its step, on several machines: Slurm runs it once, and each pod of a job does."""
+"""Commands beside the step of a script, on several machines: Slurm runs them once, and each pod of a job does."""
 
 from __future__ import annotations
 

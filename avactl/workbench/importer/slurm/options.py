@@ -1,4 +1,4 @@
-"""What becomes of the options of sbatch and srun. Source: sbatch(1), srun(1), and README of NVIDIA/pyxis."""
+"""Options of sbatch and srun, and what becomes of them. Source: sbatch(1), srun(1), and README of NVIDIA/pyxis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a script finds of Slurm in a pod: its variables, and the commands `srun` and `scontrol show hostnames`."""
+"""Slurm as a script finds it in a pod: its variables, and the commands `srun` and `scontrol show hostnames`."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class Word(NamedTuple):
     end: int
     text: str
     value: str | None
-    """What the shell makes of it; None if that depends on variables, files or other commands."""
+    """Its value as the shell reads it; None if that depends on variables, files or other commands."""
 
 
 @dataclass

@@ -23,7 +23,7 @@ class Step:
     command: Command
     options: list[Option]
     program: list[Word]
-    """What it starts."""
+    """Words of the program that it starts."""
     name: str
     """Name of the program without its directory; empty if the script does not tell it."""
 
