@@ -21,6 +21,7 @@ from avactl.workbench.importer.slurm import convert as slurm
 from avactl.workbench.importer.slurm import script
 from avactl.workbench.importer.sources import jobs, kubeflow, kueue, nodes, services, tenants, volcano, workspaces
 from avactl.workbench.importer.sources.context import Context, ImportOptions
+from avactl.workbench.importer.sources.contracts import UnmetContract
 
 _CONVERT: dict[tuple[str, str], Callable[[Context, ImportReader], ImportedSpec | str]] = {
     ("batch", "Job"): jobs.convert_job,
@@ -204,6 +205,9 @@ def _convert_workloads(context: Context, objects: list[GivenValue]) -> tuple[lis
         used = set(context.used)
         try:
             found = made(context, reader)
+        except UnmetContract as reason:
+            context.used = used
+            found = str(reason)
         except _WRONG_TYPES:
             context.used = used
             found = _WRONG

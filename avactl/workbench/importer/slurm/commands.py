@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Protocol
 
-from avactl.workbench.importer.slurm.shell import Command, Program
+from avactl.workbench.importer.shell import Command, Program
 from avactl.workbench.importer.slurm.sizes import LeftOut
 
 _SETUP = ("module", "ml", "spack", "conda", "micromamba", "mamba")

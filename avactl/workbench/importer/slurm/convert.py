@@ -12,6 +12,7 @@ import re
 from avactl.diagnostics.secrets import looks_secret
 from avactl.workbench.importer.gpus import gpu_model
 from avactl.workbench.importer.model import Body, ImportedSpec, ImportReader
+from avactl.workbench.importer.shell import Program, SyntaxProblem
 from avactl.workbench.importer.slurm.environment import check_variables, refuse_arguments
 from avactl.workbench.importer.slurm.options import LISTED_OPTIONS, SILENT_OPTIONS, SIZE_OPTIONS, USED_OPTIONS
 from avactl.workbench.importer.slurm.prelude import constant_variables
@@ -23,7 +24,6 @@ from avactl.workbench.importer.slurm.script import (
     array_elements,
     parse,
 )
-from avactl.workbench.importer.slurm.shell import Program, SyntaxProblem
 from avactl.workbench.importer.slurm.sizes import LeftOut, Sizes
 from avactl.workbench.importer.slurm.steps import Step, find_steps
 from avactl.workbench.importer.sources.context import Context

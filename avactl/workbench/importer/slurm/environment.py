@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 
 from avactl.workbench.importer.model import ImportReader
+from avactl.workbench.importer.shell import Program, is_inside
 from avactl.workbench.importer.slurm.prelude import NODE_LISTS
-from avactl.workbench.importer.slurm.shell import Program, is_inside
 from avactl.workbench.importer.slurm.sizes import LeftOut
 
 SLURM_NAME = re.compile(r"\bSLURM[D]?_[A-Z_]+\b")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from avactl.diagnostics.secrets import looks_secret
+from avactl.workbench.importer.shell import Node, Program, is_at_top
 from avactl.workbench.importer.slurm.commands import Note
-from avactl.workbench.importer.slurm.shell import Node, Program, is_at_top
 from avactl.workbench.importer.slurm.sizes import LeftOut
 from avactl.workbench.importer.slurm.steps import known_value
 

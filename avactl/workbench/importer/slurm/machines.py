@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from avactl.workbench.importer.slurm.shell import Node, Program, is_inside, statement_of
+from avactl.workbench.importer.shell import Node, Program, is_inside, statement_of
 from avactl.workbench.importer.slurm.sizes import LeftOut
 from avactl.workbench.importer.slurm.steps import Step
 

@@ -7,6 +7,13 @@ import shlex
 from collections.abc import Mapping
 
 from avactl.workbench.importer.model import Body, ImportReader
+from avactl.workbench.importer.shell import (
+    Command,
+    Program,
+    SyntaxProblem,
+    is_inside,
+    is_redirected,
+)
 from avactl.workbench.importer.slurm.commands import BUILTINS, check_command, refuse_texts
 from avactl.workbench.importer.slurm.environment import slurm_variables
 from avactl.workbench.importer.slurm.exports import take_exports
@@ -20,13 +27,6 @@ from avactl.workbench.importer.slurm.prelude import (
     mpi_function,
     node_list,
     srun_function,
-)
-from avactl.workbench.importer.slurm.shell import (
-    Command,
-    Program,
-    SyntaxProblem,
-    is_inside,
-    is_redirected,
 )
 from avactl.workbench.importer.slurm.sizes import LeftOut, Sizes
 from avactl.workbench.importer.slurm.steps import Step, exported, known_value

@@ -7,8 +7,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from avactl.workbench.importer.shell import Command, Program, Word
 from avactl.workbench.importer.slurm.options import Option, step_options
-from avactl.workbench.importer.slurm.shell import Command, Program, Word
 from avactl.workbench.importer.slurm.sizes import LeftOut
 
 _EXPANSION = re.compile(r"\$(?:\{(\w+)\}|(\w+))")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from avactl.workbench.importer.shell import Node, Program, Word, is_at_top, statement_of
 from avactl.workbench.importer.slurm.commands import Note
-from avactl.workbench.importer.slurm.shell import Node, Program, Word, is_at_top, statement_of
 from avactl.workbench.importer.slurm.steps import Step
 
 _PYTHON = re.compile(r"python[0-9.]*").fullmatch
