@@ -38,7 +38,7 @@ class TextRule(NamedTuple):
 
 @dataclass
 class Contract:
-    """What an operator gives to the pods of a job."""
+    """Variables, files and host names that an operator gives to the pods of a job."""
 
     operator: str
     variables: Mapping[str, str | None] = field(default_factory=dict)
