@@ -125,7 +125,7 @@ def _read_scheduling(reader: ImportReader) -> None:
             "use `strategy: elastic` with `min` and `max`",
         )
     if given.get("spec", "queue") not in (None, "default"):
-        reader.lose(("spec", "queue"), "the quota of the team takes the place of queues", "")
+        reader.lose(("spec", "queue"), "the quota of the team takes the place of queues", "write a Quota for the team")
     reader.take("spec", "queue")
     if given.get("spec", "priorityClassName"):
         reader.lose(
