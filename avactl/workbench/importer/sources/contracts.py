@@ -194,8 +194,8 @@ def volcano_contract(name: str, tasks: Mapping[str, int], framework: str, strate
     first = next(iter(tasks), "")
     rules = [TextRule(r"/etc/volcano/[\w./-]+")]
     if strategy == "allReduce" and len(tasks) == 1:
-        rules.append(TextRule(_host(rf"{name}-{first}-0\.{name}"), variable="MASTER_ADDR"))
-    rules += [TextRule(_host(rf"{name}-{task}-\d+(\.{name})?")) for task in tasks]
+        rules.append(TextRule(_host(rf"{name}-{re.escape(first)}-0\.{name}"), variable="MASTER_ADDR"))
+    rules += [TextRule(_host(rf"{name}-{re.escape(task)}-\d+(\.{name})?")) for task in tasks]
     return Contract("Volcano", variables, rules)
 
 

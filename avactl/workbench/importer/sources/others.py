@@ -36,8 +36,8 @@ _REASONS = {
 def manifest_reason(given: GivenValue) -> str:
     """Return why an object of another system stays a manifest; empty if nothing takes the place of its kind."""
     if (given.group, given.kind) == ("scheduling.run.ai", "Queue"):
-        gpu = given.get("spec", "resources", "gpu") or {}
-        return f"a Quota of its team takes the place of a queue of KAI: {_quota(gpu.get('quota'), gpu.get('limit'))}"
+        guaranteed, most = (given.get("spec", "resources", "gpu", key) for key in ("quota", "limit"))
+        return f"a Quota of its team takes the place of a queue of KAI: {_quota(guaranteed, most)}"
     if (given.group, given.kind) == ("scheduling.volcano.sh", "Queue"):
         deserved, most = given.get("spec", "deserved"), given.get("spec", "capability")
         numbers = _quota(_gpus(deserved), _gpus(most))
