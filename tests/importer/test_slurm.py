@@ -14,7 +14,7 @@ from avactl.workbench.importer import report
 from avactl.workbench.importer.model import ImportResult
 from avactl.workbench.importer.reading import read_scripts
 from avactl.workbench.importer.session import import_objects, write
-from avactl.workbench.importer.slurm.script import parse
+from avactl.workbench.importer.slurm.script import MAX_ELEMENTS, array_elements, parse
 from avactl.workbench.importer.sources.context import ImportOptions
 from tests.cli.running import Run
 from tests.importer.importing import IMAGES
@@ -44,7 +44,7 @@ def test_script(case: Path, tmp_path: Path, golden: Callable[[Path, str], None])
 def test_directives_end_at_the_first_command() -> None:
     script = parse("#!/bin/bash\n#SBATCH -N2 --gres=gpu:4  # two\n\ntrue\n#SBATCH --nodes=9\n")
     assert (script.get("nodes"), script.get("gres")) == ("2", "gpu:4")
-    assert [line.text for line in script.lines] == ["true"]
+    assert script.text == "\n\n\ntrue\n#SBATCH --nodes=9\n"
 
 
 def test_a_script_without_an_image_says_how_to_name_one(tmp_path: Path) -> None:
@@ -52,6 +52,21 @@ def test_a_script_without_an_image_says_how_to_name_one(tmp_path: Path) -> None:
     (outcome,) = made.outcomes
     assert outcome.result is ImportResult.left_out
     assert "--image job=IMAGE" in outcome.note
+
+
+@pytest.mark.parametrize(
+    ("text", "elements"),
+    [
+        ("0-3", [0, 1, 2, 3]),
+        ("1,3,5-9:2%4", [1, 3, 5, 7, 9]),
+        ("7", [7]),
+        ("0-9999999", list(range(MAX_ELEMENTS + 1))),
+        ("a", []),
+        ("0-3:0", []),
+    ],
+)
+def test_elements_of_an_array(text: str, elements: list[int]) -> None:
+    assert array_elements(text) == elements
 
 
 _ODD = (

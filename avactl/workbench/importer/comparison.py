@@ -139,7 +139,7 @@ def _compare_workload(spec: ImportedSpec, made: list[Manifest]) -> tuple[list[Co
     before, after = source_roles(spec.given[0]), _compiled_roles(made)
     if any(each.kind == "HorizontalPodAutoscaler" for each in spec.given):
         for each in (*before.values(), *after.values()):
-            del each["replicas"]  # the autoscaler chooses them
+            each.pop("replicas", None)  # the autoscaler chooses them
     if "launcher" in after:
         # Workers of MPI run mpirun's daemons.
         worker = before.get("worker", {})
@@ -190,6 +190,8 @@ def source_roles(given: GivenValue) -> dict[str, Body]:
         container = {key: trainer[key] for key in ("image", "command", "args", "env") if key in trainer}
         container["resources"] = trainer.get("resourcesPerNode") or {}
         add("worker", trainer.get("numNodes"), {"spec": {"containers": [container]}})
+        if not trainer.get("numNodes"):
+            del found["worker"]["replicas"]  # the runtime tells them
     if given.kind in ("Job", "Deployment", "StatefulSet") and given.get("spec", "template"):
         replicas = given.get("spec", "parallelism" if given.kind == "Job" else "replicas")
         own = "worker" if given.kind == "Job" else "workspace" if is_editor(given) else "server"

@@ -21,6 +21,8 @@ from avactl.workbench.importer.slurm import convert as slurm
 from avactl.workbench.importer.slurm import script
 from avactl.workbench.importer.sources import jobs, kubeflow, kueue, nodes, services, tenants, volcano, workspaces
 from avactl.workbench.importer.sources.context import Context, ImportOptions
+from avactl.workbench.importer.sources.contracts import UnmetContract
+from avactl.workbench.importer.sources.others import manifest_reason
 
 _CONVERT: dict[tuple[str, str], Callable[[Context, ImportReader], ImportedSpec | str]] = {
     ("batch", "Job"): jobs.convert_job,
@@ -177,7 +179,7 @@ def _convert_all(context: Context, options: ImportOptions, known: Known, outcome
             continue
         spec = as_manifest(given)
         specs.append(spec)
-        outcomes.append(ImportOutcome(given, ImportResult.raw, spec, reasons.get(given, "")))
+        outcomes.append(ImportOutcome(given, ImportResult.raw, spec, reasons.get(given) or manifest_reason(given)))
     outcomes += [_make_outcome(spec, given) for spec in specs if not spec.raw for given in spec.given]
     return Converted(specs, outcomes)
 
@@ -204,6 +206,9 @@ def _convert_workloads(context: Context, objects: list[GivenValue]) -> tuple[lis
         used = set(context.used)
         try:
             found = made(context, reader)
+        except UnmetContract as reason:
+            context.used = used
+            found = str(reason)
         except _WRONG_TYPES:
             context.used = used
             found = _WRONG

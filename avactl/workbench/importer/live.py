@@ -37,7 +37,7 @@ _LISTED_KINDS = {
     "trainer.kubeflow.org/v1alpha1": ("TrainJob",),
     "batch.volcano.sh/v1alpha1": ("Job",),
     "ray.io/v1": ("RayCluster", "RayJob", "RayService"),
-    "kueue.x-k8s.io/v1beta1": ("ClusterQueue", "LocalQueue", "ResourceFlavor"),
+    "kueue.x-k8s.io/v1beta1": ("ClusterQueue", "Cohort", "LocalQueue", "ResourceFlavor"),
 }
 _GENERATED_NAMES = {
     "ConfigMap": ("kube-root-ca.crt", "istio-ca-root-cert", "openshift-service-ca.crt"),

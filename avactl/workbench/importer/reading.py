@@ -40,7 +40,7 @@ def read(paths: Iterable[Path], stdin: BinaryIO) -> list[GivenValue]:
 
 def read_scripts(paths: Iterable[Path], stdin: BinaryIO) -> list[GivenValue]:
     """Return the batch scripts of files; `-` reads standard input. Raises ImportProblem."""
-    return [script.read_script(name, data) for name, data in _read_contents(paths, stdin)]
+    return [each for name, data in _read_contents(paths, stdin) for each in script.read_script(name, data)]
 
 
 def _read_contents(paths: Iterable[Path], stdin: BinaryIO) -> Iterator[tuple[str, bytes]]:

@@ -36,7 +36,7 @@ class Imported:
     def losses(self) -> list[Loss]:
         """Values that were not carried over as they are, by place."""
         # Templates that share an anchor have their losses at one place.
-        found = {(loss.span, loss.why): loss for spec in self.specs for loss in spec.losses}
+        found = {(loss.span, loss.why): loss for spec in reversed(self.specs) for loss in spec.losses}
         return [loss for _, loss in sorted(found.items())]
 
 

@@ -1,4 +1,4 @@
-"""Read a Slurm batch script: its directives, and the lines of its shell program with their places.
+"""Read a Slurm batch script: its directives, and its program.
 
 Source: sbatch(1), srun(1).
 """
@@ -7,44 +7,19 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import NamedTuple
 
 from avactl.diagnostics import Span
 from avactl.spec.documents.document import Document, Path
-from avactl.workbench.importer.model import GivenValue, ImportProblem, spec_name
+from avactl.workbench.importer.model import Body, GivenValue, ImportProblem, spec_name
+from avactl.workbench.importer.slurm.options import directive_options
 
 GROUP, KIND = "slurm", "SlurmScript"
 _MAX_BYTES = 256 * 1024
-_SHORT_OPTIONS = {
-    "J": "job-name",
-    "N": "nodes",
-    "n": "ntasks",
-    "c": "cpus-per-task",
-    "G": "gpus",
-    "t": "time",
-    "p": "partition",
-    "A": "account",
-    "q": "qos",
-    "C": "constraint",
-    "o": "output",
-    "e": "error",
-    "a": "array",
-    "D": "chdir",
-    "d": "dependency",
-    "w": "nodelist",
-    "x": "exclude",
-    "i": "input",
-    "L": "licenses",
-    "B": "extra-node-info",
-    "m": "distribution",
-    "M": "clusters",
-    "b": "begin",
-    "S": "core-spec",
-}
-"""Short options that take a value."""
+MAX_ELEMENTS = 64
+"""Elements of an array that become specs."""
 
 
 class Directive(NamedTuple):
@@ -55,19 +30,14 @@ class Directive(NamedTuple):
     line: int
 
 
-class ScriptLine(NamedTuple):
-    """A command of the program; continued lines are joined."""
-
-    text: str
-    number: int
-
-
 @dataclass
 class SlurmScript:
     """A batch script."""
 
+    shebang: str = ""
     directives: list[Directive] = field(default_factory=list)
-    lines: list[ScriptLine] = field(default_factory=list)
+    text: str = ""
+    """The program: the script with empty lines in place of the directives."""
 
     def get(self, *names: str) -> str | None:
         """Return the last value of an option, or None."""
@@ -85,92 +55,61 @@ class _Lines:
         return Span(self.file, number if isinstance(number, int) else 1)
 
 
-def read_script(file: str, data: bytes) -> GivenValue:
-    """Return a script as an object of the source. Raises ImportProblem."""
+def read_script(file: str, data: bytes) -> list[GivenValue]:
+    """Return a script as an object of the source; one for each element of an array. Raises ImportProblem."""
     if len(data) > _MAX_BYTES:
         raise ImportProblem(f"{file}: the script has more than {_MAX_BYTES >> 10} KiB")
     try:
         text = data.decode()
     except UnicodeDecodeError:
         raise ImportProblem(f"{file}: the script is not UTF-8 text") from None
-    name = parse(text).get("job-name") or PurePath(file).name.partition(".")[0] or "job"
-    value = {
+    script = parse(text)
+    name = script.get("job-name") or PurePath(file).name.partition(".")[0] or "job"
+    elements = array_elements(script.get("array") or "")[:MAX_ELEMENTS]
+    if not elements:
+        return [_script_object(file, text, name, None)]
+    return [_script_object(file, text, f"{name}-{element}", element) for element in elements]
+
+
+def _script_object(file: str, text: str, name: str, element: int | None) -> GivenValue:
+    value: Body = {
         "apiVersion": f"{GROUP}/v1",
         "kind": KIND,
         "metadata": {"name": spec_name(name)},
         "script": text,
+        "file": PurePath(file).name,
     }
+    if element is not None:
+        value["element"] = element
     return GivenValue(value, Document(file, 0, value, _Lines(file)))
 
 
+def array_elements(text: str) -> list[int]:
+    """Return the indexes of an array, such as `0-9:3,12%2`; empty for none, and for what is no array."""
+    found: list[int] = []
+    for part in text.partition("%")[0].split(",") if text else ():
+        made = re.fullmatch(r"(\d{1,7})(?:-(\d{1,7})(?::(\d{1,7}))?)?", part.strip())
+        if made is None or (made[3] and not int(made[3])):
+            return []
+        found += range(int(made[1]), int(made[2] or made[1]) + 1, int(made[3] or 1))[: MAX_ELEMENTS + 1]
+    return list(dict.fromkeys(found))[: MAX_ELEMENTS + 1]
+
+
 def parse(text: str) -> SlurmScript:
-    """Return the directives and commands of a script. Directives end at the first command, as in sbatch."""
-    script = SlurmScript()
-    pending, first = "", 0
-    for number, line in enumerate(text.splitlines(), 1):
+    """Return the directives and the program of a script. Directives end at the first command, as in sbatch."""
+    script = SlurmScript(shebang=text.partition("\n")[0][2:].strip() if text.startswith("#!") else "")
+    lines = text.split("\n")
+    for number, line in enumerate(lines):
         stripped = line.strip()
-        if stripped.startswith("#SBATCH") and not script.lines and not pending:
-            script.directives += _directive_options(stripped.removeprefix("#SBATCH"), number)
-            continue
-        if not pending and (not stripped or stripped.startswith("#")):
-            continue
-        first = first or number
-        if stripped.endswith("\\"):
-            pending += f"{stripped[:-1].strip()} "
-            continue
-        script.lines.append(ScriptLine(pending + (stripped if pending else line.rstrip()), first))
-        pending, first = "", 0
-    if pending:
-        script.lines.append(ScriptLine(pending.strip(), first))
+        if stripped and not stripped.startswith("#"):
+            break
+        if stripped.startswith("#SBATCH"):
+            words = split_words(stripped.removeprefix("#SBATCH").partition(" #")[0])
+            script.directives += [Directive(name, value, number + 1) for name, value in directive_options(words)]
+        if stripped.startswith(("#SBATCH", "#!")):
+            lines[number] = ""
+    script.text = "\n".join(lines)
     return script
-
-
-def _directive_options(text: str, line: int) -> Iterator[Directive]:
-    for name, value in parse_options(split_words(text.partition(" #")[0])):
-        yield Directive(name, value, line)
-
-
-def parse_options(given: list[str]) -> Iterator[tuple[str, str]]:
-    """Yield the options of sbatch or srun among words; the others are skipped."""
-    index = 0
-    while index < len(given):
-        word = given[index]
-        index += 1
-        if word.startswith("--"):
-            name, equals, value = word[2:].partition("=")
-            if not equals and index < len(given) and not given[index].startswith("-") and name not in FLAGS:
-                value, index = given[index], index + 1
-            yield name, value
-        elif re.fullmatch(r"-[A-Za-z].*", word):
-            name, value = _SHORT_OPTIONS.get(word[1], ""), word[2:].removeprefix("=")
-            if name and not value and index < len(given):
-                value, index = given[index], index + 1
-            if name:
-                yield name, value
-
-
-FLAGS = (
-    "exclusive",
-    "requeue",
-    "no-requeue",
-    "overcommit",
-    "hold",
-    "parsable",
-    "wait",
-    "unbuffered",
-    "label",
-    "kill-on-bad-exit",
-    "no-kill",
-    "quiet",
-    "verbose",
-    "overlap",
-    "exact",
-    "contiguous",
-    "oversubscribe",
-    "no-container-mount-home",
-    "container-writable",
-)
-"""Options without a value."""
 
 
 def split_words(text: str) -> list[str]:

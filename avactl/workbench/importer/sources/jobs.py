@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 from avactl.contracts.names import GPU_RESOURCES
 from avactl.workbench.importer.model import ImportedSpec, ImportReader
 from avactl.workbench.importer.sources.context import Context
+from avactl.workbench.importer.sources.contracts import indexed_job_contract, job_names
 from avactl.workbench.importer.sources.pods import Pod
 from avactl.workbench.importer.sources.training import format_seconds, framework_of, make_training_job, read_role
 
@@ -45,7 +48,9 @@ def convert_job(context: Context, reader: ImportReader) -> ImportedSpec | str:
         "maxFailedIndexes",
     ):
         reader.take("spec", key)
+    service = reader.given.get(*_TEMPLATE_PATH, "spec", "subdomain")
     role = read_role(reader, "workers", pods, _TEMPLATE_PATH)
+    indexed_job_contract(job_names(reader), re.escape(str(service or "")), pods).meet(reader, role.pod)
     retries = reader.take("spec", "backoffLimitPerIndex")
     limit = reader.take("spec", "backoffLimit")
     if retries is None and limit is not None:

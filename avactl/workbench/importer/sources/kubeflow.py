@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from avactl.kinds.training.mpi import CONFIG as MPI_CONFIG
 from avactl.spec.documents.document import Path
 from avactl.workbench.importer.model import Body, GivenValue, ImportedSpec, ImportReader
 from avactl.workbench.importer.sources.context import Context
+from avactl.workbench.importer.sources.contracts import (
+    drop_ssh_options,
+    job_names,
+    mpi_contract,
+    pytorch_contract,
+)
 from avactl.workbench.importer.sources.jobs import take_common
 from avactl.workbench.importer.sources.training import ImportedRole, format_seconds, make_training_job, read_role
 
@@ -86,6 +93,7 @@ def convert_pytorch_job(context: Context, reader: ImportReader) -> ImportedSpec 
     workers = _merge(reader, roles, "the master is the first of the workers")
     if workers is None:
         return "it has no replicas"
+    pytorch_contract(job_names(reader), workers.replicas).meet(reader, workers.pod)
     reader.take("spec", "nprocPerNode")
     per_node = reader.given.get("spec", "nprocPerNode")
     if per_node not in (None, "auto", "gpu", str(workers.pod.compute.get("gpus") or 1)):
@@ -144,9 +152,23 @@ def convert_mpi_job(context: Context, reader: ImportReader) -> ImportedSpec | st
     workers = _read_role(reader, "workers", paths["Worker"], ("worker", "mpi-worker", "mpi"))
     _take_hostfile(reader, launcher)
     more = _run(reader)
+    drop_ssh_options(reader, launcher.pod)
+    hostfile = "" if reader.given.get("spec", "mpiImplementation") == "Intel" else f"{MPI_CONFIG}/hostfile"
+    mpi_contract(job_names(reader), hostfile).meet(reader, launcher.pod)
+    if reader.take("spec", "runLauncherAsWorker") is True:
+        if launcher.pod.compute != workers.pod.compute:
+            return "its launcher runs ranks with other resources than those of the workers"
+        reader.note(
+            ("spec", "runLauncherAsWorker"),
+            "the launcher of avactl runs no ranks: it is small, and there is one worker more",
+            "",
+        )
+        workers = workers._replace(replicas=workers.replicas + 1)
+        launcher.pod.compute = {"cpu": "1", "memory": "2Gi"}
+        launcher.pod.container_patch.pop("resources", None)
     slots = reader.take("spec", "slotsPerWorker")
     implementation = {"OpenMPI": None, "MPICH": "mpich", "Intel": "intel"}.get(reader.take("spec", "mpiImplementation"))
-    for key in ("sshAuthMountPath", "launcherCreationPolicy", "runLauncherAsWorker"):
+    for key in ("sshAuthMountPath", "launcherCreationPolicy"):
         if reader.given.get("spec", key) not in (None, "", False, "AtStartup"):
             reader.lose(("spec", key), "mpirun needs neither ssh nor keys; its pod starts with the workers", "")
         reader.take("spec", key)
@@ -199,25 +221,44 @@ _TRAINER_RUNTIMES = {
 }
 
 
+_FRAMEWORK_LABEL = "trainer.kubeflow.org/framework"
+_RUNTIME_SETTINGS = ("volumes", "nodeSelector", "tolerations", "affinity", "initContainers", "imagePullSecrets")
+
+
 def train_job(context: Context, reader: ImportReader) -> ImportedSpec | str:
-    """Return the TrainingJob of a TrainJob; its runtime is known by its name only."""
+    """Return the TrainingJob of a TrainJob. What it leaves open is in its runtime, which the import must have."""
     given = reader.given
-    runtime = str(reader.take("spec", "runtimeRef", "name") or "")
+    name = str(reader.take("spec", "runtimeRef", "name") or "")
     reader.take("spec", "runtimeRef")
-    framework, strategy = next((found for name, found in _TRAINER_RUNTIMES.items() if name in runtime), ("", ""))
-    image = given.get("spec", "trainer", "image")
-    if not framework or not isinstance(image, str):
-        return "its image or framework is in its runtime: only TrainJobs that name both are converted"
-    take_common(reader)
+    runtime = _find_runtime(context, given, name)
+    known = str((runtime.get("metadata", "labels", _FRAMEWORK_LABEL) if runtime else "") or name)
+    framework, strategy = next((found for word, found in _TRAINER_RUNTIMES.items() if word in known), ("", ""))
     trainer: Any = given.get("spec", "trainer")
+    trainer = trainer if isinstance(trainer, dict) else {}
+    defaults = _runtime_container(runtime)
+    missing = [key for key in ("numNodes", "resourcesPerNode", "image") if not trainer.get(key)]
+    if runtime is None and missing:
+        return f"its runtime `{name}` is not part of the import, and the job leaves {', '.join(missing)} to it"
+    image = trainer.get("image") or defaults.get("image")
+    if not framework or not isinstance(image, str):
+        return "its image or framework is not in its runtime"
+    take_common(reader)
+    own = trainer.get("resourcesPerNode")
     container = {
         "name": "worker",
         "image": image,
-        "command": trainer.get("command"),
-        "args": trainer.get("args"),
-        "env": trainer.get("env"),
-        "resources": trainer.get("resourcesPerNode"),
+        "command": trainer.get("command") or defaults.get("command"),
+        "args": trainer.get("args") or defaults.get("args"),
+        "env": _merge_env(defaults.get("env"), trainer.get("env")),
+        # The resources of a job take the place of those of its runtime, key by key.
+        "resources": {**(defaults.get("resources") or {}), **(own if isinstance(own, dict) else {})},
     }
+    nodes = trainer.get("numNodes") or (runtime.get("spec", "mlPolicy", "numNodes") if runtime else None) or 1
+    if runtime is not None and not trainer.get("numNodes"):
+        reader.note(("spec", "runtimeRef"), f"`replicas: {nodes}` comes from the runtime", "")
+    for key in _RUNTIME_SETTINGS:
+        if runtime is not None and _runtime_pod(runtime).get(key):
+            reader.note(("spec", "runtimeRef"), f"`{key}` of the pods of the runtime is not read", "write it as `pod`")
     # The pod stands in the trainer's keys, so it is read from a template made of them.
     made = dict(given.value)
     made["spec"] = {**given.value["spec"], "trainer": {**trainer, "pod": {"spec": {"containers": [container]}}}}
@@ -225,7 +266,9 @@ def train_job(context: Context, reader: ImportReader) -> ImportedSpec | str:
     at: Path = ("spec", "trainer")
     place: Path = (*at, "pod", "spec", "containers", 0)
     reader.aliases = {(*place, "resources"): (*at, "resourcesPerNode"), place: at, (*at, "pod"): at}
-    role = read_role(reader, "workers", reader.take("spec", "trainer", "numNodes"), ("spec", "trainer", "pod"))
+    reader.take("spec", "trainer", "numNodes")
+    role = read_role(reader, "workers", nodes, ("spec", "trainer", "pod"))
+    pytorch_contract(job_names(reader), role.replicas).meet(reader, role.pod)
     for key in ("image", "command", "args", "env", "resourcesPerNode", "pod"):
         reader.take("spec", "trainer", key)
     processes = reader.take("spec", "trainer", "numProcPerNode")
@@ -255,3 +298,43 @@ def train_job(context: Context, reader: ImportReader) -> ImportedSpec | str:
         spec = make_training_job(context, reader, [role], framework=framework, strategy=strategy, suspended=suspended)
     reader.lose_rest("a TrainingJob has no key for it", "")
     return spec
+
+
+def _find_runtime(context: Context, given: GivenValue, name: str) -> GivenValue | None:
+    """Return the runtime of a TrainJob, if it is part of the import."""
+    kind = str(given.get("spec", "runtimeRef", "kind") or "ClusterTrainingRuntime")
+    return next(
+        (
+            each
+            for each in context.objects
+            if each.kind == kind
+            and each.name == name
+            and (kind != "TrainingRuntime" or each.namespace == given.namespace)
+        ),
+        None,
+    )
+
+
+def _runtime_pod(runtime: GivenValue) -> Body:
+    """Return the pod template's spec of the trainer's replicated job."""
+    jobs = runtime.get("spec", "template", "spec", "replicatedJobs")
+    jobs = [each for each in jobs if isinstance(each, dict)] if isinstance(jobs, list) else []
+    named = [each for each in jobs if each.get("name") in ("node", "trainer-node", "trainer")] or jobs[-1:]
+    found: Any = named[0] if named else {}
+    for key in ("template", "spec", "template", "spec"):
+        found = found.get(key) if isinstance(found, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def _runtime_container(runtime: GivenValue | None) -> Body:
+    containers = _runtime_pod(runtime).get("containers") if runtime is not None else None
+    found = [each for each in containers or () if isinstance(each, dict)]
+    return next((each for each in found if each.get("name") in ("node", "trainer")), found[0] if found else {})
+
+
+def _merge_env(first: Any, second: Any) -> list[Any]:
+    """Return variables of the runtime, and those of the job in their place."""
+    ours = second if isinstance(second, list) else []
+    named = {each.get("name") for each in ours if isinstance(each, dict)}
+    theirs = first if isinstance(first, list) else []
+    return [*(each for each in theirs if isinstance(each, dict) and each.get("name") not in named), *ours]

@@ -203,7 +203,9 @@ def _resource_quota(reader: ImportReader, body: Body, models: list[str]) -> None
                 reader.lose(("spec", key), "a Quota counts all pods of a team", "")
     for key, value in hard.items():
         place = ("spec", "hard", key)
-        if key in _HARD_LIMITS:
+        if _HARD_LIMITS.get(key) == "pods" and not str(value).isdecimal():
+            reader.lose(place, "it is no number of pods", "")
+        elif key in _HARD_LIMITS:
             _keep_least(
                 body, _HARD_LIMITS[key], int(value) if _HARD_LIMITS[key] == "pods" else str(value), place, reader
             )

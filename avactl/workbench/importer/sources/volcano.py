@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from avactl.workbench.importer.model import ImportedSpec, ImportReader
 from avactl.workbench.importer.sources.context import Context
+from avactl.workbench.importer.sources.contracts import drop_ssh_options, job_names, volcano_contract
 from avactl.workbench.importer.sources.jobs import take_common
 from avactl.workbench.importer.sources.training import (
     ImportedRole,
@@ -75,6 +76,13 @@ def convert_volcano_job(context: Context, reader: ImportReader) -> ImportedSpec 
         framework = "custom"
     if keys - ({"launcher"} if strategy == "mpi" else {"servers", "evaluator"}):
         return "its tasks are of several strategies"
+    counts = {name: role.replicas for name, role in zip(names, roles, strict=True)}
+    contract = volcano_contract(job_names(reader), counts, framework, strategy)
+    for role in (merged, *others):
+        if role.key == "launcher":
+            drop_ssh_options(reader, role.pod)
+        if strategy != "mpi" or role.key == "launcher":
+            contract.meet(reader, role.pod)
     _read_scheduling(reader)
     for name in plugins:
         reader.take("spec", "plugins", name)
@@ -117,7 +125,7 @@ def _read_scheduling(reader: ImportReader) -> None:
             "use `strategy: elastic` with `min` and `max`",
         )
     if given.get("spec", "queue") not in (None, "default"):
-        reader.lose(("spec", "queue"), "the quota of the team takes the place of queues", "")
+        reader.lose(("spec", "queue"), "the quota of the team takes the place of queues", "write a Quota for the team")
     reader.take("spec", "queue")
     if given.get("spec", "priorityClassName"):
         reader.lose(

@@ -1,0 +1,129 @@
+"""Slurm as a script finds it in a pod: its variables, and the commands `srun` and `scontrol show hostnames`."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+
+from avactl.workbench.importer.slurm.sizes import Sizes
+
+HEADER = "# What Slurm sets and does, as pods have it."
+NODE_LISTS = ("SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURM_STEP_NODELIST")
+PER_TASK = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID")
+"""0 in the script itself, which Slurm runs on the first node."""
+ADDRESS = """\
+address_of() {
+  until getent hosts "$1" > /dev/null; do sleep 1; done
+  getent hosts "$1" | cut -d ' ' -f 1
+}
+"""
+SCONTROL = """\
+scontrol() { tr , '\\n' <<< "${3:-$SLURM_JOB_NODELIST}"; }
+"""
+
+
+def job_number(name: str) -> int:
+    """Return the number that takes the place of a job's, the same in all pods and whenever the job runs."""
+    return zlib.crc32(name.encode()) % 9_000_000 + 1_000_000
+
+
+def constant_variables(sizes: Sizes, name: str, title: str, element: int | None, count: int) -> dict[str, str]:
+    """Return the variables of Slurm that are the same in all pods. `title` is the job's name in Slurm.
+
+    Variables that follow an option exist only with the option, as in Slurm.
+    """
+    nodes, number = sizes.nodes, str(job_number(name))
+    suffix = f"(x{nodes})" if nodes > 1 else ""
+    found = {
+        "SLURM_JOB_ID": number,
+        "SLURM_JOBID": number,
+        "SLURM_JOB_NAME": title,
+        "SLURM_NNODES": str(nodes),
+        "SLURM_JOB_NUM_NODES": str(nodes),
+        "SLURM_NTASKS": str(sizes.tasks),
+        "SLURM_NPROCS": str(sizes.tasks),
+        "SLURM_TASKS_PER_NODE": f"{sizes.per_node}{suffix}",
+        "SLURM_CPUS_ON_NODE": str(sizes.cpus),
+        "SLURM_JOB_CPUS_PER_NODE": f"{sizes.cpus}{suffix}",
+        "SLURM_GPUS_ON_NODE": str(sizes.gpus),
+        **dict.fromkeys(PER_TASK, "0"),
+    }
+    for option, variable in (
+        ("ntasks-per-node", "SLURM_NTASKS_PER_NODE"),
+        ("cpus-per-task", "SLURM_CPUS_PER_TASK"),
+        ("cpus-per-gpu", "SLURM_CPUS_PER_GPU"),
+        ("gpus", "SLURM_GPUS"),
+        ("gpus-per-node", "SLURM_GPUS_PER_NODE"),
+        ("gpus-per-task", "SLURM_GPUS_PER_TASK"),
+        ("partition", "SLURM_JOB_PARTITION"),
+        ("account", "SLURM_JOB_ACCOUNT"),
+        ("qos", "SLURM_JOB_QOS"),
+    ):
+        value = sizes.get(option)
+        if value is not None:
+            found[variable] = value
+    if element is not None:
+        found |= {
+            "SLURM_ARRAY_TASK_ID": str(element),
+            "SLURM_ARRAY_JOB_ID": str(job_number(name.rpartition("-")[0])),
+            "SLURM_ARRAY_TASK_COUNT": str(count),
+        }
+    return found
+
+
+def node_list(nodes: int, has_hosts: bool) -> list[str]:
+    """Return the lines that set SLURM_JOB_NODELIST: host names with commas, which Slurm would fold."""
+    if nodes == 1:
+        return ["export SLURM_JOB_NODELIST=$HOSTNAME"]
+    if has_hosts:
+        return ["export SLURM_JOB_NODELIST=$AVACTL_WORKER_HOSTS"]
+    return [
+        f'printf -v SLURM_JOB_NODELIST "${{MASTER_ADDR/-0./-%s.}}," {{0..{nodes - 1}}}',
+        "export SLURM_JOB_NODELIST=${SLURM_JOB_NODELIST%,}",
+    ]
+
+
+def srun_function(nodes: int, gpus_per_task: int, kill: bool) -> str:
+    """Return the function `srun COUNT PROGRAM`, which starts tasks on its own machine.
+
+    It ends with the highest exit code; a signal to the pod reaches the tasks. With `kill`, a task that fails ends the
+    others.
+    """
+    rank = "AVACTL_INDEX * count + id" if nodes > 1 else "id"
+    node = "$AVACTL_INDEX" if nodes > 1 else "0"
+    gpus = ""
+    if gpus_per_task:
+        last = f"$((id * {gpus_per_task} + {gpus_per_task - 1}))"
+        gpus = f" \\\n      CUDA_VISIBLE_DEVICES=$(seq -s , $((id * {gpus_per_task})) {last})"
+    wait = '    wait -n "${pids[@]}" || { code=$?; kill "${pids[@]}" 2> /dev/null; break; }'
+    if not kill:
+        wait = '    wait "$id" || ((code = $? > code ? $? : code))'
+    tasks = f"$((count * {nodes}))" if nodes > 1 else "$count"
+    return f"""\
+srun() {{ # srun COUNT PROGRAM…: the tasks of this machine
+  local id count=$1 code=0 pids=()
+  shift
+  for ((id = 0; id < count; id++)); do
+    SLURM_PROCID=$(({rank})) SLURM_LOCALID=$id SLURM_NODEID={node} SLURM_NTASKS={tasks} \\
+      SLURMD_NODENAME=$(uname -n){gpus} "$@" <&0 &
+    pids+=($!)
+  done
+  trap 'kill "${{pids[@]}}" 2> /dev/null' TERM
+  for id in "${{pids[@]}}"; do
+{wait}
+  done
+  wait "${{pids[@]}}" 2> /dev/null || true
+  return "$code"
+}}
+"""
+
+
+def mpi_function(per_node: int, exports: Sequence[str]) -> str:
+    """Return the function `srun PROGRAM`, which starts the ranks by Open MPI and passes variables on."""
+    passed = "".join(f" -x {name}" for name in exports)
+    return f"""\
+srun() {{
+  mpirun{passed} bash -c 'export SLURM_PROCID=$OMPI_COMM_WORLD_RANK SLURM_LOCALID=$OMPI_COMM_WORLD_LOCAL_RANK
+    export SLURM_NODEID=$((SLURM_PROCID / {per_node})); exec "$@"' bash "$@"
+}}
+"""

@@ -1,0 +1,143 @@
+"""Steps of a batch script: what `srun` starts, on which nodes, and how often."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from avactl.workbench.importer.shell import Command, Program, Word
+from avactl.workbench.importer.slurm.options import Option, step_options
+from avactl.workbench.importer.slurm.sizes import LeftOut
+
+_EXPANSION = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+_NOT_COMPUTED = re.compile(r"[$`*?\[]")
+_MPI_NAMES = ("pmix", "pmi2", "openmpi", "pmi1", "cray_shasta")
+
+
+@dataclass
+class Step:
+    """A command of `srun`."""
+
+    command: Command
+    options: list[Option]
+    program: list[Word]
+    """Words of the program that it starts."""
+    name: str
+    """Name of the program without its directory; empty if the script does not tell it."""
+
+    @property
+    def line(self) -> int:
+        return self.command.line
+
+    @property
+    def by_mpi(self) -> bool:
+        """Return True if its processes find each other by MPI."""
+        return (self.get("mpi") or "").partition("_v")[0] in _MPI_NAMES
+
+    def get(self, *names: str) -> str | None:
+        """Return the last value of an option, or None."""
+        return next((value for name, value in reversed(self.options) if name in names), None)
+
+    def number(self, *names: str) -> int:
+        """Return the value of an option, at least 1; 0 without the option. Raises LeftOut."""
+        value = self.get(*names)
+        if value is None:
+            return 0
+        found = re.fullmatch(r"([1-9]\d{0,5})(?:-\1)?", value)
+        if found is None:
+            raise LeftOut(f"line {self.line}: `--{names[0]} {value[:40]}` of srun is no number that the script tells")
+        return int(found[1])
+
+
+def find_steps(program: Program, constants: Mapping[str, str]) -> list[Step]:
+    """Return the steps of a program; `constants` are variables whose values are known. Raises LeftOut."""
+    return [_read_step(program, each, constants) for each in program.commands if each.name == "srun"]
+
+
+def known_value(program: Program, text: str, constants: Mapping[str, str]) -> str | None:
+    """Return a word with variables whose values are known, or None if there are others."""
+    missing = False
+
+    def value(found: re.Match[str]) -> str:
+        nonlocal missing
+        name = found[1] or found[2]
+        known = constants.get(name)
+        known = program.literal_variable(name) if known is None else known
+        missing |= known is None
+        return known or ""
+
+    made = _EXPANSION.sub(value, text)
+    if missing or _NOT_COMPUTED.search(made):
+        return None
+    return made
+
+
+def _read_step(program: Program, command: Command, constants: Mapping[str, str]) -> Step:
+    """Return a step. A variable that holds options counts as the words of its value."""
+    words: list[str] = []
+    places: list[Word | None] = []
+    for word in command.words[1:]:
+        whole = _EXPANSION.fullmatch(word.text)
+        value = _assigned_text(program, whole[1] or whole[2]) if whole else None
+        if value is not None and (not value or value.startswith("-")) and not re.search(r"[$`]", value):
+            split = value.replace("\\\n", " ").split()
+            words += split
+            places += [None] * len(split)
+        else:
+            words.append(word.value if word.value is not None else word.text)
+            places.append(word)
+    options, start = step_options(words)
+    first = places[start] if start < len(places) else None
+    if first is None:
+        raise LeftOut(f"line {command.line}: srun starts no program that the script tells")
+    name = first.value
+    if name is None:
+        whole = _EXPANSION.fullmatch(first.text.strip('"'))
+        name = (_assigned_text(program, whole[1] or whole[2]) or "") if whole else ""
+        if not re.match(r"[\w./]", name):
+            raise LeftOut(f"line {command.line}: {first.text[:40]} may hold options of srun or a program")
+        name = name.split()[0]
+    known = [(option, _known_or_text(program, value, constants)) for option, value in options]
+    return Step(command, known, command.words[command.words.index(first) :], name.rpartition("/")[2])
+
+
+def _assigned_text(program: Program, name: str) -> str | None:
+    """Return the text that a variable is assigned once, without its quotes and outer blanks, or None."""
+    place = program.only_assignment(name)
+    if place is None or place.has("Array"):
+        return None
+    value = place.child("Value")
+    if value is None:
+        return ""
+    text = program.literal(value)
+    return (program.text_of(value).strip("\"'") if text is None else text).lstrip("\\\n ").strip()
+
+
+def _known_or_text(program: Program, text: str, constants: Mapping[str, str]) -> str:
+    bare = text[1:-1] if text[:1] == text[-1:] == '"' else text
+    value = known_value(program, bare, constants)
+    return text if value is None else value
+
+
+def words_of(words: Sequence[Word]) -> list[str] | None:
+    """Return words that are all literals, or None."""
+    found = [each.value for each in words]
+    return None if None in found else [each or "" for each in found]
+
+
+def exported(step: Step) -> tuple[str, bool]:
+    """Return `env NAME=VALUE …` for `--export` of a step, and whether other variables are passed on. Raises LeftOut."""
+    value = step.get("export")
+    if value is None or value == "ALL":
+        return "", True
+    if value in ("NONE", "NIL"):
+        raise LeftOut(f"line {step.line}: `--export={value}` passes no variable on")
+    if re.search(r"[$`]", value):
+        raise LeftOut(f"line {step.line}: `--export` of srun has values that the script computes")
+    parts = [each for each in value.split(",") if each and each != "ALL"]
+    named = [each for each in parts if "=" in each]
+    if any(not re.fullmatch(r"[A-Za-z_]\w*=.*", each, re.DOTALL) for each in named):
+        raise LeftOut(f"line {step.line}: `--export={value[:40]}` cannot be read")
+    return "".join(f"{shlex.quote(each)} " for each in named), "ALL" in value.split(",")

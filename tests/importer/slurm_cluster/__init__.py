@@ -1,0 +1,122 @@
+"""A small Slurm: `sbatch` and `srun` on one machine, and programs that only record how they were started."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import stat
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+HERE = Path(__file__).parent
+PROGRAMS = ("python", "torchrun", "accelerate", "deepspeed", "solver", "install.sh", "nvidia-smi", "rsync")
+_RECORDER = """\
+#!/bin/bash
+line=${0##*/}
+for word in "$@"; do line+=" $(printf %q "$word")"; done
+for name in $RECORDED; do line+=" | $name=${!name-(unset)}"; done
+if [[ " $* " == *" --stdin "* ]]; then line+=" | stdin: $(head -c 40)"; fi
+printf '%s\\n' "$line" >> "$RECORD"
+echo "output of ${0##*/}"
+for word in "$@"; do if [[ $word == --fail=* ]]; then exit "${word#*=}"; fi; done
+"""
+JOB = "4242"
+_OPTIONS = {
+    "-N": "nodes",
+    "--nodes": "nodes",
+    "-n": "ntasks",
+    "--ntasks": "ntasks",
+    "--ntasks-per-node": "per_node",
+    "-c": "cpus",
+    "--cpus-per-task": "cpus",
+    "--gres": "gres",
+    "--gpus-per-node": "gpus",
+    "--gpus-per-task": "gpus_per_task",
+    "-p": "partition",
+    "--partition": "partition",
+    "-J": "name",
+    "--job-name": "name",
+    "-D": "directory",
+    "--chdir": "directory",
+    "--export": "export",
+}
+
+
+def install_programs(directory: Path) -> None:
+    """Write the programs that record their words, and variables named in RECORDED, to the file RECORD."""
+    directory.mkdir(parents=True)
+    for name in PROGRAMS:
+        _write_program(directory / name, _RECORDER)
+
+
+def install_slurm(directory: Path) -> None:
+    """Write srun, scontrol and hostname, which know the job by its environment."""
+    directory.mkdir(parents=True)
+    _write_program(directory / "srun", f'#!/bin/sh\nexec {sys.executable} {HERE / "srun.py"} "$@"\n')
+    _write_program(directory / "scontrol", "#!/bin/bash\ntr , '\\n' <<< \"${3:-$SLURM_JOB_NODELIST}\"\n")
+    _write_program(directory / "hostname", '#!/bin/sh\necho "${SLURMD_NODENAME:-node1}"\n')
+
+
+def read_options(script: str) -> dict[str, str]:
+    """Return the options of a script's directives."""
+    words = [word for line in re.findall(r"^#SBATCH (.*)$", script, re.MULTILINE) for word in shlex.split(line)]
+    found: dict[str, str] = {}
+    while words:
+        word = words.pop(0)
+        name, equals, value = word.partition("=")
+        if name in _OPTIONS:
+            found[_OPTIONS[name]] = value if equals else words.pop(0)
+    return found
+
+
+def sbatch(script: Path, directory: Path, path: Iterable[Path], variables: dict[str, str]) -> int:
+    """Run a script as the first node of its allocation does; return its exit code."""
+    given = read_options(script.read_text())
+    nodes = int(given.get("nodes", "1"))
+    tasks = int(given.get("ntasks", int(given.get("per_node", "1")) * nodes))
+    gpus = int((given.get("gres") or given.get("gpus") or "0").rpartition(":")[2])
+    environment = {
+        "PATH": os.pathsep.join([*map(str, path), os.environ["PATH"]]),
+        "HOME": os.environ["HOME"],
+        "LC_ALL": "C.UTF-8",
+        "SLURM_JOB_ID": JOB,
+        "SLURM_JOBID": JOB,
+        "SLURM_JOB_NAME": given.get("name", script.name),
+        "SLURM_NNODES": str(nodes),
+        "SLURM_JOB_NUM_NODES": str(nodes),
+        "SLURM_NTASKS": str(tasks),
+        "SLURM_NPROCS": str(tasks),
+        "SLURM_JOB_NODELIST": ",".join(f"node{index + 1}" for index in range(nodes)),
+        "SLURM_NODELIST": ",".join(f"node{index + 1}" for index in range(nodes)),
+        "SLURM_PROCID": "0",
+        "SLURM_LOCALID": "0",
+        "SLURM_NODEID": "0",
+        "SLURM_GPUS_ON_NODE": str(gpus),
+        "SLURM_CPUS_ON_NODE": str(int(given.get("cpus", "1")) * tasks // nodes),
+        "SLURM_SUBMIT_DIR": str(directory),
+        "SLURMD_NODENAME": "node1",
+        "HOSTNAME": "node1",
+        **({"SLURM_NTASKS_PER_NODE": given["per_node"]} if "per_node" in given else {}),
+        **({"SLURM_CPUS_PER_TASK": given["cpus"]} if "cpus" in given else {}),
+        **({"SLURM_JOB_PARTITION": given["partition"]} if "partition" in given else {}),
+        **({"GPUS_PER_TASK": given["gpus_per_task"]} if "gpus_per_task" in given else {}),
+        **dict(each.split("=", 1) for each in given.get("export", "").split(",") if "=" in each),
+        **variables,
+    }
+    where = directory / given.get("directory", ".")
+    return subprocess.run(
+        [*_interpreter(script), str(script)], cwd=where, env=environment, check=False, capture_output=True, timeout=60
+    ).returncode
+
+
+def _interpreter(script: Path) -> list[str]:
+    first = script.read_text().partition("\n")[0]
+    return shlex.split(first[2:]) if first.startswith("#!") else ["bash"]
+
+
+def _write_program(path: Path, text: str) -> None:
+    path.write_text(text)
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)

@@ -1,0 +1,27 @@
+"""Run the jobs of a repository one after the other, as `avactl local run` does: NAME and the exit code of each."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from avactl import compile_tree
+from avactl.spec.repository.tree import DirTree
+from avactl.workbench.local.selection import select
+from avactl.workbench.local.start import run
+
+
+def main() -> None:
+    """Run all jobs that the arguments name: NAME RECORD DIRECTORY RECORDED, four words each."""
+    repository, words = Path(sys.argv[1]), sys.argv[2:]
+    compilation = compile_tree(DirTree(repository))
+    for name, record, directory, recorded in zip(*[iter(words)] * 4, strict=True):
+        os.environ |= {"RECORD": record, "RECORDED": recorded}
+        os.chdir(directory)
+        code = run(select(compilation, (), name), Path(directory), {})
+        print(f"ended {name} {code}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""`srun` of the small Slurm: starts its tasks one beside the other."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+WITH_VALUE = frozenset(
+    """
+    -N -n -c -w -J -p -t -o -D -W --jobid --wait --mem --chdir --nodes --ntasks --ntasks-per-node --job-name
+    --nodelist --cpus-per-task --export --mpi --cpu-bind --gres --gpus-per-node
+    """.split()  # noqa: SIM905 - a list of words reads better
+)
+
+
+def main() -> int:
+    """Start the tasks, and return the highest exit code."""
+    words = sys.argv[1:]
+    given: dict[str, str] = {}
+    while words and words[0].startswith("-"):
+        word = words.pop(0)
+        name, equals, value = word.partition("=")
+        if word[:2] in WITH_VALUE and not word.startswith("--") and len(word) > 2:
+            name, equals, value = word[:2], "=", word[2:]
+        if not equals and name in WITH_VALUE:
+            value = words.pop(0)
+        given[name] = value
+    hosts = os.environ["SLURM_JOB_NODELIST"].split(",")
+    nodes = int(given.get("-N") or given.get("--nodes") or len(hosts))
+    named = given.get("-w") or given.get("--nodelist")
+    hosts = named.split(",") if named else hosts[:nodes]
+    tasks = given.get("-n") or given.get("--ntasks")
+    per_node = given.get("--ntasks-per-node") or os.environ.get("SLURM_NTASKS_PER_NODE")
+    default = int(per_node) * nodes if per_node else int(os.environ["SLURM_NTASKS"]) if nodes >= len(hosts) else nodes
+    count = int(tasks) if tasks else default
+    per_host = count // len(hosts)
+    exported = dict(each.split("=", 1) for each in given.get("--export", "").split(",") if "=" in each)
+    text = None if sys.stdin.isatty() else sys.stdin.read()
+    running = []
+    for rank in range(count):
+        task = {
+            "SLURM_PROCID": str(rank),
+            "SLURM_LOCALID": str(rank % per_host),
+            "SLURM_NODEID": str(rank // per_host),
+            "SLURM_NTASKS": str(count),
+            "SLURMD_NODENAME": hosts[rank // per_host],
+        }
+        if os.environ.get("GPUS_PER_TASK"):
+            width = int(os.environ["GPUS_PER_TASK"])
+            first = rank % per_host * width
+            task["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(first, first + width)))
+        directory = given.get("-D") or given.get("--chdir") or "."
+        process = subprocess.Popen(
+            words, cwd=directory, env={**os.environ, **exported, **task}, stdin=subprocess.PIPE, text=True
+        )
+        assert process.stdin is not None
+        if text:
+            process.stdin.write(text)
+        process.stdin.close()
+        running.append(process)
+    return max(process.wait() for process in running)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
