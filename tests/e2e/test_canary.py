@@ -105,7 +105,9 @@ class Service(NamedTuple):
 
     def settled(self, version: int) -> bool:
         """Return True if all pods have this version, and no rollout is under way."""
-        return list(self.pods().values()) == [str(version)] * PODS and self.state().get("phase") == "steady"
+        state = self.state()
+        steady = "stable" in state and state.get("phase", "steady") == "steady"
+        return steady and list(self.pods().values()) == [str(version)] * PODS
 
     def until(self, true: Callable[[], bool]) -> None:
         wait_until(true, timeout=PATIENCE, details=lambda: (self.state(), self.pods()))
@@ -200,10 +202,13 @@ def service(repository: Repository, cluster: Cluster, gateway: Traffic, server_i
     """The service with version 1, which answers through the gateway."""
     made = Service(repository, cluster, gateway, server_image)
     repository.write("digits.yaml", made.specs(1))
-    made.until(lambda: made.settled(1))
-    made.until(lambda: made.serves(1))
-    yield made
-    repository.remove("digits.yaml")
+    try:
+        made.until(lambda: made.settled(1))
+        made.until(lambda: made.serves(1))
+        yield made
+    finally:
+        # Without the gateway, all specs of the tests that follow would be refused.
+        repository.remove("digits.yaml")
 
 
 def test_a_new_version_and_a_bad_one(service: Service) -> None:
