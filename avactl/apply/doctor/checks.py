@@ -9,9 +9,9 @@ from avactl.apply.doctor.model import CheckState, DoctorFinding
 from avactl.apply.doctor.needs import NeededNodes, ProgramNeeds
 from avactl.apply.doctor.objects import SERVICE
 from avactl.base.quantity import parse_quantity
+from avactl.contracts.names import PICKER_GROUPS, PICKER_KINDS
 from avactl.hardware.plugin_sharing import PluginSharing, find_plugin_sharing
 from avactl.kinds.cluster.daemons.rbac import ADMINISTRATORS
-from avactl.kinds.serving.picker import WATCHED_GROUPS, WATCHED_KINDS
 from avactl.program.lowering.storage import offers_many
 from avactl.program.references import CLAIM, CONFIG_MAP
 
@@ -102,10 +102,10 @@ def _check_kinds(needs: ProgramNeeds, live: Live) -> Iterator[DoctorFinding]:
         remedy = _INSTALL_HINTS.get(group, f"install the CRD, or upgrade what serves {version}")
         users = _first_names(needs.users[version, kind])
         yield DoctorFinding("api", CheckState.FAILED, f"{kind} of {version} is not served; needed by {users}", remedy)
-    versions = {kind: [v for v, other in live.served if other == kind] for kind in WATCHED_KINDS.values()}
+    versions = {kind: [v for v, other in live.served if other == kind] for kind in PICKER_KINDS.values()}
     if needs.watched and (unserved := [kind for kind, served in versions.items() if not served]):
         words = (
-            f"{_first_names(unserved)} of {next(iter(WATCHED_GROUPS))} not served: older endpoint pickers do not start"
+            f"{_first_names(unserved)} of {next(iter(PICKER_GROUPS))} not served: older endpoint pickers do not start"
         )
         words += f", newer ones ignore priorities and names of models; watched by {_first_names(needs.watched)}"
         remedy = "install the CRDs of the picker's release: llm-d-router, or the Gateway API Inference Extension"

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from avactl.apply.doctor.device_plugins import PluginSetup, find_plugins, settings_maps
 from avactl.apply.doctor.needs import ProgramNeeds
-from avactl.kinds.serving.picker import WATCHED_GROUPS
+from avactl.contracts.names import PICKER_GROUPS
 from avactl.kube.client import ApiError, Client, list_all
 from avactl.program.references import keys_of
 
@@ -70,7 +70,7 @@ async def read(client: Client, needs: ProgramNeeds, applier: Client | None) -> L
     live.version = str((await client.request("GET", "/version"))["gitVersion"]).removeprefix("v")
     versions = {version for version, _ in needs.kinds}
     if needs.watched:
-        versions |= {f"{group}/{version}" for group, every in WATCHED_GROUPS.items() for version in every}
+        versions |= {f"{group}/{version}" for group, every in PICKER_GROUPS.items() for version in every}
     live.served = await _served_kinds(client, versions)
     reads: list[Awaitable[None]] = [
         _read_gates(client, live),

@@ -11,10 +11,8 @@ from avactl.apply.doctor.secrets import DEFINITIONS, SecretNeed, needed_secrets
 from avactl.base.object_identity import defined_kinds
 from avactl.compiler import Compilation
 from avactl.contracts.document import load
-from avactl.contracts.names import CONFIG_LABEL, TOPOLOGY_CONFIG
+from avactl.contracts.names import CONFIG_LABEL, PICKER_GROUPS, TOPOLOGY_CONFIG
 from avactl.contracts.scheduling import POOL_KEY, PoolFacts
-from avactl.kinds.serving.picker import WATCHED_GROUPS
-from avactl.kinds.team.names import team_namespaces
 from avactl.program.manifest import Manifest
 
 _FIELD_GATES = {
@@ -100,7 +98,9 @@ def needs_of(compilation: Compilation, cluster: str) -> ProgramNeeds:
     needs.provisioners = {each.name: each.provisioner for each in spec.storage_classes.classes if each.provisioner}
     needs.applied_by = spec.reconcile.mode if spec.reconcile.mode not in ("pulumi", "files") else ""
     teams = compilation.program.teams(cluster)
-    needs.tenants = frozenset(name for team in teams for name in team_namespaces(team))
+    needs.tenants = frozenset(
+        name for team in teams for name in [each.name for each in team.spec.namespaces or ()] or [team.name]
+    )
     manifests = [manifest for manifest in compilation.manifests if manifest.cluster == cluster]
     made = {manifest.name for manifest in manifests if manifest.kind == "DeviceClass"}
     for manifest in manifests:
@@ -118,7 +118,7 @@ def needs_of(compilation: Compilation, cluster: str) -> ProgramNeeds:
             elif gate := _FIELD_GATES.get(manifest.kind, {}).get(key):
                 needs.gates.setdefault(gate, set()).add(user)
         if manifest.kind == "Role" and any(
-            WATCHED_GROUPS.keys() & set(rule.get("apiGroups", ())) for rule in manifest.body.get("rules") or ()
+            PICKER_GROUPS.keys() & set(rule.get("apiGroups", ())) for rule in manifest.body.get("rules") or ()
         ):
             needs.watched.add(user)
         for claim in claims_of(manifest.body):

@@ -36,10 +36,6 @@ GROUP, KIND = "inference.networking.k8s.io", "InferencePool"
 COMPONENT = "picker"
 ENGINE_LABEL = "llm-d.ai/engine-type"
 """Label of servers by which llm-d's picker knows the names of their metrics."""
-WATCHED_GROUPS = {"inference.networking.x-k8s.io": ("v1alpha2",), "llm-d.ai": ("v1", "v1alpha2")}
-"""Versions of the APIs of which llm-d's picker watches one, by group: the second one since llm-d-router 0.9."""
-WATCHED_KINDS = {"inferenceobjectives": "InferenceObjective", "inferencemodelrewrites": "InferenceModelRewrite"}
-"""Priorities of requests and rewritten names of models, of which it watches its pool's: kinds by resource."""
 _HEALTH_PORT, _METRICS_PORT = 9003, 9090
 PICKER_PATH = ("spec", "llm", "endpointPicker")
 
@@ -119,7 +115,7 @@ def _build_account(item: Item[ServingDeploymentSpec]) -> list[Manifest]:
     rules = [
         k8s.policy_rule([""], ["pods"], watch),
         k8s.policy_rule([GROUP], ["inferencepools"], watch),
-        k8s.policy_rule(list(WATCHED_GROUPS), list(WATCHED_KINDS), watch),
+        k8s.policy_rule(list(names.PICKER_GROUPS), list(names.PICKER_KINDS), watch),
     ]
     return build_account(item, f"{item.name}-{COMPONENT}", COMPONENT, rules)
 

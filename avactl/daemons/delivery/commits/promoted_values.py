@@ -10,12 +10,13 @@ import orjson
 
 from avactl.apply.publish.store import PublishError
 from avactl.contracts.delivery import PromotedSpec, PromotionPlan, value_digest
-from avactl.daemons.delivery.commits.repository import MAX_INPUT, DeliveryError, Edited, Repository, is_declared
+from avactl.daemons.delivery.commits.repository import DeliveryError, Edited, Repository, is_declared
 from avactl.kinds.serving.parts.promotion import PROMOTE_FROM, PromoteFrom, promoted_fields
 from avactl.spec.documents.document import Document
 from avactl.spec.documents.edit import EditError, set_values
 from avactl.spec.documents.value_path import PathError, value_at
 from avactl.spec.documents.yaml import load_yaml
+from avactl.spec.repository.tree import MAX_INPUT
 
 _MAX_COMMITS = 1000
 """Commits of the two files that are searched; what is older is forgotten."""
