@@ -235,7 +235,7 @@ def _unknown_name(argument: _Argument, known: Collection[str], parser: str) -> s
     if not written.startswith("--") or _SUBSTITUTED in written:
         return ""
     name = written.removeprefix("--")
-    if parser == "argparse":  # and vLLM takes keys of JSON after a dot
+    if parser == "argparse":  # keys of JSON may follow a dot
         name = name.partition(".")[0].removeprefix("no-")
     is_known = name in known or (parser and any(each.startswith(name) for each in known))
     return "" if is_known else name
