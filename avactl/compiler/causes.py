@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -13,8 +12,9 @@ from typing import Any
 from yaml import ScalarNode, YAMLError
 
 from avactl.compiler.selection import CONFIG_FILE
-from avactl.diagnostics import Diagnostic, Note, Span, sort_diagnostics
-from avactl.diagnostics.suggest import closest_word, suggested_word
+from avactl.diagnostics import Diagnostic, Note, Reference, Span, sort_diagnostics
+from avactl.diagnostics.model import GPU_MODEL, OWNER, SPEC_PATH
+from avactl.diagnostics.suggest import WordIndex, closest_word
 from avactl.spec.documents.document import Document, Path
 from avactl.spec.platform.machine_type import MachineType
 from avactl.spec.platform.team import Team
@@ -26,15 +26,8 @@ MAX_NOTES = 5
 Place = tuple[int, int]
 """Line and column of a file, from 1."""
 
-_REFERENCE_CODES = ("missing-reference", "gpu-not-in-cluster")
-_FOLLOWING_CODES = (*_REFERENCE_CODES, "taint-not-tolerated")
+_FOLLOWING_CODES = ("missing-reference", "gpu-not-in-cluster", "taint-not-tolerated")
 """Problems of a spec that refers to what is in error; all others may be there without it."""
-_missing_name = re.compile(r"(?:unknown|no) (\w+) `([^`]+)`").search
-_other_name = re.compile(r"no spec names \w+ `([^`]+)`").match
-_allowed_team = re.compile(r".*allows team `([^`]+)` ").match
-_refused_team = re.compile(r".* of team (\S+)$").match
-MAX_MODELS = 200
-"""GPU models among which a similar one is looked for."""
 
 
 def trace_causes(tree: Tree, documents: Sequence[Document], problems: Sequence[Diagnostic]) -> list[Diagnostic]:
@@ -43,7 +36,7 @@ def trace_causes(tree: Tree, documents: Sequence[Document], problems: Sequence[D
     errors = [problem for problem in problems if problem.severity == "error"]
     if not errors:
         return list(problems)
-    if any(problem.span.file == CONFIG_FILE and problem.message.startswith("include[") for problem in errors):
+    if any(problem.reference is not None and problem.reference.kind == SPEC_PATH for problem in errors):
         # Specs of the missing path may be what others refer to.
         problems = [each for each in problems if each.span.file == CONFIG_FILE or each.code != "missing-reference"]
     kept = _without_explained(tree, problems)
@@ -115,13 +108,12 @@ def _with_owners(tree: Tree, documents: Sequence[Document], problems: Sequence[D
     unknown = {problem.span for problem in problems if problem.code == "missing-reference"}
     problems = [problem for problem in problems if problem.code != "not-owner" or problem.span not in unknown]
     teams = {str(doc.get("metadata", "name")) for doc in documents if doc.get("kind") == Team.KIND}
-    refused: dict[tuple[str, str], list[Diagnostic]] = {}
+    refused: dict[Reference, list[Diagnostic]] = {}
     for problem in problems:
-        allowed, wanted = _allowed_team(problem.hint), _refused_team(problem.message)
-        if problem.code == "not-owner" and allowed and wanted and allowed[1] not in teams:
-            refused.setdefault((allowed[1], wanted[1]), []).append(problem)
-    pairs = {pair: those for pair, those in refused.items() if closest_word(pair[0], [pair[1]])}
-    if not pairs:
+        about = problem.reference
+        if about is not None and about.kind == OWNER and about.name not in teams:
+            refused.setdefault(about, []).append(problem)
+    if not refused:
         return list(problems)
     from avactl.spec.documents.yaml import load_yaml
 
@@ -129,11 +121,12 @@ def _with_owners(tree: Tree, documents: Sequence[Document], problems: Sequence[D
     places = {team: path for path, team in _owner_teams(settings)}
     found: list[Diagnostic] = []
     explained: set[Diagnostic] = set()
-    for (team, meant), those in pairs.items():
+    for (_, team, meant), those in refused.items():
         if team in places:
             explained.update(those)
             span, hint = settings[0].span(*places[team]), f"did you mean `{meant}`?"
-            found.append(Diagnostic("missing-reference", f"`owners`: unknown {Team.KIND} `{team}`", span, hint=hint))
+            message, about = f"`owners`: unknown {Team.KIND} `{team}`", Reference(Team.KIND, team, meant)
+            found.append(Diagnostic("missing-reference", message, span, hint=hint, reference=about))
     return [*found, *(problem for problem in problems if problem not in explained)]
 
 
@@ -148,27 +141,24 @@ def _owner_teams(settings: Sequence[Document]) -> Iterator[tuple[Path, str]]:
 
 def _with_renames(documents: Sequence[Document], problems: Sequence[Diagnostic]) -> list[Diagnostic]:
     """Report a name that no spec uses, in place of the references of several specs to the name that it had before."""
-    references = [(problem, _missing_name(problem.message)) for problem in problems if problem.code in _REFERENCE_CODES]
+    references = [(problem, problem.reference) for problem in problems if problem.reference is not None]
     if len(references) < 2:
         return list(problems)
     declared = {key: place for doc in documents for key, place in _declarations(doc)}
     uses = Counter(word for doc in documents for word in _words(doc.value))
-    models = [name for kind, name in declared if kind == "GPU"][:MAX_MODELS]
-    similar = cache(lambda word: closest_word(word, models) or "")
-    groups: dict[tuple[str, str, str], list[Diagnostic]] = {}
-    for problem, missing in references:
-        other = _other_name(problem.hint)
-        near = suggested_word(problem.hint) or (other[1] if other else "")
-        if missing is not None:
-            near = near or (similar(missing[2]) if missing[1] == "GPU" else "")
-            groups.setdefault((missing[1], missing[2], near), []).append(problem)
+    models = WordIndex(name for kind, name in declared if kind == GPU_MODEL)
+    groups: dict[Reference, list[Diagnostic]] = {}
+    for problem, about in references:
+        if about.kind == GPU_MODEL and not about.meant:  # the cluster has no such model, but another one may
+            about = about._replace(meant=models.closest(about.name) or "")
+        groups.setdefault(about, []).append(problem)
     found: dict[Diagnostic, Diagnostic] = {}
     explained: set[Diagnostic] = set()
     for (kind, word, near), those in groups.items():
         if len(those) < 2 or (kind, near) not in declared:
             continue
         doc, path = declared[kind, near]
-        is_unused = uses["gpu", near] == 0 if kind == "GPU" else uses["", near] == 1  # its own name
+        is_unused = uses["gpu", near] == 0 if kind == GPU_MODEL else uses["", near] == 1  # its own name
         # A name that is not similar is the former one only where the file says so.
         if is_unused and (closest_word(word, [near]) or any(each.span.file == doc.file for each in those)):
             explained.update(those)
@@ -181,7 +171,7 @@ def _declarations(doc: Document) -> Iterator[tuple[tuple[str, str], tuple[Docume
     kind = str(doc.get("kind"))
     yield (kind, str(doc.get("metadata", "name"))), (doc, ("metadata", "name"))
     if kind == MachineType.KIND:
-        yield ("GPU", str(doc.get("spec", "gpus", "model"))), (doc, ("spec", "gpus", "model"))
+        yield (GPU_MODEL, str(doc.get("spec", "gpus", "model"))), (doc, ("spec", "gpus", "model"))
 
 
 def _words(value: Any, key: str = "") -> Iterator[tuple[str, str]]:

@@ -11,8 +11,9 @@ from pydantic import Field, ValidationError
 from avactl.compiler.errors import to_diagnostics
 from avactl.compiler.lint.remedies import describe_value
 from avactl.compiler.selection import CONFIG_FILE, Paths, policy_files, unmatched_includes
-from avactl.diagnostics import Diagnostic, Span
-from avactl.diagnostics.suggest import closest_word, did_you_mean, one_of
+from avactl.diagnostics import Diagnostic, Reference, Span
+from avactl.diagnostics.model import SPEC_PATH
+from avactl.diagnostics.suggest import WordIndex, did_you_mean, one_of
 from avactl.policy.owners import CodeOwner, Owners
 from avactl.policy.settings import Ready, Rules
 from avactl.spec.documents.yaml import MAX_BYTES, load_yaml, too_large
@@ -86,12 +87,15 @@ def unmatched_paths(tree: Tree, config: RepositoryConfig, paths: Collection[str]
         return []
     documents, _ = load_yaml(CONFIG_FILE, tree.read(CONFIG_FILE))
     there = {part for path in paths for part in (path, path.rpartition("/")[0])} - {"", CONFIG_FILE}
+    known = WordIndex(there)
+    compiled = (("include",), ("environments", tree.environment, "include"))
     problems = []
     for key, index, name in found:
-        near = closest_word(name, there)
+        near = known.closest(name)
         hint = f"did you mean `{near}`?" if near else "correct the path, which is relative to avactl.yaml, or remove it"
         message = f"{'.'.join(key)}[{index}]: `{name}` does not exist"
-        problems.append(Diagnostic("missing-reference", message, documents[0].span(*key, index), hint=hint))
+        span, about = documents[0].span(*key, index), Reference(SPEC_PATH, name) if key in compiled else None
+        problems.append(Diagnostic("missing-reference", message, span, hint=hint, reference=about))
     return problems
 
 

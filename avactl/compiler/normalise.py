@@ -100,7 +100,8 @@ def longest_name(manifest: Manifest) -> int:
     if manifest.kind == "LeaderWorkerSet":
         return 48  # its controller makes a StatefulSet `NAME-<number>` for each group
     if manifest.kind == "DisaggregatedSet":
-        return 48 - len("-12345678-prefill")  # its controller makes a LeaderWorkerSet `NAME-<8-digit hash>-<role>`
+        # Its controller makes a LeaderWorkerSet `NAME-<slice>-<8-digit hash>-<role>`; before 0.10, without the slice.
+        return 48 - len("-0-12345678-prefill")
     return 253
 
 
@@ -116,7 +117,7 @@ def _conflict_problem(manifest: Manifest, other: Manifest) -> Diagnostic:
 
 _GROUP_POD_NAMES = {
     "LeaderWorkerSet": r"{}-\d+",
-    "DisaggregatedSet": r"{}-[0-9a-f]{{8}}-(prefill|decode)(-\d+|-prv)?",
+    "DisaggregatedSet": r"{}(-\d+)?-[0-9a-f]{{8}}-(prefill|decode)(-\d+|-prv)?",
 }
 """Names of what their controller makes."""
 
@@ -124,8 +125,9 @@ _GROUP_POD_NAMES = {
 def _taken_by_groups(claimed: dict[ObjectId, Manifest]) -> list[Diagnostic]:
     """Return the objects whose names the controller of a LeaderWorkerSet or DisaggregatedSet needs for its own.
 
-    Source: `pkg/controllers` of sigs.k8s.io/lws 0.9: StatefulSets `NAME` and `NAME-<number>`, Services `NAME-<number>`;
-    LeaderWorkerSets `NAME-<hash>-<role>`, Services `NAME-<hash>-<role>-prv`.
+    Sources: `pkg/controllers` of sigs.k8s.io/lws 0.9 and `pkg/utils/disaggregatedset` of 0.10: StatefulSets `NAME` and
+    `NAME-<number>`, Services `NAME-<number>`; LeaderWorkerSets `NAME-<hash>-<role>`, Services `NAME-<hash>-<role>-prv`,
+    since 0.10 with `-<slice>` after the name.
     """
     found = []
     for manifest in claimed.values():

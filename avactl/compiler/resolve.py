@@ -9,8 +9,8 @@ from typing import Any
 from avactl.compiler.lower import apply_patches
 from avactl.compiler.pass_state import PassState
 from avactl.compiler.validate import validate_document
-from avactl.diagnostics import CompileError, Diagnostic, Note
-from avactl.diagnostics.suggest import did_you_mean, one_of, suggested_word
+from avactl.diagnostics import CompileError, Diagnostic, Note, Reference
+from avactl.diagnostics.suggest import WordIndex, did_you_mean, one_of
 from avactl.hardware import library
 from avactl.program.explain import introspect
 from avactl.program.program import Item, Program
@@ -89,13 +89,21 @@ def unknown_references(item: Item, names: set[tuple[str, str]]) -> list[introspe
 
 def _unknown_reference(item: Item, reference: introspect.SpecReference, program: Program) -> Diagnostic:
     kind, name = reference.kind, reference.name
-    known = {each.spec_name for each in program.items if each.kind == kind}
-    if kind == "MachineType":
-        known.update(library.shipped_names())
-    hint = did_you_mean(name, known, f"{kind}s") if known else f"declare it: `kind: {kind}`"
-    if known and not suggested_word(hint) and len(unnamed := _unreferenced_names(program, kind)) == 1:
-        hint = f"no spec names {kind} `{unnamed[0]}`: if that was `{name}`, write the same name in both"
-    return Diagnostic("missing-reference", f"unknown {kind} `{name}`", item.span(*reference.path), hint=hint)
+    known = _known_names(program, kind)
+    meant = known.closest(name)
+    hint = did_you_mean(name, known, f"{kind}s") if known.words else f"declare it: `kind: {kind}`"
+    if known.words and meant is None and len(unnamed := _unreferenced_names(program, kind)) == 1:
+        meant = unnamed[0]
+        hint = f"no spec names {kind} `{meant}`: if that was `{name}`, write the same name in both"
+    span, about = item.span(*reference.path), Reference(kind, name, meant or "")
+    return Diagnostic("missing-reference", f"unknown {kind} `{name}`", span, hint=hint, reference=about)
+
+
+def _known_names(program: Program, kind: str) -> WordIndex:
+    """Return the names that a reference to a kind may have."""
+    if kind != "MachineType":
+        return program.names(kind)
+    return program.memo(_known_names, lambda: WordIndex([*program.names(kind).words, *library.shipped_names()]))
 
 
 def _unreferenced_names(program: Program, kind: str) -> list[str]:

@@ -186,3 +186,7 @@ def injects_devices(variable: str) -> bool:
 
 GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu", "habana.ai/gaudi")
 """Extended resources that count as GPUs even if no pool names them: those of NVIDIA, AMD and Intel Gaudi."""
+PICKER_GROUPS = {"inference.networking.x-k8s.io": ("v1alpha2",), "llm-d.ai": ("v1", "v1alpha2")}
+"""Versions of the APIs of which an endpoint picker watches one, by group: the second one since llm-d-router 0.9."""
+PICKER_KINDS = {"inferenceobjectives": "InferenceObjective", "inferencemodelrewrites": "InferenceModelRewrite"}
+"""Priorities of requests and rewritten names of models, of which a picker watches its pool's: kinds by resource."""

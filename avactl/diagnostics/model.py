@@ -28,6 +28,22 @@ class Note(NamedTuple):
     text: str
 
 
+GPU_MODEL = "GPU"
+SPEC_PATH = "path"
+OWNER = "owner"
+
+
+class Reference(NamedTuple):
+    """A name that does not exist, or may not."""
+
+    kind: str
+    """Kind of the specs that have such names; `GPU_MODEL`; `SPEC_PATH`: files or a directory of specs; `OWNER`: a team
+    in an entry of `owners`."""
+    name: str
+    meant: str = ""
+    """The name that was probably meant."""
+
+
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
     """One problem of the input.
@@ -49,6 +65,8 @@ class Diagnostic:
     """Name of the policy that reported it."""
     fix: str = ""
     """Text that replaces the one at the span, if there is one remedy; `avactl validate --fix` writes it."""
+    reference: Reference | None = None
+    """The name that the problem is about, from which the causes of problems are found."""
 
     @property
     def id(self) -> str:

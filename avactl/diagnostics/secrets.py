@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
+from collections.abc import Iterator
 from functools import cache
 from operator import ne
 
@@ -148,22 +149,24 @@ NAMES_OF_SECRETS = frozenset(("secret", "pullSecrets", "imagePullSecrets"))
 """Keys of avactl's kinds whose values are the names of Secrets."""
 
 
-def holds_secret(value: object, name: str = "") -> bool:
-    """Return whether a value of any type contains text that looks like a credential, at any depth."""
-    ahead: list[tuple[object, str]] = [(value, name)]  # iterative: values may be deeply nested
+def secret_paths(value: object, name: str = "") -> Iterator[tuple[str | int, ...]]:
+    """Yield the path of each text within a value of any type that looks like a credential, at any depth."""
+    ahead: list[tuple[object, str, tuple[str | int, ...]]] = [(value, name, ())]  # values may be deeply nested
     while ahead:
-        value, name = ahead.pop()
+        value, name, path = ahead.pop()
         if isinstance(value, dict):
             own = value.get("name")
-            ahead += [
-                (inner, own if key == "value" and isinstance(own, str) else name if key == "value" else str(key))
-                for key, inner in value.items()
-            ]
+            names = {"value": own if isinstance(own, str) else name}
+            ahead += [(inner, names.get(key, str(key)), (*path, key)) for key, inner in value.items()]
         elif isinstance(value, list):
-            ahead += [(inner, name) for inner in value]
+            ahead += [(inner, name, (*path, index)) for index, inner in enumerate(value)]
         elif isinstance(value, str | int | float) and not isinstance(value, bool):
             if name in NAMES_OF_SECRETS and isinstance(value, str) and NAME(value) and not is_random(value):
                 continue
             if looks_secret(str(value), name):
-                return True
-    return False
+                yield path
+
+
+def holds_secret(value: object, name: str = "") -> bool:
+    """Return whether a value of any type contains text that looks like a credential, at any depth."""
+    return next(secret_paths(value, name), None) is not None

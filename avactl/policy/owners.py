@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Annotated
 
 from pydantic import AfterValidator, Field, TypeAdapter, WithJsonSchema
 
-from avactl.diagnostics import Diagnostic
-from avactl.diagnostics.suggest import did_you_mean, one_of
+from avactl.diagnostics import Diagnostic, Reference
+from avactl.diagnostics.model import OWNER
+from avactl.diagnostics.suggest import WordIndex, did_you_mean, one_of
 from avactl.policy.path_patterns import matches_pattern
 from avactl.program import registry
 from avactl.spec.documents.document import Document
@@ -141,4 +142,11 @@ def _problem_of(owners: Owners, doc: Document, merged: Document, spec: Resource)
     path = ("metadata", "name" if spec.team is None else "team")
     message = f"{doc.file} may not {verb} " + (f"specs of team {team}" if team else f"a {spec.KIND} without a team")
     hint = f"`owners` in avactl.yaml allows {own} here; {other}"
-    return Diagnostic("not-owner", message, doc.span(*path), hint=hint)
+    near = _names_of(tuple(entry.teams)).closest(team) if team else None
+    about = Reference(OWNER, near, team or "") if near is not None else None
+    return Diagnostic("not-owner", message, doc.span(*path), hint=hint, reference=about)
+
+
+@lru_cache(maxsize=8)
+def _names_of(teams: tuple[str, ...]) -> WordIndex:
+    return WordIndex(teams)

@@ -7,12 +7,12 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from avactl.diagnostics import Diagnostic, Note
-from avactl.diagnostics.suggest import closest_word, one_of
+from avactl.diagnostics import Diagnostic, Note, Reference
+from avactl.diagnostics.suggest import WordIndex, closest_word, one_of
 from avactl.program.images import require_image
 from avactl.program.program import Item, Program
 from avactl.spec.platform.cache_tier import CacheTierSpec, Durable, UnderStore
-from avactl.spec.platform.dataset import DatasetSpec, Version
+from avactl.spec.platform.dataset import Dataset, DatasetSpec, Version
 from avactl.spec.platform.team import Bucket
 from avactl.spec.schema.compute import DatasetMount
 
@@ -253,14 +253,15 @@ def _same_place(
     return None
 
 
-def _readable_datasets(program: Program, item: Item) -> dict[str, Item[DatasetSpec]]:
-    """Datasets that a spec's team may read, by the name to write."""
-    found = {}
-    for dataset in program.datasets():
-        if may_read(dataset, item.team):
-            name = dataset.spec_name
-            found[name if dataset.team in (None, item.team) else f"{dataset.team}/{name}"] = dataset
-    return found
+def _readable_datasets(program: Program, team: str | None) -> WordIndex:
+    """Return the datasets that a team may read, by the name to write."""
+
+    def read() -> WordIndex:
+        datasets = [each for each in program.datasets() if may_read(each, team)]
+        mine = (None, team)
+        return WordIndex(each.spec_name if each.team in mine else f"{each.team}/{each.spec_name}" for each in datasets)
+
+    return program.memo(("readable datasets", team), read)
 
 
 def _unreadable_problem(
@@ -272,15 +273,16 @@ def _unreadable_problem(
     if dataset is None:
         if program.is_broken_dataset(name):
             return None
-        known = _readable_datasets(program, item)
-        shared = next((written for written in known if written.endswith(f"/{name}")), None)
-        near = shared or closest_word(mount.name, known)
+        known = _readable_datasets(program, item.team)
+        shared = next((written for written in known.words if written.endswith(f"/{name}")), None)
+        near = shared or known.closest(mount.name)
         hidden = next((d for d in program.datasets() if d.spec_name == name and (not owner or d.team == owner)), None)
         if near is None and hidden is not None:
             return _not_shared(item, hidden, here)
-        hint = f"did you mean `{near}`?" if near else f"team {item.team} may read {one_of(sorted(known))}"
+        hint = f"did you mean `{near}`?" if near else f"team {item.team} may read {known.listed}"
         message = f"no Dataset `{mount.name}` is available to team {item.team}"
-        return Diagnostic("missing-reference", message, item.span(*here, "name"), hint=hint)
+        about, span = Reference(Dataset.KIND, mount.name, near or ""), item.span(*here, "name")
+        return Diagnostic("missing-reference", message, span, hint=hint, reference=about)
     if not may_read(dataset, item.team):
         return _not_shared(item, dataset, here)
     if version_of(dataset, mount.version) is None:

@@ -9,6 +9,7 @@ from typing_extensions import TypeVar as TypeVarWithDefault
 
 from avactl.contracts.names import CAPACITY, GPU_RESOURCES, SPOT_ONLY
 from avactl.diagnostics import Span
+from avactl.diagnostics.suggest import WordIndex
 from avactl.spec.documents.document import Document
 
 if TYPE_CHECKING:
@@ -160,6 +161,14 @@ class Program:
         if item is None:
             raise LookupError(f"no {kind} {name}")
         return item
+
+    def names(self, kind: str, team: str | None = None) -> WordIndex:
+        """Return the names of the specs of a kind, of all or of one team, to suggest one of them."""
+
+        def read() -> WordIndex:
+            return WordIndex(item.spec_name for item in self.of(kind) if team is None or item.team == team)
+
+        return self.memo(("names", kind, team), read)
 
     def memo(self, key: Hashable, make: Callable[[], T]) -> T:
         """Return a value derived from the whole program, computed once."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import random
 import re
+from dataclasses import replace
 
 import pytest
 
 from avactl.cli.common import select
 from avactl.compiler import compile_tree, driver
 from avactl.compiler.causes import trace_causes
-from avactl.diagnostics import Diagnostic, Note, Span
+from avactl.compiler.load import load
+from avactl.compiler.pass_state import PassState
+from avactl.diagnostics import Diagnostic, Note, Reference, Span
 from avactl.spec.repository.tree import MemoryTree
 
 FILES = {
@@ -144,6 +147,40 @@ def test_a_name_that_others_use_is_not_the_cause() -> None:
         ("missing-reference", "teams/vision/jobs.yaml"),
         ("missing-reference", "teams/vision/more.yaml"),
     ]
+
+
+def test_a_misspelt_team_beside_others_in_an_entry_of_owners_is_the_cause() -> None:
+    ((code, file, line, hint),) = _problems(SETTINGS, "teams: [vision]", "teams: [audio, infra, vison]")
+    assert (code, file, hint) == ("missing-reference", SETTINGS, "did you mean `vision`?")
+    assert "vison" in line
+
+
+def test_a_renamed_job_is_the_cause() -> None:
+    files = dict(FILES)
+    for name in ("first", "second"):
+        job = JOBS.replace("TEAM", "vision").replace("name: train", f"name: {name}")
+        files[f"teams/vision/{name}.yaml"] = job + "  after: [train]\n"
+    files["teams/vision/jobs.yaml"] = files["teams/vision/jobs.yaml"].replace("name: train", "name: trains")
+    (found,) = [
+        each
+        for each in compile_tree(MemoryTree({name: text.encode() for name, text in files.items()})).diagnostics
+        if each.code == "missing-reference"
+    ]
+    assert (found.span.file, found.hint) == ("teams/vision/jobs.yaml", "write `train`; or `trains` in the 2 references")
+
+
+def test_texts_of_messages_are_no_causes() -> None:
+    """Problems that only read like references to the former name of a team are kept."""
+    tree = MemoryTree({"a.yaml": b"kind: Team\nmetadata: {name: visions}\n"})
+    documents = load(PassState(tree)).documents
+    problems = [
+        Diagnostic("missing-reference", "unknown Team `vision`", Span("b.yaml", line), hint="did you mean `visions`?")
+        for line in (1, 2)
+    ]
+    assert trace_causes(tree, documents, problems) == problems
+    about = Reference("Team", "vision", "visions")
+    (found,) = trace_causes(tree, documents, [replace(each, reference=about) for each in problems])
+    assert found.message == "nothing refers to Team `visions`, but 2 references are to `vision`, which no spec declares"
 
 
 def test_the_spec_in_its_place_wins_over_a_duplicate_elsewhere() -> None:

@@ -359,3 +359,55 @@ def test_a_pull_request_with_what_others_pushed_is_closed(branch: Branch) -> Non
         assert found[own] != foreign
 
     asyncio.run(story())
+
+
+def test_pull_requests_of_promotions_that_are_gone_are_closed(branch: Branch) -> None:
+    """The plan goes with the promotion: the branch says of which spec it is."""
+    terms = value_digest({"service": "try", "healthyFor": "2h", "by": "pullRequest"})
+    plan, name = PLAN.replace(by="pullRequest", rollout=False, terms=terms), "promotion.vision.web"
+    branch.commit("1")
+    web = text(WEB, "1").replace("by: commit", "by: pullRequest")
+    branch.remote.commit({"specs/teams/web.yaml": web})
+    branch.commit("2")
+    branch.repository.fetch()
+    values = branch.history.read(plan).source.digests
+    healthy = HealthRecord(values=values, template="", outcome="healthy", since=0.0, seen=7200.0)
+    specs, forge, maps = SpecBranch(branch.repository, 0), Forge(), Maps(plan)
+    promotions = Promotions(Mock(**{"clock.now.return_value": 7200.0}), cast(ConfigMaps, maps), specs, forge, 0)
+    prefix = "avactl/vision/promotion/"
+
+    async def propose() -> str:
+        await promotions.advance(name)
+        ((own, _),) = branch.repository.branches(prefix).items()
+        assert forge.states[own] == "open"
+        return own
+
+    async def story() -> None:
+        assert promotions.is_review_due([name])
+        await specs.record_health(RecordedService("staging", "vision", "try"), lambda _: healthy)
+        own = await propose()
+        tip = branch.repository.branches(prefix)[own]
+        # Those of other kinds, and of services of other clusters, which this daemon has no plan of, stay.
+        assert branch.repository.remote("avactl/vision/training-1").move(None, tip)
+        for still in (web, web.replace(", by: pullRequest", ""), f"{web}---\n[", web + "# more\n"):
+            branch.remote.commit({"specs/teams/web.yaml": still})
+            await promotions.close_abandoned()
+            assert forge.states == {own: "open"}
+        assert not promotions.is_review_due([name])
+        assert promotions.is_review_due([]), "a plan is gone"
+        for gone in (
+            web.replace("  promoteFrom", "  # promoteFrom"),
+            web.replace("by: pullRequest", "by: commit"),
+            web.replace("name: web", "name: other"),
+            "# no spec\n",
+        ):
+            branch.remote.commit({"specs/teams/web.yaml": gone})
+            await promotions.close_abandoned()
+            assert forge.states == {own: "withdrawn"}
+            assert forge.said[-1] == "the service is not promoted by pull request any more"
+            assert not branch.repository.branches(prefix)
+            forge.states[own] = "open"
+            assert branch.repository.remote(own).move(None, tip)
+        assert branch.repository.branches("avactl/vision/training") == {"avactl/vision/training-1": tip}
+
+    asyncio.run(story())

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from avactl import compile_tree
 from avactl.apply.doctor.checks import check
-from avactl.apply.doctor.live import Live
+from avactl.apply.doctor.live import Live, LiveResource
 from avactl.apply.doctor.model import CheckState
-from avactl.apply.doctor.needs import NeededClaim, NeededNodes, ProgramNeeds
+from avactl.apply.doctor.needs import NeededClaim, NeededNodes, ProgramNeeds, needs_of
+from avactl.spec.repository.tree import DirTree
+from tests.conftest import ROOT
 
 
 def _messages(needs: ProgramNeeds, live: Live, state: CheckState = CheckState.FAILED) -> list[tuple[str, str]]:
@@ -83,3 +86,27 @@ def test_kinds_that_the_specs_define_are_not_missing() -> None:
     assert message == "L of h/v1 is not served; needed by B"
     found = [message for message, _ in _messages(needs, Live("1.36.0"), CheckState.OK)]
     assert "1 of 2 kinds are served, 1 of them once the specs are applied" in found
+
+
+def test_kinds_that_endpoint_pickers_watch() -> None:
+    needs = ProgramNeeds("c", "1.36", watched={"ServingDeployment vision/chat"})
+    served = Live("1.36.0")
+    ((message, remedy),) = _messages(needs, served, CheckState.WARNING)
+    assert message == (
+        "InferenceModelRewrite, InferenceObjective of inference.networking.x-k8s.io not served: older endpoint pickers "
+        "do not start, newer ones ignore priorities and names of models; watched by ServingDeployment vision/chat"
+    )
+    assert "llm-d-router" in remedy
+    served.served["llm-d.ai/v1alpha2", "InferenceObjective"] = LiveResource("llm-d.ai", "inferenceobjectives", True)
+    ((message, _),) = _messages(needs, served, CheckState.WARNING)
+    assert message.startswith("InferenceModelRewrite of ")
+    group = "inference.networking.x-k8s.io"
+    served.served[f"{group}/v1alpha2", "InferenceModelRewrite"] = LiveResource(group, "inferencemodelrewrites", True)
+    assert not _messages(needs, served, CheckState.WARNING)
+
+
+def test_which_services_have_pickers_that_watch() -> None:
+    compiled = compile_tree(DirTree(ROOT / "examples" / "serving"))
+    needs = needs_of(compiled, "dc1")
+    assert needs.watched == {"ServingDeployment language/complete"}
+    assert "language" in needs.tenants

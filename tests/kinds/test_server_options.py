@@ -10,14 +10,16 @@ import pytest
 import yaml
 
 from avactl.compiler import compile_tree
+from avactl.kinds.serving.runtime import runtimes
 from avactl.kinds.serving.server_arguments import options_by_release
 from avactl.spec.repository.tree import MemoryTree
 from tests.test_invalid import BASE
 from tests.work import calls
-from tools.server_options import ALWAYS
+from tools.server_options import ALWAYS, GIT_SERVERS
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "serving"
-SERVERS = {"vllm": "vllm/vllm-openai", "sglang": "lmsysorg/sglang"}
+SERVERS = {name: each for name, each in runtimes().items() if each.image}
+ALWAYS_OF = {"vllm": ALWAYS, "sglang": ALWAYS, **{each.name: each.always for each in GIT_SERVERS}}
 
 
 @pytest.mark.parametrize("server", SERVERS)
@@ -25,11 +27,12 @@ def test_every_release_has_options(server: str) -> None:
     releases = options_by_release(server)
     numbers = [tuple(map(int, release.split("."))) for release in releases]
     assert numbers == sorted(numbers)
-    assert all(names >= ALWAYS for names in releases.values())
+    assert all(names >= ALWAYS_OF[server] for names in releases.values())
 
 
-def test_others_have_no_table() -> None:
-    assert options_by_release("tensorflowServing") == {}
+def test_all_but_custom_servers_have_a_table() -> None:
+    assert set(SERVERS) == set(ALWAYS_OF) == {name for name, each in runtimes().items() if not each.is_generic}
+    assert options_by_release("custom") == {}
 
 
 def test_the_newest_releases_have_what_avactl_writes() -> None:
@@ -38,13 +41,14 @@ def test_the_newest_releases_have_what_avactl_writes() -> None:
         for body in yaml.safe_load_all(path.read_text()):
             template = body.get("spec", {}).get("template", {}).get("spec", {}) if body else {}
             for container in template.get("containers", ()):
-                server = next((name for name, image in SERVERS.items() if image in container["image"]), None)
+                server = next((name for name, each in SERVERS.items() if each.image in container["image"]), None)
                 for word in container.get("args", ()) if server else ():
                     if option := re.match(r"--(?:no-)?([a-z][\w-]*)", word):
                         seen.add((server, option[1]))
     newest = {server: list(options_by_release(server).values())[-1] for server in SERVERS}
     assert {(server, name) for server, name in seen if name not in newest[str(server)]} == set()
-    assert len(seen) > 20
+    assert {server for server, _ in seen} == set(SERVERS)
+    assert len(seen) > 40
 
 
 @pytest.mark.parametrize(
@@ -81,6 +85,49 @@ def test_the_newest_releases_have_what_avactl_writes() -> None:
             "lmsysorg/sglang:v0.4.6.post1-cu124",
             "--mem-fracton=0.8",
             "error SGLang 0.4.6 has no option `--mem-fracton`: did you mean `--mem-fraction-static`?",
+        ),
+        # Its parser takes names as they are.
+        ("tei", "ghcr.io/huggingface/text-embeddings-inference:89-1.9.2", "--max-batch-tokens=8192", ""),
+        (
+            "tei",
+            "ghcr.io/huggingface/text-embeddings-inference:89-1.9.2",
+            "--max_batch_tokens=8192",
+            "error Text Embeddings Inference 1.9 has no option `--max_batch_tokens`: did you mean "
+            "`--max-batch-tokens`?",
+        ),
+        (
+            "tei",
+            "ghcr.io/huggingface/text-embeddings-inference:1.6",
+            "--dense-path=2_Dense",
+            "warning Text Embeddings Inference 1.6 has no option `--dense-path`: releases from 1.8 on have it",
+        ),
+        ("triton", "nvcr.io/nvidia/tritonserver:25.06-py3", "--log-verb=1", ""),
+        ("triton", "nvcr.io/nvidia/tritonserver:25.06-trtllm-python-py3", "--http-max-input-size=67108864", ""),
+        (
+            "triton",
+            "nvcr.io/nvidia/tritonserver:24.05-py3",
+            "--http-max-input-size=67108864",
+            "warning Triton 24.05 has no option `--http-max-input-size`: releases from 25.06 on have it",
+        ),
+        (
+            "triton",
+            "nvcr.io/nvidia/tritonserver:25.06-py3",
+            "--grpc_infer_thread_count=4",
+            "error Triton 25.06 has no option `--grpc_infer_thread_count`: did you mean `--grpc-infer-thread-count`?",
+        ),
+        ("tensorflowServing", "tensorflow/serving:2.19.1-gpu", "--mixed_precision=bfloat16", ""),
+        (
+            "tensorflowServing",
+            "tensorflow/serving:2.19.1-gpu",
+            "--rest-api-timeout-in-ms=1",
+            "error TensorFlow Serving 2.19 has no option `--rest-api-timeout-in-ms`: did you mean "
+            "`--rest_api_timeout_in_ms`?",
+        ),
+        (
+            "tensorflowServing",
+            "registry.example.com/serving:1",
+            "--enable_batch",
+            "warning TensorFlow Serving up to 2.20 has no option `--enable_batch`: did you mean `--enable_batching`?",
         ),
     ],
 )
@@ -136,6 +183,14 @@ def test_arguments_and_the_gpus_of_a_replica(server: str, args: list[str], told:
     text = GPUS.format(server=server, args=json.dumps(args))
     problems = compile_tree(MemoryTree({**BASE, "chat.yaml": text.encode()})).diagnostics
     assert [d.code for d in problems] == ([told] if told else [])
+
+
+def test_options_of_prefill_servers() -> None:
+    text = GPUS.format(server="vllm", args="[]").replace("llm:1", "vllm/vllm-openai:v0.33.0")
+    text = text.replace("{gpuMemory: 90%}", '{prefill: {router: {image: "r:1"}, args: [--enforce-eagr]}}')
+    problems = compile_tree(MemoryTree({**BASE, "chat.yaml": text.encode()})).diagnostics
+    (found,) = [d for d in problems if d.code == "unknown-option"]
+    assert (found.span.line, found.hint) == (7, "did you mean `--enforce-eager`?")
 
 
 def test_arguments_of_another_program() -> None:

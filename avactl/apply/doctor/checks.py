@@ -9,6 +9,7 @@ from avactl.apply.doctor.model import CheckState, DoctorFinding
 from avactl.apply.doctor.needs import NeededNodes, ProgramNeeds
 from avactl.apply.doctor.objects import SERVICE
 from avactl.base.quantity import parse_quantity
+from avactl.contracts.names import PICKER_GROUPS, PICKER_KINDS
 from avactl.hardware.plugin_sharing import PluginSharing, find_plugin_sharing
 from avactl.kinds.cluster.daemons.rbac import ADMINISTRATORS
 from avactl.program.lowering.storage import offers_many
@@ -101,6 +102,14 @@ def _check_kinds(needs: ProgramNeeds, live: Live) -> Iterator[DoctorFinding]:
         remedy = _INSTALL_HINTS.get(group, f"install the CRD, or upgrade what serves {version}")
         users = _first_names(needs.users[version, kind])
         yield DoctorFinding("api", CheckState.FAILED, f"{kind} of {version} is not served; needed by {users}", remedy)
+    versions = {kind: [v for v, other in live.served if other == kind] for kind in PICKER_KINDS.values()}
+    if needs.watched and (unserved := [kind for kind, served in versions.items() if not served]):
+        words = (
+            f"{_first_names(unserved)} of {next(iter(PICKER_GROUPS))} not served: older endpoint pickers do not start"
+        )
+        words += f", newer ones ignore priorities and names of models; watched by {_first_names(needs.watched)}"
+        remedy = "install the CRDs of the picker's release: llm-d-router, or the Gateway API Inference Extension"
+        yield DoctorFinding("api", CheckState.WARNING, words, remedy)
     if len(missing) < len(needs.kinds):
         defined = (
             f", {len(own)} of them once the specs are applied" if (own := needs.defined - live.served.keys()) else ""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from avactl.apply.doctor.device_plugins import PluginSetup, find_plugins
+from avactl.apply.doctor.device_plugins import PluginSetup, find_plugins, settings_maps
+from avactl.apply.doctor.needs import ProgramNeeds
+from avactl.contracts.names import PICKER_GROUPS
 from avactl.kube.client import ApiError, Client, list_all
 from avactl.program.references import keys_of
 
@@ -18,6 +20,8 @@ _GATE_METRIC = re.compile(rb'^kubernetes_feature_enabled\{name="([A-Za-z0-9]{1,1
 _METRICS_LARGEST = 64 << 20
 _APPLY_VERBS = ("get", "create", "patch", "delete")
 """Verbs that applying and pruning objects needs. Server-side apply is a patch."""
+_MAX_CONFIG_MAPS = 20
+"""Maximum number of ConfigMaps with settings of device plugins that are read."""
 _PATCH_VERBS = ("get", "patch")
 """Verbs for objects that exist without avactl."""
 
@@ -57,37 +61,29 @@ class Live:
     """Verbs that the account may not use, by resource and namespace (empty: all, or a cluster-scoped resource)."""
 
 
-async def read(
-    client: Client,
-    kinds: Iterable[tuple[str, str]],
-    secrets: Iterable[tuple[str, str]],
-    objects: Iterable[tuple[str, str, str]],
-    namespaces: Mapping[tuple[str, str], set[str]],
-    applier: Client,
-) -> Live:
-    """Read a cluster. Raises ApiError and UnreachableError if it does not answer at all.
+async def read(client: Client, needs: ProgramNeeds, applier: Client | None) -> Live:
+    """Read what a cluster has of the needs. Raises ApiError and UnreachableError if it does not answer at all.
 
-    `kinds` are API versions and kinds whose resources are looked up, `secrets` namespaces and names, `objects` kinds,
-    namespaces and names of ConfigMaps and claims, and `namespaces` those in which objects of a kind will be written, as
-    the account of `applier`.
+    `applier`: client of the account that applies the objects; without it, no rights are looked up.
     """
     live = Live()
     live.version = str((await client.request("GET", "/version"))["gitVersion"]).removeprefix("v")
-    live.served = await _served_kinds(client, {version for version, _ in kinds})
+    versions = {version for version, _ in needs.kinds}
+    if needs.watched:
+        versions |= {f"{group}/{version}" for group, every in PICKER_GROUPS.items() for version in every}
+    live.served = await _served_kinds(client, versions)
     reads: list[Awaitable[None]] = [
         _read_gates(client, live),
         _read_classes(client, live),
         _read_devices(client, live),
         _read_nodes(client, live),
-        _read_plugins(client, live),
-        *(_read_secret(client, live, *each) for each in sorted(set(secrets))),
-        *(_read_object(client, live, *each) for each in sorted(set(objects))),
-        *(
-            _read_rights(applier, live, live.served[kind], namespaces[kind])
-            for kind in namespaces
-            if kind in live.served
-        ),
+        _read_plugins(client, live, needs.tenants),
+        *(_read_secret(client, live, need.namespace, need.name) for need in needs.secrets),
+        *(_read_object(client, live, need.kind, need.namespace, need.name) for need in needs.objects),
     ]
+    if applier is not None:
+        written = {kind: namespaces for kind, namespaces in needs.kinds.items() if kind in live.served}
+        reads += [_read_rights(applier, live, live.served[kind], written[kind]) for kind in written]
     await asyncio.gather(*reads)
     return live
 
@@ -157,9 +153,17 @@ async def _read_nodes(client: Client, live: Live) -> None:
     live.nodes = None if items is None else {item["metadata"]["name"]: item for item in items}
 
 
-async def _read_plugins(client: Client, live: Live) -> None:
+async def _read_plugins(client: Client, live: Live, tenants: Collection[str]) -> None:
     items = await _list(client, "/apis/apps/v1/daemonsets")
-    live.plugins = None if items is None else find_plugins(items)
+    if items is None:
+        return
+    # A team could pretend that its DaemonSet is the plugin.
+    items = [item for item in items if item["metadata"].get("namespace") not in tenants]
+    config_maps: dict[tuple[str, str], dict[str, str] | None] = {}
+    for namespace, name in sorted(settings_maps(items))[:_MAX_CONFIG_MAPS]:
+        found = await _get_object(client, f"/api/v1/namespaces/{quote(namespace)}/configmaps/{quote(name)}")
+        config_maps[namespace, name] = None if found is None else found.get("data") or {}
+    live.plugins = find_plugins(items, config_maps)
 
 
 async def _read_secret(client: Client, live: Live, namespace: str, name: str) -> None:

@@ -11,7 +11,7 @@ from avactl.apply.doctor.secrets import DEFINITIONS, SecretNeed, needed_secrets
 from avactl.base.object_identity import defined_kinds
 from avactl.compiler import Compilation
 from avactl.contracts.document import load
-from avactl.contracts.names import CONFIG_LABEL, TOPOLOGY_CONFIG
+from avactl.contracts.names import CONFIG_LABEL, PICKER_GROUPS, TOPOLOGY_CONFIG
 from avactl.contracts.scheduling import POOL_KEY, PoolFacts
 from avactl.program.manifest import Manifest
 
@@ -83,6 +83,10 @@ class ProgramNeeds:
     secrets: list[SecretNeed] = field(default_factory=list)
     objects: list[ObjectNeed] = field(default_factory=list)
     """ConfigMaps and claims that the objects name and do not make."""
+    watched: set[str] = field(default_factory=set)
+    """Specs with endpoint pickers of avactl's, which watch kinds if they are served."""
+    tenants: frozenset[str] = frozenset()
+    """Namespaces in which teams make objects."""
     applied_by: str = ""
     """Engine in the cluster that applies the objects; empty if the caller does."""
 
@@ -93,6 +97,10 @@ def needs_of(compilation: Compilation, cluster: str) -> ProgramNeeds:
     needs = ProgramNeeds(cluster, spec.kubernetes_version)
     needs.provisioners = {each.name: each.provisioner for each in spec.storage_classes.classes if each.provisioner}
     needs.applied_by = spec.reconcile.mode if spec.reconcile.mode not in ("pulumi", "files") else ""
+    teams = compilation.program.teams(cluster)
+    needs.tenants = frozenset(
+        name for team in teams for name in [each.name for each in team.spec.namespaces or ()] or [team.name]
+    )
     manifests = [manifest for manifest in compilation.manifests if manifest.cluster == cluster]
     made = {manifest.name for manifest in manifests if manifest.kind == "DeviceClass"}
     for manifest in manifests:
@@ -109,6 +117,10 @@ def needs_of(compilation: Compilation, cluster: str) -> ProgramNeeds:
                 needs.device_classes.setdefault(str(value), set()).add(user)
             elif gate := _FIELD_GATES.get(manifest.kind, {}).get(key):
                 needs.gates.setdefault(gate, set()).add(user)
+        if manifest.kind == "Role" and any(
+            PICKER_GROUPS.keys() & set(rule.get("apiGroups", ())) for rule in manifest.body.get("rules") or ()
+        ):
+            needs.watched.add(user)
         for claim in claims_of(manifest.body):
             needs.claims.setdefault(claim, set()).add(user)
         labels = manifest.body["metadata"].get("labels") or {}

@@ -116,10 +116,7 @@ def _collect_findings(
 
     async def look(client: Client, target: IdentityTarget) -> tuple[IdentityTarget, live.Live]:
         async with Client(applier, connections=16) as other:
-            secrets = [(need.namespace, need.name) for need in needs.secrets]
-            objects = [(need.kind, need.namespace, need.name) for need in needs.objects]
-            kinds = needs.kinds if rights else {}
-            return target, await live.read(client, needs.kinds, secrets, objects, kinds, other)
+            return target, await live.read(client, needs, other if rights else None)
 
     target, found = with_client(access, look, cluster, namespace, connections=16)
     return target, found.version, checks.check(needs, found, rights)

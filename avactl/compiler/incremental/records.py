@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from avactl.compiler.incremental.disk import ResultStore, Table
 from avactl.compiler.incremental.tracing import Dependency, SpecKey
-from avactl.diagnostics import Diagnostic, Note, Span
+from avactl.diagnostics import Diagnostic, Note, Reference, Span
 from avactl.spec.repository.tree import Stamp
 
 PackedDiagnostic = dict[str, Any]
@@ -92,13 +92,15 @@ def pack(d: Diagnostic) -> PackedDiagnostic:
     """Return a diagnostic as plain data."""
     packed = {each.name: getattr(d, each.name) for each in fields(d)}
     notes = tuple((tuple(note.span), note.text) for note in d.notes)
-    return {**packed, "span": tuple(d.span), "notes": notes}
+    reference = None if d.reference is None else tuple(d.reference)
+    return {**packed, "span": tuple(d.span), "notes": notes, "reference": reference}
 
 
 def unpack(packed: PackedDiagnostic) -> Diagnostic:
     """Reverse `pack`."""
     notes = tuple(Note(Span(*place), text) for place, text in packed["notes"])
-    return Diagnostic(**{**packed, "span": Span(*packed["span"]), "notes": notes})
+    reference = None if packed["reference"] is None else Reference(*packed["reference"])
+    return Diagnostic(**{**packed, "span": Span(*packed["span"]), "notes": notes, "reference": reference})
 
 
 @dataclass(slots=True)

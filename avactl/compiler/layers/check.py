@@ -15,8 +15,8 @@ from avactl.compiler.layers.document import OVERLAY, SPEC, Layer, LayeredDocumen
 from avactl.compiler.layers.merge import LayerPart, merge_values, trace_parts
 from avactl.compiler.layers.recognition import DEFAULTS, SpecName, name_of
 from avactl.compiler.lint.remedies import describe_value
-from avactl.diagnostics import Diagnostic
-from avactl.diagnostics.suggest import closest_word, did_you_mean, one_of
+from avactl.diagnostics import Diagnostic, Reference
+from avactl.diagnostics.suggest import WordIndex, did_you_mean, one_of
 from avactl.program import registry
 from avactl.program.explain import introspect
 from avactl.spec.documents.document import Document, Path
@@ -253,21 +253,22 @@ def unmatched_layers(declared: Declarations, names: Iterable[SpecName]) -> list[
     """Return a problem for each overlay of nothing and for defaults of unknown teams; `names`: of all specs."""
     known = {*names, *(name_of(each.value) for each in declared.documents)}
     problems: list[Diagnostic] = []
-    for overlay in declared.overlays:
-        name = name_of(overlay.value)
+    unmatched = [(overlay, name) for overlay in declared.overlays if (name := name_of(overlay.value)) not in known]
+    owners, named = _group_names(known if unmatched else ())
+    for overlay, name in unmatched:
         kind, _, own = name
-        if name in known or kind not in (*registry.kind_names(), DEFAULTS) or (not own and kind != DEFAULTS):
+        if kind not in (*registry.kind_names(), DEFAULTS) or (not own and kind != DEFAULTS):
             continue  # malformed overlays are reported by themselves
         message = f"this overlay changes {_document_title(name)}, which no file declares"
         span = overlay.span("metadata", "team" if kind == DEFAULTS else "name")
-        problems.append(Diagnostic("overlay-without-target", message, span, hint=_nearest_hint(name, known)))
+        problems.append(Diagnostic("overlay-without-target", message, span, hint=_nearest_hint(name, owners, named)))
     teams = {name for kind, _, name in known if kind == "Team"}
-    for defaults in declared.defaults():
-        _, team, _ = name_of(defaults.value)
-        if team and team not in teams:
-            hint = did_you_mean(team, teams, "teams")
-            span = defaults.span("metadata", "team")
-            problems.append(Diagnostic("missing-reference", f"unknown Team `{team}`", span, hint=hint))
+    unknown = [(each, team) for each in declared.defaults() if (team := name_of(each.value)[1]) and team not in teams]
+    index = WordIndex(teams if unknown else ())
+    for defaults, team in unknown:
+        hint, about = did_you_mean(team, index, "teams"), Reference("Team", team, index.closest(team) or "")
+        span, message = defaults.span("metadata", "team"), f"unknown Team `{team}`"
+        problems.append(Diagnostic("missing-reference", message, span, hint=hint, reference=about))
     return problems
 
 
@@ -276,9 +277,23 @@ def _document_title(name: SpecName) -> str:
     return f"the Defaults of {owner_of(team)}" if kind == DEFAULTS else document_title(name)
 
 
-def _nearest_hint(name: SpecName, known: Collection[SpecName]) -> str:
+def _group_names(
+    known: Iterable[SpecName],
+) -> tuple[dict[tuple[str, str], list[str]], dict[tuple[str, str], WordIndex]]:
+    """Return the teams that have a spec by its kind and name, and the names by kind and team."""
+    owners: dict[tuple[str, str], list[str]] = {}
+    named: dict[tuple[str, str], list[str]] = {}
+    for kind, team, own in known:
+        owners.setdefault((kind, own), []).append(team)
+        named.setdefault((kind, team), []).append(own)
+    return owners, {key: WordIndex(names) for key, names in named.items()}
+
+
+def _nearest_hint(
+    name: SpecName, owners: dict[tuple[str, str], list[str]], named: dict[tuple[str, str], WordIndex]
+) -> str:
     kind, team, own = name
-    teams = sorted(other for each, other, same in known if (each, same) == (kind, own))
+    teams = sorted(owners.get((kind, own), ()))
     if len(teams) == 1 and kind != DEFAULTS:
         return (
             f"add `team: {teams[0]}` to `metadata`"
@@ -289,7 +304,7 @@ def _nearest_hint(name: SpecName, known: Collection[SpecName]) -> str:
         )
     if teams and kind != DEFAULTS:
         return f"write `team` in `metadata`: {one_of(filter(None, teams))}"
-    near = closest_word(own, [other for each, owner, other in known if (each, owner) == (kind, team)])
+    near = named[kind, team].closest(own) if (kind, team) in named else None
     if near is not None:
         return f"did you mean `{near}`?"
     return "correct `kind` and `metadata`; specs of one environment only are listed under its `include`"

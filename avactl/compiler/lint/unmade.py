@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from avactl.diagnostics import Diagnostic, Note
-from avactl.diagnostics.suggest import did_you_mean
+from avactl.diagnostics.suggest import WordIndex, did_you_mean
 from avactl.program import registry
 from avactl.program.program import Item, Program
 from avactl.program.references import CLAIM, CONFIG_MAP, PodReference, find_references, keys_of
@@ -55,7 +55,8 @@ def _reference_problems(
     here = made.get(namespace, {})
     if use.name not in here:
         elsewhere = [other for other, names in made.items() if use.name in names]
-        near = next((name for name in here if _is_misspelt(use.name, name)), None)
+        index = program.memo(("similar objects", item.clusters[0], use.kind, namespace), lambda: WordIndex(here))
+        near = next((name for name in index.similar(use.name) if _is_misspelt(use.name, name)), None)
         if near is None and not elsewhere:
             return
         hint = f"did you mean `{near}`?" if near else f"declare it in `{namespace}`: pods use those of their namespace"

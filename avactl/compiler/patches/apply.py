@@ -129,7 +129,7 @@ def _new_violations(
         names = _by_name(new, found.path)
         message = f"{manifest.id}: `{'.'.join(names) or manifest.kind}`: {found.message}"
         inside = _in_patch(item, where, names)
-        span = item.span(*where, *inside, key=len(inside) == len(names) and found.message.startswith("unknown key"))
+        span = item.span(*where, *inside, key=len(inside) == len(names) and found.at_key)
         yield Diagnostic("patch-invalid", message, span, hint=found.hint)
 
 

@@ -44,6 +44,8 @@ _MAX_PARALLEL = 4
 """Maximum number of concurrent passes of one namespace."""
 _RETRY_INTERVAL_S = 30.0
 """Seconds until a change of the repository that failed is tried again."""
+_ABANDONED = "abandoned promotions"
+"""Name of the pass over pull requests without a plan."""
 _BATCH_S = 0.2
 """Seconds between two turns: what the daemon itself writes comes back by the watch."""
 
@@ -114,6 +116,8 @@ class DeliveryDaemon(ElectedDaemon):
                     )
                     for name in self._maps.of(kind)
                 ]
+                if self._promotions.is_review_due(self._maps.of(PROMOTION_CONFIG)):
+                    plans.append((_ABANDONED, self._close_abandoned))
                 if plans:
                     await self._branch.refresh()
                 if self._branch.head:
@@ -133,6 +137,9 @@ class DeliveryDaemon(ElectedDaemon):
 
     async def _advance_promotion(self, name: str) -> None:
         await self._maps.write_problem(name, await self._advance_plan(name, self._promotions.advance))
+
+    async def _close_abandoned(self, name: str) -> None:
+        await self._advance_plan(name, lambda _: self._promotions.close_abandoned())
 
     async def _advance_plan(self, name: str, advance: Callable[[str], Awaitable[None]]) -> str:
         """Advance one plan; return its problem, which a later pass retries."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from functools import partial
 from time import monotonic
 from typing import Protocol
@@ -20,13 +21,19 @@ from avactl.contracts.document import DocumentError, load
 from avactl.contracts.names import DELIVERY_DAEMON
 from avactl.daemons.delivery import metrics
 from avactl.daemons.delivery.branch import SpecBranch
-from avactl.daemons.delivery.commits.messages import BRANCHES, promotion_message, promotion_prefix
+from avactl.daemons.delivery.commits.messages import (
+    BRANCHES,
+    parse_promotion_branch,
+    promotion_message,
+    promotion_prefix,
+)
 from avactl.daemons.delivery.commits.promoted_values import (
     PromotionHistory,
     PromotionValues,
     SpecValues,
     changed_values,
     combined_digest,
+    is_proposed,
 )
 from avactl.daemons.delivery.commits.records import RecordedService
 from avactl.daemons.delivery.commits.repository import DeliveryError
@@ -39,6 +46,8 @@ from avactl.kube.events import EventRecorder
 
 MAX_PROPOSAL_INTERVAL_S = 60.0
 """Longest time between two questions to the forge about one pull request."""
+_REVIEW_INTERVAL_S = 300.0
+"""Time between two searches for pull requests of promotions that are gone, while no plan goes."""
 _FOREIGN = "its branch had another change than that of the promotion"
 _MAX_SHOWN = 500
 """Characters of the values of a service that are shown."""
@@ -80,6 +89,30 @@ class Promotions:
         """Tip of each branch that was found to have the change of its promotion."""
         self._branches: dict[str, str] = {}
         self._listed = float("-inf")
+        self._names: set[str] = set()
+        """Plans of the last turn."""
+        self._reviewed = float("-inf")
+
+    def is_review_due(self, names: Collection[str]) -> bool:
+        """Return True if pull requests without a plan may be open. `names`: the plans of promotions that exist."""
+        gone, self._names = self._names - set(names), set(names)
+        if gone:
+            self._reviewed = float("-inf")
+        return self._proposals is not None and monotonic() - self._reviewed >= _REVIEW_INTERVAL_S
+
+    async def close_abandoned(self) -> None:
+        """Close the pull requests of promotions that the specs do not have any more, and delete their branches.
+
+        The plan is gone with the promotion, so the branches themselves say of which file they are. Raises HintedError.
+        """
+        await self._branch.fetch()
+        self._listed = float("-inf")
+        repository, reason = self._branch.repository, "the service is not promoted by pull request any more"
+        for branch, tip in (await self._list_branches()).items():
+            found = parse_promotion_branch(branch)
+            if found is not None and not await self._branch.run(is_proposed, repository, branch, *found):
+                await self._close(branch, tip, "/".join(found), reason)
+        self._reviewed = monotonic()
 
     async def advance(self, name: str) -> None:
         """Advance one promotion as far as possible now.
@@ -144,7 +177,7 @@ class Promotions:
         foreign = False
         if plan.by == "commit" or self._proposals is None:
             return foreign
-        repository, prefix = self._branch.repository, promotion_prefix(plan.team, plan.target.document)
+        prefix = promotion_prefix(plan.team, plan.target.document)
         for branch, tip in (await self._list_branches()).items():
             # Names of services may begin alike.
             if not _is_digest(branch.removeprefix(prefix)):
@@ -156,13 +189,18 @@ class Promotions:
                 foreign, reason = True, _FOREIGN
             elif branch == current:
                 reason = decided.message or "the source has to be healthy anew"
-            await asyncio.to_thread(self._proposals.withdraw, branch, reason)
-            self._asked.pop(branch, None)
-            self._own.pop(branch, None)
-            self._listed = float("-inf")
-            await self._branch.run(repository.delete_branch, branch, tip)
-            logs.info("branch deleted", service=f"{plan.team}/{plan.target.document}", branch=branch, why=reason)
+            await self._close(branch, tip, f"{plan.team}/{plan.target.document}", reason)
         return foreign
+
+    async def _close(self, branch: str, tip: str, service: str, reason: str) -> None:
+        """Close the pull request of a branch, and delete the branch."""
+        assert self._proposals is not None
+        await asyncio.to_thread(self._proposals.withdraw, branch, reason)
+        self._asked.pop(branch, None)
+        self._own.pop(branch, None)
+        self._listed = float("-inf")
+        await self._branch.run(self._branch.repository.delete_branch, branch, tip)
+        logs.info("branch deleted", service=service, branch=branch, why=reason)
 
     async def _is_own(self, plan: PromotionPlan, seen: PromotionSeen, branch: str, tip: str) -> bool:
         """Return True if a branch has the change of a promotion, and nothing else: others may push to it."""

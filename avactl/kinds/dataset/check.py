@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from avactl.base.quantity import format_quantity, parse_quantity
 from avactl.diagnostics import Diagnostic, Note
-from avactl.diagnostics.suggest import did_you_mean, one_of
+from avactl.diagnostics.suggest import WordIndex, did_you_mean, one_of
 from avactl.kinds.cache_tier.facts import tier_capacity
 from avactl.kinds.dataset.lower import prewarmed_versions
 from avactl.kinds.dataset.overlaps import find_overlaps
@@ -323,12 +323,12 @@ def _check_shared(item: Item[DatasetSpec]) -> Iterator[Diagnostic]:
 
 
 def _prewarm_versions(item: Item[DatasetSpec]) -> Iterator[Diagnostic]:
-    known = [version.name for version in item.spec.versions]
+    known = WordIndex(version.name for version in item.spec.versions)
     for index, name in enumerate(item.spec.prewarm.versions if item.spec.prewarm is not None else ()):
-        if name not in known:
+        if name not in known.words:
             yield Diagnostic(
                 "missing-reference",
                 f"{item} does not have version `{name}`",
                 item.span("spec", "prewarm", "versions", index),
-                hint=did_you_mean(name, set(known), "its versions"),
+                hint=did_you_mean(name, known, "its versions"),
             )

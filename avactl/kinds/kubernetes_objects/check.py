@@ -126,7 +126,7 @@ def _check_manifest(item: Item[KubernetesObjectsSpec], program: Program, source:
     for violation in kubernetes_schema.schema_violations(schema or kubernetes_schema.ANY, body):
         wrong = True
         message = f"{kind} `{body['metadata']['name']}`: {violation.message}"
-        span = source.span(*violation.path, key=violation.message.startswith("unknown key"))
+        span = source.span(*violation.path, key=violation.at_key)
         yield Diagnostic("manifest-invalid", message, span, hint=violation.hint)
     if wrong:
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from avactl.diagnostics import Diagnostic, Note
+from avactl.diagnostics import Diagnostic, Note, Reference
 from avactl.diagnostics.suggest import did_you_mean
 from avactl.kinds.cluster.delivery import commit_place
 from avactl.kinds.pipeline.service import service_problems
@@ -14,7 +14,6 @@ from avactl.kinds.pipeline.training import (
     PREFIX,
     RUN,
     checkpoint_directory,
-    job_names,
     job_owners,
     training_job,
     training_names,
@@ -22,6 +21,7 @@ from avactl.kinds.pipeline.training import (
 )
 from avactl.kinds.pipeline.workload import validation_role
 from avactl.kinds.team.buckets import bucket_problems, team_bucket, written_through
+from avactl.kinds.training.spec import TrainingJob
 from avactl.program import dataset_access
 from avactl.program.capacity.capacity import gpu_problems
 from avactl.program.checks.credentials import argument_problems, credential_problems
@@ -193,7 +193,7 @@ def _check_job(item: Item[PipelineSpec], program: Program) -> Iterator[Diagnosti
         if any(broken == name for _, broken in program.broken):
             return
         owner = next(iter(job_owners(name, program)), None)
-        known = job_names(item, program)
+        known = program.names(TrainingJob.KIND, item.team)
         yield Diagnostic(
             "missing-reference",
             f"team {item.team} has no training job `{name}`" + (f": it belongs to team {owner}" if owner else ""),
@@ -201,8 +201,9 @@ def _check_job(item: Item[PipelineSpec], program: Program) -> Iterator[Diagnosti
             hint="a pipeline publishes from jobs of its own team"
             if owner
             else did_you_mean(name, known, "jobs of the team")
-            if known
+            if known.words
             else "declare it",
+            reference=Reference(TrainingJob.KIND, name, "" if owner else known.closest(name) or ""),
         )
         return
     note = (Note(job.span("metadata", "name"), "the job"),)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from avactl.diagnostics import Diagnostic, Note
+from avactl.diagnostics import Diagnostic, Note, Reference
 from avactl.diagnostics.suggest import did_you_mean
 from avactl.kinds.cluster.delivery import commit_place
 from avactl.kinds.pipeline.spec import Deploy, PipelineSpec
@@ -183,14 +183,16 @@ def _other_cluster_problems(
 
 def _unknown_problem(item: Item[PipelineSpec], program: Program, name: str) -> Diagnostic:
     services = program.of_kind(ServingDeployment)
-    own = [each.spec_name for each in services if each.team == item.team]
+    own = program.names(ServingDeployment.KIND, item.team)
     owner = next((each.team for each in services if each.spec_name == name), None)
     message = f"team {item.team} has no {ServingDeployment.KIND} `{name}`"
-    hint = did_you_mean(name, own, "services of the team") if own else "declare it, or remove `deploy`"
+    hint = did_you_mean(name, own, "services of the team") if own.words else "declare it, or remove `deploy`"
     if owner is not None:
         message += f": it belongs to team {owner}"
         hint = "a pipeline changes services of its own team; publish, and let that team deploy"
-    return Diagnostic("missing-reference", message, item.span(*_DEPLOY_PATH, "service"), hint=hint)
+    meant = "" if owner is not None else own.closest(name) or ""
+    about, span = Reference(ServingDeployment.KIND, name, meant), item.span(*_DEPLOY_PATH, "service")
+    return Diagnostic("missing-reference", message, span, hint=hint, reference=about)
 
 
 def _unclear_problem(

@@ -102,11 +102,6 @@ def running_jobs(job: Item[TrainingJobSpec]) -> list[str]:
     return [job_name(job, part.name) for part in job_parts(job.spec) if part.role != MASTER]
 
 
-def job_names(item: Item[PipelineSpec], program: Program) -> list[str]:
-    """Return the names of the team's jobs, for messages."""
-    return [job.spec_name for job in program.of_kind(TrainingJob) if job.team == item.team]
-
-
 def job_owners(name: str, program: Program) -> list[str]:
     """Return the teams that have a job of that name."""
     return [str(job.team) for job in program.of_kind(TrainingJob) if job.spec_name == name]

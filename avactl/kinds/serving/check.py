@@ -20,7 +20,7 @@ from avactl.kinds.serving.probes import declared_checks
 from avactl.kinds.serving.promotion import promotion_problems
 from avactl.kinds.serving.rollout.check import rollout_problems
 from avactl.kinds.serving.runtime import ports, runtime_of
-from avactl.kinds.serving.server_arguments import image_problems, overridden_problems
+from avactl.kinds.serving.server_arguments import image_problems, overridden_problems, unknown_options
 from avactl.kinds.serving.spec import Batching, ServingDeploymentSpec
 from avactl.program.capacity.capacity import gpu_problems
 from avactl.program.checks.credentials import argument_problems, credential_problems
@@ -41,6 +41,7 @@ def check(item: Item[ServingDeploymentSpec], program: Program) -> Iterator[Diagn
     spec = item.spec
     yield from _check_runtime(item)
     yield from overridden_problems(item)
+    yield from unknown_options(item)
     yield from image_problems(item)
     yield from _check_ports(item)
     yield from _check_probes(item)

@@ -22,7 +22,7 @@ from avactl.kinds.serving.parts.rollout import Canary
 from avactl.kinds.serving.rollout.lower import POOL_VERSIONS, chosen_strategy, key_of, pool_names
 from avactl.kinds.serving.runtime import runtime_of
 from avactl.kinds.serving.spec import ServingDeploymentSpec
-from avactl.program.checks.credentials import argument_problems
+from avactl.program.checks.credentials import argument_problems, value_problems
 from avactl.program.checks.words import word_problems
 from avactl.program.lowering import k8s, pods
 from avactl.program.lowering.exposure import ingress_rules
@@ -115,8 +115,7 @@ def _build_account(item: Item[ServingDeploymentSpec]) -> list[Manifest]:
     rules = [
         k8s.policy_rule([""], ["pods"], watch),
         k8s.policy_rule([GROUP], ["inferencepools"], watch),
-        # Priorities of requests and rewritten names of models, of which llm-d's picker watches its pool's.
-        k8s.policy_rule(["inference.networking.x-k8s.io"], ["inferenceobjectives", "inferencemodelrewrites"], watch),
+        k8s.policy_rule(list(names.PICKER_GROUPS), list(names.PICKER_KINDS), watch),
     ]
     return build_account(item, f"{item.name}-{COMPONENT}", COMPONENT, rules)
 
@@ -200,6 +199,13 @@ def picker_problems(item: Item[ServingDeploymentSpec], program: Program) -> Iter
     spec, chosen = item.spec, endpoint_picker(item.spec)
     if chosen is None or runtime_of(spec).llm is None:
         return
+    yield from argument_problems(item, chosen.args, (*PICKER_PATH, "args"))
+    yield from value_problems(
+        item,
+        chosen.config or {},
+        (*PICKER_PATH, "config"),
+        "`config` is an argument of a pod: name the `service` of a picker that the platform installs with a Secret",
+    )
     if spec.expose is None or spec.expose.host is None:
         yield Diagnostic(
             "missing-key",
@@ -215,7 +221,6 @@ def picker_problems(item: Item[ServingDeploymentSpec], program: Program) -> Iter
             item.span(*PICKER_PATH, "service"),
             hint="write the Service of the endpoint picker",
         )
-    yield from argument_problems(item, chosen.args, (*PICKER_PATH, "args"))
     yield from word_problems(item, chosen.args, (*PICKER_PATH, "args"))
     yield from _check_rollout(item, chosen)
     offered = program.cluster_spec(item.cluster).exposure

@@ -29,7 +29,7 @@ from avactl.contracts.names import (
     PROMOTION_STATE,
     PROMOTION_STATE_PREFIX,
 )
-from avactl.diagnostics import Diagnostic, Note
+from avactl.diagnostics import Diagnostic, Note, Reference
 from avactl.diagnostics.suggest import did_you_mean
 from avactl.kinds.cluster.delivery import commit_place
 from avactl.kinds.serving.committed import rollout_hint, unknown_end_problems
@@ -197,14 +197,18 @@ def promotion_problems(item: Service, program: Program) -> Iterator[Diagnostic]:
 
 def _unknown_problem(item: Service, program: Program, chosen: PromoteFrom) -> Diagnostic:
     services = program.of_kind(ServingDeployment)
-    own = [each.spec_name for each in services if each.team == item.team and each is not item]
+    own = program.names(item.kind, item.team)
     owner = next((each.team for each in services if each.spec_name == chosen.service), None)
     message = f"team {item.team} has no {ServingDeployment.KIND} `{chosen.service}`"
-    hint = did_you_mean(chosen.service, own, "services of the team") if own else "declare it, or remove `promoteFrom`"
+    hint = "declare it, or remove `promoteFrom`"
+    if len(own.words) > 1:
+        hint = did_you_mean(chosen.service, own, "services of the team", item.spec_name)
     if owner is not None:
         message += f": it belongs to team {owner}"
         hint = "a service is promoted from one of its own team"
-    return Diagnostic("missing-reference", message, item.span(*_PATH, "service"), hint=hint)
+    meant = "" if owner is not None else own.closest(chosen.service, item.spec_name) or ""
+    about, span = Reference(item.kind, chosen.service, meant), item.span(*_PATH, "service")
+    return Diagnostic("missing-reference", message, span, hint=hint, reference=about)
 
 
 def _find_cycle(item: Service, program: Program) -> list[Service]:

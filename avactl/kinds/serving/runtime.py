@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from avactl.base.quantity import parse_quantity
 from avactl.base.terminal import join_words
@@ -111,8 +111,6 @@ class LanguageModelSupport:
     to 1). A key without an option is refused; `llm.model_options` writes them."""
     aliases: Mapping[str, str] = field(default_factory=dict)
     """Other names of `options` and of `data_parallel` on the server's command line, with the name there."""
-    repository: str = ""
-    """Repository of the images of the server's makers, without a registry."""
     data_parallel: str = "--data-parallel-size"
     """Option for the number of copies of the model in a replica, each on GPUs of its own."""
     adapters: bool = False
@@ -131,6 +129,11 @@ class ServingRuntime(RuntimeFacts):
     server: Callable[[ServingDeploymentSpec, dict[str, int]], ModelServer]
     """Returns the server of a spec. Arguments: spec, ports."""
     batching: BatchingSupport
+    image: str = ""
+    """Repository of the images of the server's makers, without a registry."""
+    parser: Literal["", "getopt", "argparse"] = ""
+    """Reader of its options: `getopt` also takes the beginning of a name; Python's `argparse` also `_` for `-`, and
+    `no-` before it. Others take the names as they are."""
     dynamic: Callable[[ServingDeploymentSpec], DynamicModels] | None = None
     """Returns the models that it loads while it runs; None: it serves one model."""
     llm: LanguageModelSupport | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from pydantic.alias_generators import to_camel
 from avactl.base.quantity import format_quantity, parse_quantity
 from avactl.base.terminal import count_text, shorten_middle
 from avactl.diagnostics import Diagnostic
-from avactl.diagnostics.suggest import did_you_mean
+from avactl.diagnostics.suggest import WordIndex, did_you_mean
 from avactl.kinds.serving.llm import machines_per_replica, model_options, split_model
 from avactl.kinds.serving.runtime import LanguageModelSupport, runtime_of, server
 from avactl.kinds.serving.runtime_facts import facts_of, runtime_names
@@ -36,12 +36,14 @@ _PORT_OPTION = "port"
 class _Argument(NamedTuple):
     position: int
     name: str
-    """The option, as the server takes it: `_` for `-`."""
+    """The option, with `-` for `_`."""
     value: str
+    written: str
+    """The option as it is written."""
 
 
 def server_argument_problems(item: Item[ServingDeploymentSpec], support: LanguageModelSupport) -> Iterator[Diagnostic]:
-    """Yield arguments that override what avactl writes, ask for GPUs that a replica does not have, or do not exist."""
+    """Yield arguments that override what avactl writes or ask for GPUs that a replica does not have."""
     spec = item.spec
     if spec.runtime.command:
         return  # another program reads the arguments
@@ -50,7 +52,6 @@ def server_argument_problems(item: Item[ServingDeploymentSpec], support: Languag
     given = {watched[name]: each for each in arguments if (name := _full_name(each.name, watched)) in watched}
     written = dict(option.split("=", 1) for option in model_options(spec, support.options))
     keys = {option: key for key, option in support.options.items()}
-    yield from _unknown_options(item, support, arguments)
     copies = given.pop(support.data_parallel, None)
     if copies is not None and _IS_COUNT(copies.value) and int(copies.value) > 1:
         shared = any(each.name == "--enable-dp-attention" for each in arguments)
@@ -118,7 +119,7 @@ def image_problems(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
             hint=f"write `name: {others[0]}`, or an image of {own.title}",
         )
     support = runtime_of(spec).llm
-    is_makers = support is not None and re.search(rf"(^|/){re.escape(support.repository)}[:@]", image)
+    is_makers = support is not None and re.search(rf"(^|/){re.escape(runtime_of(spec).image)}[:@]", image)
     counted = machines_per_replica(spec) > 1 or (spec.llm is not None and spec.llm.prefill is not None)
     if is_makers and not spec.resources.gpus and not counted:  # else it is refused as a whole
         yield Diagnostic(
@@ -191,43 +192,65 @@ def model_size_problems(item: Item[ServingDeploymentSpec], program: Program) -> 
     )
 
 
-def _unknown_options(
-    item: Item[ServingDeploymentSpec], support: LanguageModelSupport, arguments: Sequence[_Argument]
-) -> Iterator[Diagnostic]:
-    """Yield options that the server ends at: errors if the image names a release, else those that no release has."""
-    runtime = item.spec.runtime
-    releases = options_by_release(runtime.name)
-    release = _release_of(runtime.image, support.repository, releases)
-    known = releases[release] if release else frozenset[str]().union(*releases.values())
-    told = 0
-    for argument in arguments:
-        # As servers take it: keys of JSON after a dot, and argparse the beginning of a name.
-        name = argument.name.removeprefix("--").partition(".")[0].removeprefix("no-")
-        if (
-            not known
-            or not argument.name.startswith("--")
-            or _SUBSTITUTED in argument.name
-            or any(each.startswith(name) for each in known)
-        ):
-            continue
-        having, newest = [each for each, names in releases.items() if name in names], next(reversed(releases))
+def unknown_options(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
+    """Yield options that the server does not have: by the release that the image names, else those that none has."""
+    spec, runtime = item.spec, runtime_of(item.spec)
+    releases = options_by_release(spec.runtime.name)
+    if spec.runtime.command or not releases:
+        return  # another program reads the arguments
+    release = _release_of(spec.runtime.image, runtime.image, releases)
+    known, newest = _known_options(spec.runtime.name, release), next(reversed(releases))
+    given: list[tuple[tuple[str, ...], list[str]]] = [(("spec", "runtime", "args"), spec.runtime.args)]
+    if spec.llm is not None and spec.llm.prefill is not None:
+        given.append((("spec", "llm", "prefill", "args"), spec.llm.prefill.args))
+    unknown = [
+        (path, argument, name)
+        for path, arguments in given
+        for argument in _options(arguments)
+        if (name := _unknown_name(argument, known, runtime.parser))
+    ]
+    for index, (path, argument, name) in enumerate(unknown):
+        having = [each for each, names in releases.items() if name in names]
         until = f"until {having[-1]}" if having and having[-1] != newest else "on"
-        told += 1
         if having:
             hint = f"releases from {having[0]} {until} have it"
-        elif told <= _MAX_SUGGESTIONS:
-            hint = did_you_mean(f"--{name}", (f"--{each}" for each in known), "options")
+        elif index < _MAX_SUGGESTIONS:
+            hint = did_you_mean(f"--{name}", _index_options(spec.runtime.name, release), "options")
         else:
             hint = "compare it with the options of the release"
+        shown = argument.name if runtime.parser == "argparse" else argument.written
         yield Diagnostic(
             "unknown-option",
-            f"{runtime_of(item.spec).title} {release or f'up to {newest}'} has no option "
-            f"`{shorten_middle(argument.name, 60)}`",
-            item.span("spec", "runtime", "args", argument.position),
+            f"{runtime.title} {release or f'up to {newest}'} has no option `{shorten_middle(shown, 60)}`",
+            item.span(*path, argument.position),
             # The table has the last patch of a release: others may have what another release has.
             severity="error" if release and not having else "warning",
             hint=hint,
         )
+
+
+def _unknown_name(argument: _Argument, known: Collection[str], parser: str) -> str:
+    """Return the name of an option that the parser of a server's command line does not find; "" if it does."""
+    written = argument.name if parser == "argparse" else argument.written
+    if not written.startswith("--") or _SUBSTITUTED in written:
+        return ""
+    name = written.removeprefix("--")
+    if parser == "argparse":  # keys of JSON may follow a dot
+        name = name.partition(".")[0].removeprefix("no-")
+    is_known = name in known or (parser and any(each.startswith(name) for each in known))
+    return "" if is_known else name
+
+
+@cache
+def _known_options(server: str, release: str) -> frozenset[str]:
+    """Return the options of a release; "": of all."""
+    releases = options_by_release(server)
+    return releases[release] if release else frozenset[str]().union(*releases.values())
+
+
+@cache
+def _index_options(server: str, release: str) -> WordIndex:
+    return WordIndex(f"--{name}" for name in _known_options(server, release))
 
 
 @cache
@@ -245,7 +268,7 @@ def options_by_release(server: str) -> dict[str, frozenset[str]]:
 
 def _release_of(image: str, repository: str, releases: Iterable[str]) -> str:
     """Return the known release that an image of the server's makers has; "" for others, which may have been changed."""
-    tag = re.search(rf"(?:^|/){re.escape(repository)}:v?([0-9.]+)", image)
+    tag = re.search(rf"(?:^|/){re.escape(repository)}:(?:[a-z0-9]+-)*v?([0-9.]+)", image)
     return next((each for each in releases if tag is not None and f"{tag[1]}.".startswith(f"{each}.")), "")
 
 
@@ -262,5 +285,6 @@ def _options(words: Sequence[str]) -> list[_Argument]:
         option, equals, value = word.partition("=")
         if option.startswith("-"):
             name = f"--{option[2:].replace('_', '-')}" if option.startswith("--") else option
-            found.append(_Argument(index, name, value if equals else next(iter(words[index + 1 : index + 2]), "")))
+            text = value if equals else next(iter(words[index + 1 : index + 2]), "")
+            found.append(_Argument(index, name, text, option))
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from avactl.diagnostics import Diagnostic, Note
+from avactl.diagnostics import Diagnostic, Note, Reference
 from avactl.diagnostics.suggest import did_you_mean, one_of
 from avactl.program.cache_engines import engine_of
 from avactl.program.checks.tier_urls import url_in_tier
@@ -40,19 +40,19 @@ def check_all(program: Program) -> Iterator[Diagnostic]:
 
 def _talks_to(item: Item[TeamSpec], program: Program) -> Iterator[Diagnostic]:
     for index, name in enumerate(item.spec.talks_to):
+        path = ("spec", "talksTo", index)
         if name == item.name:
             yield Diagnostic(
                 "invalid-value",
                 f"talksTo: `{name}` is the team itself; its pods can always reach each other",
-                item.span("spec", "talksTo", index),
+                item.span(*path),
                 hint="remove it",
             )
         elif program.find_team(name) is None and ("Team", name) not in program.broken:
-            known = [team.name for team in program.teams() if team is not item]
-            hint = did_you_mean(name, known, "teams") if known else "declare it: `kind: Team`"
-            yield Diagnostic(
-                "missing-reference", f"unknown Team `{name}`", item.span("spec", "talksTo", index), hint=hint
-            )
+            known = program.names(item.kind)
+            hint = did_you_mean(name, known, "teams", item.name) if len(known.words) > 1 else "declare it: `kind: Team`"
+            about, span = Reference(item.kind, name, known.closest(name, item.name) or ""), item.span(*path)
+            yield Diagnostic("missing-reference", f"unknown Team `{name}`", span, hint=hint, reference=about)
 
 
 def _check_bucket(item: Item[TeamSpec], program: Program, index: int, bucket: Bucket) -> Iterator[Diagnostic]:

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator
 from fractions import Fraction
 
 from avactl.contracts.names import CAPACITY, SPOT_ONLY
-from avactl.diagnostics import Diagnostic, Note
+from avactl.diagnostics import Diagnostic, Note, Reference
+from avactl.diagnostics.model import GPU_MODEL
 from avactl.diagnostics.suggest import closest_word, one_of
 from avactl.hardware import library
 from avactl.program import registry
@@ -251,9 +252,11 @@ def unknown_model(item: Item, program: Program, cluster: str, model: str, path: 
     }:  # A100 is no slip of A10
         near = [name for name in known if name.lower().startswith(folded) or folded.startswith(name.lower())]
     elsewhere = [other.name for other in program.clusters() if model in program.gpu_models(other.name)]
-    if len(near) == 1:
-        hint = f"did you mean `{near[0]}`?"
+    meant = near[0] if len(near) == 1 else ""
+    if meant:
+        hint = f"did you mean `{meant}`?"
     else:
         hint = f"it has {one_of(known)}" if known else f"declare a pool: `kind: NodePool` with `cluster: {cluster}`"
         hint += f"; cluster {one_of(elsewhere)} has {model}" if elsewhere else ""
-    return Diagnostic("gpu-not-in-cluster", f"cluster {cluster} has no GPU `{model}`", item.span(*path), hint=hint)
+    message, about = f"cluster {cluster} has no GPU `{model}`", Reference(GPU_MODEL, model, meant)
+    return Diagnostic("gpu-not-in-cluster", message, item.span(*path), hint=hint, reference=about)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from avactl.diagnostics import Diagnostic
-from avactl.diagnostics.secrets import looks_secret
+from avactl.diagnostics.secrets import looks_secret, secret_paths
 from avactl.program.program import Item
 
 Path = tuple[str | int, ...]
@@ -25,6 +25,12 @@ def credential_problems(item: Item, env: Mapping[str, Any], path: Path, hint: st
         for name, value in env.items()
         if isinstance(value, str) and looks_secret(value, name)
     ]
+
+
+def value_problems(item: Item, value: Any, path: Path, hint: str) -> list[Diagnostic]:
+    """Return `credential-literal` for each credential at any depth of the value at `path`. `hint`: the remedy."""
+    places = sorted({(*path, *inner) for inner in secret_paths(value)}, key=str)
+    return [_make_problem(item, place, str(place[-1]), hint) for place in places]
 
 
 def argument_problems(item: Item, arguments: Sequence[str], path: Path) -> list[Diagnostic]:

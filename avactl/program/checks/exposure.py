@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from avactl.base.promql import syntax_problem
-from avactl.diagnostics import Diagnostic, Note
-from avactl.diagnostics.suggest import did_you_mean, one_of
+from avactl.diagnostics import Diagnostic, Note, Reference
+from avactl.diagnostics.suggest import WordIndex, did_you_mean, one_of
 from avactl.program import registry
 from avactl.program.lowering.exposure import Exposing, fill_in, grpc_of, grpc_services, route_names
 from avactl.program.program import Item, Program
 from avactl.program.unique_entries import check_duplicates
 from avactl.spec.platform.cluster import ClusterSpec
+from avactl.spec.platform.team import Team
 from avactl.spec.schema.exposure import NAMESPACE, POOL, ROUTES, Expose, ExposePorts, Exposure, Grpc, Tls
 
 _EXPOSE_PATH = ("spec", "expose")
@@ -35,16 +36,19 @@ def cluster_problems(item: Item[ClusterSpec], program: Program) -> Iterator[Diag
         )
     yield from check_duplicates(item, (*path, "domains"), (domain.name for domain in offered.domains), "domain")
     yield from _check_queries(item, offered, path)
-    known = [team.name for team in program.teams(item.name)]
     for index, domain in enumerate(offered.domains):
         for position, name in enumerate(domain.teams or ()):
-            if name in known or program.is_broken_team(name):
-                continue
             team = program.find_team(name)
+            if (team is not None and item.name in team.clusters) or program.is_broken_team(name):
+                continue
+            known = program.memo(
+                ("names of teams", item.name), lambda: WordIndex(team.name for team in program.teams(item.name))
+            )
             message = f"unknown Team `{name}`" if team is None else f"team {name} does not use cluster {item.name}"
-            hint = did_you_mean(name, known, "teams of the cluster") if known else "declare it: `kind: Team`"
+            hint = did_you_mean(name, known, "teams of the cluster") if known.words else "declare it: `kind: Team`"
             span = item.span(*path, "domains", index, "teams", position)
-            yield Diagnostic("missing-reference", message, span, hint=hint)
+            about = Reference(Team.KIND, name, known.closest(name) or "") if team is None else None
+            yield Diagnostic("missing-reference", message, span, hint=hint, reference=about)
 
 
 def _check_queries(item: Item, offered: Exposure, path: tuple[str, ...]) -> Iterator[Diagnostic]:

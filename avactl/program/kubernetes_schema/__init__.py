@@ -54,6 +54,8 @@ class Violation(NamedTuple):
     path: Path
     message: str
     hint: str = ""
+    at_key: bool = False
+    """True if the key itself is wrong, not its value."""
 
 
 @cache
@@ -206,7 +208,7 @@ def schema_violations(schema: Schema, value: Any, path: Path = ()) -> Iterator[V
                 place = _holder_path(schema, key)
                 hint = f"it belongs to `{'.'.join(place)}`" if place else "`kubectl explain` shows the keys"
                 hint = f"did you mean `{near}`?" if near else hint
-                yield Violation((*path, key), f"unknown key `{key}`", hint)
+                yield Violation((*path, key), f"unknown key `{key}`", hint, at_key=True)
         for key in schema.get("required", ()):
             if value.get(key) is None:
                 yield Violation(path, f"`{key}` is missing", f"add `{key}: …`")

@@ -19,6 +19,7 @@ from avactl.daemons.delivery.plans import DeliveredPipeline
 
 BRANCHES = "avactl/"
 """Beginning of the branches of all pull requests."""
+_PROMOTION_BRANCH = re.compile(rf"{BRANCHES}([^/]+)/promotion/([^/]+)-[0-9a-f]{{16}}").fullmatch
 _MAX_SUBJECT_LENGTH = 72
 _MAX_REASON_LENGTH = 500
 """Maximum length of the reason for a roll-back in a message."""
@@ -96,6 +97,12 @@ def health_message(namespace: str, service: str, record: HealthRecord) -> str:
 def promotion_prefix(team: str, document: str) -> str:
     """Return the beginning of the branches of a promotion's pull requests; a digest of the change follows."""
     return f"{BRANCHES}{team}/promotion/{document}-"
+
+
+def parse_promotion_branch(branch: str) -> tuple[str, str] | None:
+    """Return the team and the target's document of a promotion's branch; None for other branches."""
+    found = _PROMOTION_BRANCH(branch)
+    return None if found is None else (found[1], found[2])
 
 
 def promotion_message(

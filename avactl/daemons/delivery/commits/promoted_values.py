@@ -10,11 +10,13 @@ import orjson
 
 from avactl.apply.publish.store import PublishError
 from avactl.contracts.delivery import PromotedSpec, PromotionPlan, value_digest
-from avactl.daemons.delivery.commits.repository import DeliveryError, Edited, Repository
-from avactl.kinds.serving.parts.promotion import PROMOTE_FROM, promoted_fields
+from avactl.daemons.delivery.commits.repository import DeliveryError, Edited, Repository, is_declared
+from avactl.kinds.serving.parts.promotion import PROMOTE_FROM, PromoteFrom, promoted_fields
 from avactl.spec.documents.document import Document
 from avactl.spec.documents.edit import EditError, set_values
 from avactl.spec.documents.value_path import PathError, value_at
+from avactl.spec.documents.yaml import load_yaml
+from avactl.spec.repository.tree import MAX_INPUT
 
 _MAX_COMMITS = 1000
 """Commits of the two files that are searched; what is older is forgotten."""
@@ -257,6 +259,26 @@ def _changes(repository: Repository, files: list[str]) -> Iterator[tuple[str, di
             commit, changes = about, {}
     if commit:
         yield commit, changes
+
+
+def is_proposed(repository: Repository, branch: str, team: str, document: str) -> bool:
+    """Return True if the branch of a pull request changes one file, whose spec at the head is promoted by such ones.
+
+    Also if the branch is gone, or has anything else: that is left to the daemon of the spec's cluster. Raises
+    DeliveryError.
+    """
+    file = repository.only_file(branch)
+    if file is None:
+        return True
+    text = repository.file_at(repository.head, repository.path_of(file), MAX_INPUT)
+    documents, problems = load_yaml(file, (text or "").encode("utf-8", "surrogateescape"))
+    if text is not None and any(each.severity == "error" for each in problems):
+        return True
+    declared = SpecDeclaration(file, document, team)
+    # None if it was removed, or moved, so that the branch changes nothing of it.
+    found = next((each for each in documents if is_declared(each, declared)), None)
+    chosen = None if found is None else value_at(found.value, PROMOTE_FROM)
+    return isinstance(chosen, dict) and chosen.get("by", PromoteFrom.model_fields["by"].default) == "pullRequest"
 
 
 def _declaration(plan: PromotionPlan, spec: PromotedSpec) -> SpecDeclaration:

@@ -373,6 +373,23 @@ class Repository:
         except PublishError as error:
             raise DeliveryError(str(error), error.hint) from None
 
+    def only_file(self, branch: str) -> str | None:
+        """Return the file of the specs that a branch of the remote changes, which has one commit more than they have.
+
+        None if the branch is gone, or has anything else. Raises DeliveryError.
+        """
+        store = self.store
+        try:
+            tip = Remote(store, self._url, branch).tip()
+            parents = store.run("rev-list", "--parents", "--max-count=1", tip).split()[1:] if tip else []
+            if len(parents) != 1 or not store.succeeds("merge-base", "--is-ancestor", parents[0], self.head):
+                return None
+            found = store.run("diff-tree", "-r", "--name-only", "--no-renames", "-z", parents[0], str(tip)).split("\0")
+        except PublishError as error:
+            raise DeliveryError(str(error), error.hint) from None
+        files = [each.removeprefix(self._prefix) for each in found if each and each.startswith(self._prefix)]
+        return files[0] if len(files) == len(found) - 1 == 1 else None
+
     def _is_change(self, commit: str, file: str, edited: Callable[[Repository], Edited | None]) -> bool:
         """Return True if a commit does nothing but change a file as `edited` says, on a commit of the branch."""
         store = self.store
@@ -453,14 +470,15 @@ class Repository:
 
     def _find_document(self, text: str, declared: ServiceDeclaration, shown: str) -> Document:
         documents, _ = load_yaml(declared.file, text.encode("utf-8", "surrogateescape"))
-        found = [each for each in documents if _is_declared(each, declared)]
+        found = [each for each in documents if is_declared(each, declared)]
         if len(found) != 1:
             count = "several specs" if found else "no spec"
             raise DeliveryError(f"{shown} has {count} of {_SERVING_KIND} `{declared.document}`")
         return found[0]
 
 
-def _is_declared(document: Document, declared: ServiceDeclaration) -> bool:
+def is_declared(document: Document, declared: ServiceDeclaration) -> bool:
+    """Return True if a document is that of a service."""
     metadata = document.get("metadata")
     return (
         document.get("kind") == _SERVING_KIND

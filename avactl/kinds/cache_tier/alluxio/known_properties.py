@@ -9,7 +9,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-from avactl.diagnostics.suggest import closest_word
+from avactl.diagnostics.suggest import WordIndex
 
 _NAMES_FILE = Path(__file__).with_name("property_names.txt")
 
@@ -30,4 +30,9 @@ def is_known_property(name: str) -> bool:
 
 def similar_property(name: str) -> str | None:
     """Return the known property with the most similar name; None if none is similar."""
-    return closest_word(name, _property_names()[0])
+    return _property_index().closest(name)
+
+
+@cache
+def _property_index() -> WordIndex:
+    return WordIndex(_property_names()[0])

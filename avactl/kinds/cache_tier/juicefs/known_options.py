@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from avactl.diagnostics.suggest import closest_word
+from avactl.diagnostics.suggest import WordIndex
 
 VERSION = "1.4.2"
 _OPTIONS_FILE = Path(__file__).with_name("mount_options.txt")
@@ -34,4 +34,9 @@ def known_options() -> dict[str, Option]:
 
 def similar_option(name: str) -> str | None:
     """Return the known option with the most similar name; None if none is similar."""
-    return closest_word(name, known_options())
+    return _option_index().closest(name)
+
+
+@cache
+def _option_index() -> WordIndex:
+    return WordIndex(known_options())

@@ -158,9 +158,10 @@ def _check_entrance(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
         yield _conflict_problem(
             item,
             (),
-            f"`{chosen}` needs both versions side by side, and the controller of a DisaggregatedSet replaces all pods "
-            "of the old one by itself: it has no partition",
-            "remove `rollout`; for a canary, deploy the new version as a service of its own",
+            f"`{chosen}` needs both versions side by side, and the controller of a DisaggregatedSet replaces the pods "
+            "of both roles by itself: it refuses a `partition`, and its scaling by role holds no version back",
+            "remove `rollout`; deploy the new version as a service of its own, with its own `expose` and replicas, and "
+            "change this one once that has proven itself",
             Note(item.span("spec", "rollout", chosen, key=True), "the rollout"),
         )
 
@@ -171,7 +172,7 @@ def _check_replicas(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
     yield _conflict_problem(
         item,
         (),
-        "a DisaggregatedSet cannot be autoscaled: its controller keeps the declared number of replicas",
+        "avactl does not scale a DisaggregatedSet: each role has its declared number of replicas",
         "write a number: `replicas: 2`",
         Note(item.span("spec", "replicas"), "bounds of an autoscaler"),
     )

@@ -107,11 +107,12 @@ RUNTIME = ServingRuntime(
     images=("lmsysorg/sglang",),
     model_options=("--model-path", "--model"),
     name_options=("--served-model-name",),
+    image="lmsysorg/sglang",
+    parser="argparse",
     server=server,
     batching=BatchingSupport(fields=("max_size",), why="SGLang adds each request to the running batch at once"),
     llm=LanguageModelSupport(
         options=OPTIONS,
-        repository="lmsysorg/sglang",
         aliases={
             **dict.fromkeys(("--tp", "--tp-size"), "--tensor-parallel-size"),
             **dict.fromkeys(("--pp", "--pp-size"), "--pipeline-parallel-size"),

@@ -67,6 +67,7 @@ RUNTIME = ServingRuntime(
     images=("text-embeddings-inference",),
     model_options=("--model-id",),
     name_options=("--served-model-name",),
+    image="huggingface/text-embeddings-inference",
     server=server,
     batching=BatchingSupport(
         fields=("max_size", "queue"),

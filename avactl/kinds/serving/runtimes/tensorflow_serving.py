@@ -118,6 +118,7 @@ RUNTIME = ServingRuntime(
     images=("tensorflow/serving", "tensorflow-serving"),
     name_options=("--model_name",),
     replaced_env=("MODEL_NAME", "MODEL_BASE_PATH"),
+    image="tensorflow/serving",
     server=server,
     batching=BatchingSupport(fields=("max_size", "max_delay", "queue")),
     dynamic=dynamic,

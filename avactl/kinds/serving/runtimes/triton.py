@@ -82,6 +82,8 @@ RUNTIME = ServingRuntime(
     metrics={"queue": sum_of_pods("nv_inference_pending_request_count")},
     images=("tritonserver",),
     repository=True,
+    image="nvidia/tritonserver",
+    parser="getopt",
     server=server,
     batching=BatchingSupport(why="Triton configures batching in the model's config.pbtxt", hint=_batching_hint),
     dynamic=dynamic,

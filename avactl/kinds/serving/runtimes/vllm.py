@@ -112,11 +112,12 @@ RUNTIME = ServingRuntime(
     images=("vllm-openai",),
     model_options=("serve", "--model"),
     name_options=("--served-model-name", "--served_model_name"),
+    image="vllm/vllm-openai",
+    parser="argparse",
     server=server,
     batching=BatchingSupport(fields=("max_size",), why="vLLM adds each request to the running batch at once"),
     llm=LanguageModelSupport(
         options=OPTIONS,
-        repository="vllm/vllm-openai",
         aliases={
             "-tp": "--tensor-parallel-size",
             "-pp": "--pipeline-parallel-size",

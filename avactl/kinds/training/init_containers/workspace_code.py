@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from avactl.diagnostics import Diagnostic, Note
-from avactl.diagnostics.suggest import closest_word
 from avactl.kinds.training.addressing import field_variable
 from avactl.kinds.training.roles import MASTER, job_parts
 from avactl.kinds.training.spec import TrainingJobSpec
@@ -155,8 +154,8 @@ def _check_workspace(item: Item[TrainingJobSpec], program: Program, code: Worksp
     found = find_home(program, item, code.name)
     if found is None:
         sessions = registry.workload_kinds(Lifecycle.SESSION)
-        known = [each.spec_name for kind in sessions for each in program.of(kind) if each.team == item.team]
-        near = closest_word(code.name, known)
+        known = (program.names(kind, item.team) for kind in sessions)
+        near = next(filter(None, (names.closest(code.name) for names in known)), None)
         yield Diagnostic(
             "missing-reference",
             f"team {item.team} has no workspace `{code.name}`",

@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Iterator
 
 from avactl.contracts.pod_annotations import AFTER
-from avactl.diagnostics import Diagnostic, Note
-from avactl.diagnostics.suggest import did_you_mean, suggested_word
+from avactl.diagnostics import Diagnostic, Note, Reference
+from avactl.diagnostics.suggest import did_you_mean
 from avactl.kinds.training.roles import job_parts, leading_jobs
 from avactl.kinds.training.spec import TrainingJob, TrainingJobSpec
 from avactl.program.program import Item, Program
@@ -30,7 +30,7 @@ def order_problems(item: Item[TrainingJobSpec], program: Program) -> Iterator[Di
     if not item.spec.after:
         return
     yield from check_duplicates(item, _AFTER_PATH, item.spec.after, "job", key=None)
-    known = [other.spec_name for other in program.of_kind(TrainingJob) if other.team == item.team and other is not item]
+    known = program.names(item.kind, item.team)
     for index, name in enumerate(item.spec.after):
         span = item.span(*_AFTER_PATH, index)
         other = program.find_kind(TrainingJob, name, item.team)
@@ -39,11 +39,15 @@ def order_problems(item: Item[TrainingJobSpec], program: Program) -> Iterator[Di
                 continue
             owner = next((each.team for each in program.of_kind(TrainingJob) if each.spec_name == name), None)
             message = f"team {item.team} has no {item.kind} `{name}`"
-            hint = did_you_mean(name, known, "jobs of the team") if known else "declare it"
-            if owner is not None and not suggested_word(hint):
+            meant = known.closest(name, item.spec_name)
+            hint = (
+                did_you_mean(name, known, "jobs of the team", item.spec_name) if len(known.words) > 1 else "declare it"
+            )
+            if owner is not None and meant is None:
                 message += f": it belongs to team {owner}"
                 hint = "jobs start after jobs of their own team; share the result as a dataset"
-            yield Diagnostic("missing-reference", message, span, hint=hint)
+            about = Reference(item.kind, name, meant or "")
+            yield Diagnostic("missing-reference", message, span, hint=hint, reference=about)
         else:
             yield from _other_problem(item, program, other, index)
     yield from _check_cycle(item, program)
