@@ -8,7 +8,7 @@ from typing import Any
 
 from avactl.contracts import names
 from avactl.contracts.pod_annotations import DEVICES, GANG_SIZE, PREEMPTION
-from avactl.contracts.scheduling import PlacementPolicy
+from avactl.contracts.scheduling import KNOWN_GANG_KINDS, PlacementPolicy
 from avactl.hardware.placement.quota import QuotaLimit, QuotaNode
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.constraints.cached_datasets import CachedDatasets
@@ -54,6 +54,7 @@ class Memory:
             cache_daemon=daemon,
             jobs=True,
             pod_groups=True,
+            gang_kinds=KNOWN_GANG_KINDS,
         )
         self.constraints = ConstraintSet(self.cache, policy)
         self.datasets, self.jobs = self.constraints.get(CachedDatasets), self.constraints.get(JobOrder)
@@ -130,8 +131,10 @@ class Memory:
         notes: dict[str, str] | None = None,
         labels: dict[str, str] | None = None,
         amounts: Mapping[str, str] = {},
+        owner: Mapping[str, object] = {},
         **spec: Any,
     ) -> None:
+        """`owner`: the reference to its controller."""
         self.clock += 1
         requests = {"cpu": "1", "memory": "1Gi", **amounts, **({"nvidia.com/gpu": str(gpus)} if gpus else {})}
         metadata = {
@@ -141,6 +144,7 @@ class Memory:
             "labels": labels or {},
             "annotations": notes or {},
             "creationTimestamp": self._now(),
+            "ownerReferences": [{**owner, "controller": True}] if owner else [],
         }
         main = {"name": "main", "resources": {"requests": requests}}
         item = {"metadata": metadata, "spec": {"schedulerName": "avactl", "containers": [main], **spec}, "status": {}}

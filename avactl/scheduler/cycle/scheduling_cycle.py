@@ -40,6 +40,7 @@ from avactl.scheduler.queue.gang_request import (
     gang_of,
     roles_of,
 )
+from avactl.scheduler.queue.owned_pod_group import OwnedPodGroup
 from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup, SchedulingQueue
 
 MAX_ROLES = 64
@@ -117,6 +118,9 @@ class SchedulingCycle:
         metrics.DECISION_SECONDS.observe(monotonic() - began)
 
     def _decide(self, unit: QueuedPodGroup) -> None:
+        if isinstance(unit, OwnedPodGroup):
+            self._decide_owned(unit)
+            return
         waiting = sorted(unit.waiting, key=lambda pod: (pod.index, pod.name)) if unit.gang else unit.waiting
         missing = unit.missing if unit.gang else 1
         if not waiting or missing > len(waiting):
@@ -133,13 +137,24 @@ class SchedulingCycle:
         else:
             self.queue.suspend(unit)
 
-    def _start(self, unit: QueuedPodGroup, pods: Sequence[PodInfo]) -> bool:
-        """Start all of the pods, or none."""
+    def _decide_owned(self, unit: OwnedPodGroup) -> None:
+        """Start the gang of an object of another controller, or those of its pods that fit."""
+        batches = unit.batches()
+        tried = {pod.uid for batch in batches for pod in batch}
+        self.queue.suspend(unit)
+        for batch in batches:
+            if not self._start(unit, batch, batch) and self.preemptor.has_nomination(unit.key):
+                return  # the places that it waits for are those of this batch
+        if not unit.entry and any(pod.uid not in tried for pod in unit.waiting) and unit.batches():
+            self.queue.push(unit)  # its gang runs: the others follow, each by itself
+
+    def _start(self, unit: QueuedPodGroup, pods: Sequence[PodInfo], told: Sequence[PodInfo] | None = None) -> bool:
+        """Start all of the pods, or none. `told`: pods that are told why; all that wait by default."""
         try:
             placement = self._place(unit, pods)
         except NotYetError as error:
             report = self.reporter.unschedulable if isinstance(error, ReportedWaitError) else self.reporter.not_yet
-            for pod in unit.waiting:
+            for pod in told or unit.waiting:
                 report(pod, str(error), error.reason)
             self.queue.suspend(unit)
             self.cache.tables.waits.wait_for(error.event, unit.key)
@@ -147,7 +162,7 @@ class SchedulingCycle:
         except RuleError as error:
             placement = Blocked(str(error), WaitGroup(WaitCause.CAPACITY, unit.key), error.reason)
         if isinstance(placement, Blocked):
-            self._wait(placement, unit)
+            self._wait(placement, unit, told or unit.waiting)
             return False
         group, unit.group = unit.group, None
         self._starter.start(pods, placement)
@@ -158,7 +173,7 @@ class SchedulingCycle:
             self.queue.activate_next(group)
         return True
 
-    def _wait(self, blocked: Blocked, unit: QueuedPodGroup) -> None:
+    def _wait(self, blocked: Blocked, unit: QueuedPodGroup, pods: Sequence[PodInfo]) -> None:
         """Preempt others where that helps, report the reason, and let the unit wait."""
         message, reason, group, previous_group = blocked.message, blocked.reason, blocked.group, unit.group
         nominated = False
@@ -167,7 +182,8 @@ class SchedulingCycle:
             nominated = self.preemptor.has_nomination(unit.key)
         if nominated:
             group, reason = WaitGroup(WaitCause.NOMINATED, unit.key), WaitReason.PREEMPTION
-        pods = unit.waiting
+        if isinstance(unit, OwnedPodGroup) and not unit.known:
+            message = f"{message}; placed one by one, because the scheduler does not know {quote(unit.key)}"
         metrics.DECISIONS.labels("unschedulable").inc(len(pods))
         for pod in pods:
             self.reporter.unschedulable(pod, message, reason)
@@ -192,8 +208,8 @@ class SchedulingCycle:
         try:
             requests = {pod.uid: self._placer.request_of(pod) for pod in pods}
         except UnsupportedError as error:
-            alone = unit.gang or pods[0].claims
-            group = WaitGroup(WaitCause.UNSUPPORTED, unit.key if alone else pods[0].shape)
+            by_itself = unit.gang or pods[0].claims
+            group = WaitGroup(WaitCause.UNSUPPORTED, unit.key if by_itself else pods[0].shape)
             return Blocked(str(error), group, error.reason)
         wishes = [StartRequest(request, members) for request, members in roles_of(pods, requests).items()]
         if len(wishes) > MAX_ROLES:
@@ -204,7 +220,10 @@ class SchedulingCycle:
         restricted = any(map(self.constraints.restrict, pods)) if nodes is None else nodes.mask is not None
         attempt = StartAttempt(unit, pods, requests, nodes, restricted)
         equal_demand = Demand(unit.gang, within, tuple((wish.request, len(wish.pods)) for wish in wishes))
-        demand = constrained_demand(unit, pods) if restricted or len(pods) < unit.size else equal_demand
+        shared = not restricted and len(pods) >= unit.size and not (unit.owned and len(pods) == 1)
+        tried: Hashable = equal_demand if shared else constrained_demand(unit, pods)
+        # Other pods of an owned unit may wait for something else.
+        demand: Hashable = constrained_demand(unit, pods) if unit.owned else tried
         if exceeded:
             plain = not (restricted or any(pod.claims for pod in pods))
             small = plain and self.cache.requests.exceeds_cluster(gang_of(unit, pods, requests)[0])
@@ -212,7 +231,7 @@ class SchedulingCycle:
             equal = demand if unit.gang else equal_demand
             return self._block(attempt, wishes, models, message, WaitCause.QUOTA, equal)
         # Where quotas permit all GPU models, the owners of pods do not matter for the fit.
-        fit: Hashable = demand if models is None else (demand, self._owners(pods))
+        fit: Hashable = tried if models is None else (tried, self._owners(pods))
         known = None if self.preemptor.sees_own_places else self._failed.reason(fit, tables.change_epoch)
         if known is not None:
             return self._block(attempt, wishes, models, known, WaitCause.CAPACITY, demand)

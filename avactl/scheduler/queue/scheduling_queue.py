@@ -54,6 +54,16 @@ class QueuedPodGroup:
         return self.size < before
 
     @property
+    def owned(self) -> bool:
+        """True if it is the gang of an object of another controller (`OwnedPodGroup`)."""
+        return False
+
+    @property
+    def complete(self) -> bool:
+        """True if the pods that start next may all exist."""
+        return len(self.pods) >= self.size
+
+    @property
     def namespace(self) -> str:
         """Namespace of its pods; empty if there are none."""
         return next((pod.namespace for pod in self.pods.values()), "")
@@ -80,6 +90,17 @@ class QueuedPodGroup:
     def surplus(self) -> int:
         """Number of running pods that it can do without."""
         return max(0, self._held_pods + self._missing_first_pods - self.size)
+
+    @property
+    def expendable(self) -> list[PodInfo]:
+        """Running pods that are given up first, in this order; empty: those with the highest index."""
+        return []
+
+    def incomplete(self) -> Iterator[tuple[list[PodInfo], int, int]]:
+        """Yield the waiting pods of each gang that lacks pods, how many of those that it needs exist, and its size."""
+        waiting, need = self.waiting, self.missing
+        if waiting and need > len(waiting):
+            yield waiting, self.size - need + len(waiting), self.size
 
     @property
     def _held_pods(self) -> int:

@@ -43,7 +43,7 @@ class StaleGangs:
             if not unit.gang:
                 continue
             self._report_incomplete(unit, now)
-            if not is_partial(unit):
+            if unit.owned or not is_partial(unit):
                 unit.partial = None
             elif unit.partial is None:
                 unit.partial = now
@@ -56,12 +56,9 @@ class StaleGangs:
         """Report gangs with pods that do not exist, unless they are still being created."""
         if now - unit.changed < SETTLING_TIME_S:
             return
-        waiting = unit.waiting
-        need = unit.missing
-        if waiting and need > len(waiting):
-            there = unit.size - need + len(waiting)
+        for waiting, there, size in unit.incomplete():
             for pod in waiting:
-                message = f"waits for the other pods of its gang: {there} of {unit.size} exist"
+                message = f"waits for the other pods of its gang: {there} of {size} exist"
                 self._reporter.unschedulable(pod, message, WaitReason.GANG)
 
     def _restart_gang(self, unit: QueuedPodGroup) -> None:
