@@ -77,6 +77,8 @@ class PlacementPolicy(ClusterName):
     """True if the scheduler's account may read Jobs, for pods that start after them; older compilers gave no right."""
     pod_groups: bool = False
     """True if the scheduler's account may read PodGroups."""
+    taint_rules: bool = False
+    """True if the scheduler's account may read DeviceTaintRules."""
     gang_kinds: Annotated[tuple[GangKind, ...], Field(max_length=MAX_GANG_KINDS)] = absent(())
     """Kinds of other controllers that the scheduler's account may read."""
     levels: Annotated[tuple[Label, ...], Field(max_length=32)]

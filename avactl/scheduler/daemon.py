@@ -145,6 +145,11 @@ class SchedulerDaemon(ElectedDaemon):
             reflect(f"{dra}/resourceslices", resources.slices(cache), optional=True),
             reflect(f"{dra}/deviceclasses", resources.device_classes(cache), optional=True),
             reflect(f"{dra}/resourceclaims", resources.resource_claims(cache), optional=True),
+            *(
+                [reflect(f"{dra}/devicetaintrules", resources.taint_rules(cache), optional=True)]
+                if self._options.policy.taint_rules
+                else ()
+            ),
         ]
 
     def _returned(self, pod: PodInfo, result: str) -> None:

@@ -24,6 +24,7 @@ def placement_policy(item: Item[ClusterSpec], program: Program) -> Manifest:
         gpu_driver=spec.gpu_driver,
         jobs=True,
         pod_groups=True,
+        taint_rules=True,
         gang_kinds=gang_kinds(spec.placement),
         levels=tuple(spec.placement.levels),
         objective=spec.placement.objective,

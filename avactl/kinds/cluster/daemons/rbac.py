@@ -50,8 +50,8 @@ def scheduler_cluster_rules(gang_kinds: Iterable[GangKind]) -> list[Body]:
         rule(["scheduling.k8s.io"], ["podgroups"], WATCH),
         # How many pods of another controller's object start together.
         *(rule([group], resources, WATCH) for group, resources in owners.items()),
-        # DRA: available devices and claims.
-        rule(["resource.k8s.io"], ["resourceslices", "deviceclasses"], WATCH),
+        # DRA: available devices, those that are sick, and claims.
+        rule(["resource.k8s.io"], ["resourceslices", "deviceclasses", "devicetaintrules"], WATCH),
         # The patch adds the finalizer that protects an allocated claim in use by a pod.
         rule(["resource.k8s.io"], ["resourceclaims"], (*WATCH, "patch")),
         # The allocation and `reservedFor`. From Kubernetes 1.36 on, the API server also requires the second, synthetic
