@@ -43,6 +43,12 @@ from avactl.scheduler.queue.gang_request import (
 from avactl.scheduler.queue.owned_pod_group import OwnedPodGroup
 from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup, SchedulingQueue
 
+OVERTAKEN_S = 600.0
+"""Seconds after which a gang that waits is told that younger pods have started."""
+OVERTAKEN = (
+    "younger pods that need less have started before it, because nothing is held for it: with a higher priority it "
+    "preempts those of its team"
+)
 MAX_ROLES = 64
 """Maximum number of different requests in one gang: the search over domains goes through each of them."""
 
@@ -84,6 +90,8 @@ class SchedulingCycle:
         self._reasons = PendingReasons(cache, self._placer)
         self._starter = PodStarter(cache, binder)
         self._failed = FailedDemands()
+        self._youngest_start = ""
+        """Creation time of the youngest pod with GPUs that has started."""
         self._learnt: set[str] = set()
         """UIDs of the pods that are part of the expected workload."""
         self.preemptor = Preemptor(
@@ -166,6 +174,8 @@ class SchedulingCycle:
             return False
         group, unit.group = unit.group, None
         self._starter.start(pods, placement)
+        if any(booking.gpus for booking in placement):
+            self._youngest_start = max(self._youngest_start, *(pod.created for pod in pods))
         if unit.gang:
             nodes = len({booking.node for booking in placement})
             logs.info("gang placed", gang=unit.key, pods=len(pods), nodes=nodes)
@@ -182,6 +192,8 @@ class SchedulingCycle:
             nominated = self.preemptor.has_nomination(unit.key)
         if nominated:
             group, reason = WaitGroup(WaitCause.NOMINATED, unit.key), WaitReason.PREEMPTION
+        elif blocked.group.cause is WaitCause.CAPACITY and self._is_overtaken(pods):
+            message = f"{message}; {OVERTAKEN}"
         if isinstance(unit, OwnedPodGroup) and not unit.known:
             message = f"{message}; placed one by one, because the scheduler does not know {quote(unit.key)}"
         metrics.DECISIONS.labels("unschedulable").inc(len(pods))
@@ -190,6 +202,15 @@ class SchedulingCycle:
         self.queue.mark_unschedulable(unit, group)
         if nominated and previous_group is not None and previous_group != group:
             self.queue.activate_next(previous_group)
+
+    def _is_overtaken(self, pods: Sequence[PodInfo]) -> bool:
+        """Return True if pods with GPUs that start together have waited long, and younger ones have started."""
+        return (
+            len(pods) > 1
+            and monotonic() - min(pod.seen for pod in pods) > OVERTAKEN_S
+            and min(pod.created for pod in pods) < self._youngest_start
+            and any(pod.claims or self.cache.requests.gpu_count(pod.shape) for pod in pods)
+        )
 
     # -- placement --------------------------------------------------------------------------------------------------
 
