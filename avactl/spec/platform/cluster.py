@@ -239,7 +239,8 @@ class GangKind(Model):
     @model_validator(mode="after")
     def _is_countable(self) -> GangKind:
         if not self.replicas and self.kind not in KNOWN_GANGS:
-            raise value_error(f"the number of pods of kind {self.kind} is unknown", "write `replicas: [spec.….replicas]`")
+            hint = "write `replicas: [spec.….replicas]`"
+            raise value_error(f"the number of pods of kind {self.kind} is unknown", hint)
         return self
 
 
