@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
-from avactl.contracts.document import Amount, Bytes, Contract, ContractPart, Count, Label, ObjectName, absent
+from avactl.contracts.document import Amount, Bytes, Contract, ContractPart, Count, Label, ObjectName, Seconds, absent
 
 POOL_KEY, QUOTA_KEY = "pool.json", "quota.json"
 """Keys of the ConfigMaps."""
@@ -81,6 +81,8 @@ class PlacementPolicy(ClusterName):
     """True if the scheduler's account may read DeviceTaintRules."""
     gang_kinds: Annotated[tuple[GangKind, ...], Field(max_length=MAX_GANG_KINDS)] = absent(())
     """Kinds of other controllers that the scheduler's account may read."""
+    hold_after: Seconds = absent(0)
+    """Seconds after which younger pods of a team wait behind a large unit; 0: never."""
     levels: Annotated[tuple[Label, ...], Field(max_length=32)]
     """Node labels of the topology levels, narrowest first."""
     objective: Literal["pack", "links", "spread"] = "pack"

@@ -104,6 +104,7 @@ class SchedulerDaemon(ElectedDaemon):
             self.budgets,
             _PLANNING,
             client.clock.now,
+            policy.hold_after,
         )
         self.stale_nominations = StaleNominations(self.cache, evictor, self._wanted)
         self.pod_handler = PodHandler(self.cache, self.queue, self.cycle.forget)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from avactl.contracts import names
@@ -39,11 +39,12 @@ class Memory:
         daemon: bool = False,
         levels: tuple[str, ...] = LEVELS,
         gpu_driver: str = "",
+        hold_after: float = 0.0,
         **cache: Any,
     ) -> None:
         """`daemon`: the cluster runs the cache daemon. `levels`: of the topology, the widest first.
 
-        `gpu_driver`: the DRA driver of GPUs.
+        `gpu_driver`: the DRA driver of GPUs. `hold_after`: seconds after which younger pods wait behind a gang.
         """
         self.cache = ClusterCache(levels, DraManager(gpu_driver), **cache)
         policy = PlacementPolicy(
@@ -60,8 +61,17 @@ class Memory:
         self.datasets, self.jobs = self.constraints.get(CachedDatasets), self.constraints.get(JobOrder)
         self.queue = SchedulingQueue()
         self.budgets = DisruptionBudgets()
+        self.time: Callable[[], float] = lambda: time.time()
         self.cycle = SchedulingCycle(
-            self.cache, self.queue, self.constraints, self, self, self, self.budgets, clock=lambda: time.time()
+            self.cache,
+            self.queue,
+            self.constraints,
+            self,
+            self,
+            self,
+            self.budgets,
+            clock=lambda: self.time(),
+            hold_after=hold_after,
         )
         self.pod_handler = PodHandler(self.cache, self.queue, self.cycle.forget)
         self.items: dict[str, dict[str, Any]] = {}

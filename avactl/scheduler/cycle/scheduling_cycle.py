@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from time import monotonic
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ from avactl.hardware.placement.diagnosis import SMALL
 from avactl.hardware.placement.masks import Mask, intersect_masks
 from avactl.hardware.placement.request import Request
 from avactl.kube import logs
+from avactl.kube.timestamps import unix_time_or
 from avactl.scheduler import metrics
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.cache.team_usage import StartRequest
@@ -41,7 +42,8 @@ from avactl.scheduler.queue.gang_request import (
     roles_of,
 )
 from avactl.scheduler.queue.owned_pod_group import OwnedPodGroup
-from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup, SchedulingQueue
+from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup, SchedulingQueue, is_partial
+from avactl.scheduler.queue.team_heads import TeamHeads
 
 OVERTAKEN_S = 600.0
 """Seconds after which a gang that waits is told that younger pods have started."""
@@ -79,12 +81,14 @@ class SchedulingCycle:
         budgets: BudgetChecker | None = None,
         preemption_share: float = 1.0,
         clock: Callable[[], float] = time.time,
+        hold_after: float = 0.0,
     ) -> None:
         """Without an evictor nothing is preempted; without budgets no service is protected.
 
         `preemption_share`: largest share of time that failed preemption attempts may take; `clock`: that of the API
-        server, in Unix seconds.
+        server, in Unix seconds; `hold_after`: seconds after which younger pods of a team wait behind a large unit.
         """
+        self._clock, self._heads = clock, TeamHeads(hold_after)
         self.cache, self.queue, self.constraints, self.reporter = cache, queue, constraints, reporter
         self._placer = Placer(cache, constraints)
         self._reasons = PendingReasons(cache, self._placer)
@@ -102,6 +106,12 @@ class SchedulingCycle:
         """Activate the units that freed resources may fit. Call it after changes, before taking the next unit."""
         self.constraints.sync()
         self.preemptor.sync()
+        for team in self._heads.end(self._clock(), self._waits):
+            self.cache.tables.waits.occurred(_turn_event(team))
+
+    def _waits(self, key: str) -> bool:
+        unit = self.queue.units.get(key)
+        return unit is not None and bool(unit.waiting)
 
     def forget(self, pod: PodInfo) -> None:
         """Forget a removed pod."""
@@ -232,6 +242,7 @@ class SchedulingCycle:
             by_itself = unit.gang or pods[0].claims
             group = WaitGroup(WaitCause.UNSUPPORTED, unit.key if by_itself else pods[0].shape)
             return Blocked(str(error), group, error.reason)
+        self._check_turn(unit, pods, requests)
         wishes = [StartRequest(request, members) for request, members in roles_of(pods, requests).items()]
         if len(wishes) > MAX_ROLES:
             message = f"its gang has {len(wishes)} kinds of pods with different requests; the limit is {MAX_ROLES}"
@@ -277,6 +288,8 @@ class SchedulingCycle:
     ) -> Blocked:
         """Return the result for pods that fit nowhere, but may after a preemption."""
         unit, pods = attempt.unit, attempt.pods
+        if cause is WaitCause.CAPACITY:
+            self._hold_up_younger(attempt)
         # Evictions change the feasible nodes of a single pod.
         retry = attempt._replace(nodes=None)
 
@@ -290,6 +303,32 @@ class SchedulingCycle:
         preemption = PreemptionRequest(unit, pods, wishes, place, attempt.restricted)
         reason = WaitReason.QUOTA if cause is WaitCause.QUOTA else WaitReason.UNSCHEDULABLE
         return Blocked(message, WaitGroup(cause, demand, self._owners(pods)), reason, preemption)
+
+    def _hold_up_younger(self, attempt: StartAttempt) -> None:
+        """Have younger pods of the team wait behind a unit that needs more than one GPU and has waited long."""
+        unit, pods, requests = attempt.unit, attempt.pods, attempt.requests
+        team, now = self.cache.quotas.team(pods[0]), self._clock()
+        created = min(pod.created for pod in pods)
+        if sum(request.gpus for request in requests.values()) < 2 or not self._heads.may_begin(
+            team, unix_time_or(now, created), now
+        ):
+            return
+        if not self.cache.requests.exceeds_cluster(gang_of(unit, pods, requests)[0]):
+            each = [request.models for request in requests.values() if request.gpus]
+            models = frozenset[str]().union(*each) if all(each) else frozenset[str]()
+            self._heads.begin(team, unit.key, list(pods), models, now)
+
+    def _check_turn(self, unit: QueuedPodGroup, pods: Sequence[PodInfo], requests: Mapping[str, Request]) -> None:
+        """Return if no older unit of the team has waited long for GPUs. Raises NotYetError."""
+        team = self.cache.quotas.team(pods[0])
+        head = self._heads.get(team)
+        models = [requests[pod.uid].models for pod in pods if requests[pod.uid].gpus]
+        if head is None or head.unit == unit.key or not models or (unit.gang and is_partial(unit)):
+            return
+        every = frozenset[str]().union(*models) if all(models) else frozenset[str]()
+        if head.precedes(max(pod.rank for pod in pods), min(pod.created for pod in pods), every):
+            message = f"waits behind {quote(head.title)}, which is older, needs more and has waited long"
+            raise NotYetError(message, _turn_event(team), WaitReason.TURN)
 
     def _owners(self, pods: Sequence[PodInfo]) -> frozenset[QuotaOwner]:
         return frozenset(map(self.cache.quotas.owner, pods))
@@ -307,6 +346,7 @@ class SchedulingCycle:
         try:
             request = self._placer.request_of(pod)
             nodes = self.constraints.filter_nodes(pod)
+            self._check_turn(unit, [pod], {pod.uid: request})
         except RuleError as error:
             self.reporter.unschedulable(pod, str(error), WaitReason.GROWTH)
             return False
@@ -324,3 +364,8 @@ class SchedulingCycle:
         reason = self._reasons.explain_pod(pod, request, nodes)
         self.reporter.unschedulable(pod, f"the gang is running; additional pod: {reason}", WaitReason.GROWTH)
         return False
+
+
+def _turn_event(team: str) -> str:
+    """Return the event of the end of a hold."""
+    return f"turn {team}"

@@ -116,6 +116,12 @@ class QueuedPodGroup:
         return sum(1 for pod in self.pods.values() if pod.first and pod.waiting)
 
 
+def is_partial(unit: QueuedPodGroup) -> bool:
+    """Return True if some members of a gang hold resources while required members do not."""
+    holding = any(pod.node and not (pod.ended or pod.deleting or pod.evicting) for pod in unit.pods.values())
+    return holding and unit.missing > 0 and not any(pod.assumed for pod in unit.pods.values())
+
+
 class SchedulingQueue:
     """Units by key: `active` units are tried next, the others wait in groups."""
 

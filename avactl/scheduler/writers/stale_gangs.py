@@ -11,7 +11,7 @@ from avactl.kube.client import STRATEGIC, ApiError, Client, Rate, UnreachableErr
 from avactl.scheduler import metrics
 from avactl.scheduler.objects.pod_info import PARTIAL, PodInfo
 from avactl.scheduler.objects.wait_reasons import WaitReason
-from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup, SchedulingQueue
+from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup, SchedulingQueue, is_partial
 from avactl.scheduler.writers.evictor import disruption_patch
 from avactl.scheduler.writers.pod_reporter import PodReporter
 
@@ -103,9 +103,3 @@ class StaleGangs:
             if error.status not in (404, 409):
                 raise
         return False
-
-
-def is_partial(unit: QueuedPodGroup) -> bool:
-    """Return True if some members of a gang hold resources while required members do not."""
-    holding = any(pod.node and not (pod.ended or pod.deleting or pod.evicting) for pod in unit.pods.values())
-    return holding and unit.missing > 0 and not any(pod.assumed for pod in unit.pods.values())

@@ -256,6 +256,11 @@ class Placement(Model):
         default_factory=lambda: ["topology.kubernetes.io/rack"],
         description="Node labels of the topology levels, from nearest to farthest, such as NVLink domain and rack.",
     )
+    hold_after: Duration | None = Field(
+        None,
+        description="Once a job that needs more than one GPU has waited this long for free ones, younger pods of its "
+        "team and no higher priority that need GPUs wait behind it, for as long again at most. Default: never.",
+    )
     gangs: list[GangKind] = Field(
         default_factory=list,
         max_length=28,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from avactl.contracts import names
 from avactl.contracts.document import dump
 from avactl.contracts.names import CACHE_NAMESPACE
@@ -14,6 +16,7 @@ from avactl.program.lowering.pods import build_resources
 from avactl.program.manifest import Manifest
 from avactl.program.program import Item, Program
 from avactl.spec.platform.cluster import ClusterSpec, Placement
+from avactl.spec.schema.values import duration_seconds
 
 
 def placement_policy(item: Item[ClusterSpec], program: Program) -> Manifest:
@@ -25,6 +28,7 @@ def placement_policy(item: Item[ClusterSpec], program: Program) -> Manifest:
         jobs=True,
         pod_groups=True,
         taint_rules=True,
+        hold_after=math.ceil(duration_seconds(spec.placement.hold_after or "0s")),
         gang_kinds=gang_kinds(spec.placement),
         levels=tuple(spec.placement.levels),
         objective=spec.placement.objective,
