@@ -2,8 +2,8 @@
 
 Without this, small pods of a team take every GPU that comes free before enough of them are free for a gang. Other teams
 are not held up: a team within its guarantee reclaims what they borrow. A hold ends when the unit starts, or after as
-long as it had to wait for it; if it ended without a start, the next one of the team begins as much later at the
-earliest. So younger pods wait for at most half of the time.
+long as the unit had to wait for it. In the latter case, the next one of the team begins as much later at the earliest,
+so that younger pods wait for at most half of the time behind what does not start.
 """
 
 from __future__ import annotations
