@@ -181,7 +181,7 @@ class ClusterCache:
                 return None
             pod = tables.pods[key] = read_pod(item, monotonic())
             if owner is not None and not (pod.gang or pod.pod_group):
-                pod.join(owner, (metadata.get("annotations") or {}).get(WITHIN.name, ""))
+                pod.join_owner(owner, (metadata.get("annotations") or {}).get(WITHIN.name, ""))
         else:
             labels, deleting = pod.labels, pod.deleting
             # API servers that do not set the generation leave it empty.

@@ -172,7 +172,7 @@ class PodInfo:
         self.index = int(index) if len(index) < 10 and index.isdecimal() else -1
         self.within = notes.get(WITHIN.name, "")
 
-    def join(self, gang: OwnedGang, within: str) -> None:
+    def join_owner(self, gang: OwnedGang, within: str) -> None:
         """Make it a member of the gang of an object of another controller. `within`: as annotated."""
         self.gang = intern(f"{self.namespace}/{gang.name}")
         self.gang_size, self.within, self.owned, self.role = 1, within, True, intern(gang.role)
