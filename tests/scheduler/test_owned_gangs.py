@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from time import monotonic
 from typing import Any
 
@@ -414,3 +415,39 @@ def test_a_gang_preempts_for_all_of_its_pods() -> None:
     memory.go()
     memory.settle()
     assert sorted(memory.where()) == ["train-head", "train-w-0", "train-w-1"]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_objects_start_as_a_whole_or_wait(seed: int) -> None:
+    """Whatever order objects and pods come in, and whatever ends: a gang that has not run has no pod on a node."""
+    rng = random.Random(seed)
+    memory = Memory(machines=4)
+    needs: dict[str, tuple[int, int]] = {}
+    """Workers that start together, and those that are made, by cluster."""
+    made: dict[str, int] = {}
+    started: set[str] = set()
+    for step in range(60):
+        if len(needs) < 12 and rng.random() < 0.4:
+            name, workers, fewest = f"c{step}", rng.randint(1, 4), rng.randint(0, 3)
+            scales = rng.random() < 0.4
+            needs[name] = (min(fewest, workers) if scales else workers), workers
+            spec = ray(group("w", workers, min(fewest, workers)), enableInTreeAutoscaling=scales)
+            put(memory, "RayCluster", name, spec)
+        for name, (_, workers) in needs.items():
+            if made.get(name, -1) < workers and rng.random() < 0.6:
+                number = made[name] = made.get(name, -1) + 1
+                role = "headgroup" if not number else "w"
+                ray_pod(memory, f"{name}-{number}", role, 0 if not number else rng.choice([4, 8]), name)
+        memory.settle()
+        for name, (fewest, workers) in needs.items():
+            mine = {pod for pod in memory.where() if pod.startswith(f"{name}-")}
+            if name not in started and mine:
+                assert f"{name}-0" in mine, f"step {step}: {name} runs without its head"
+                assert len(mine) > fewest, f"step {step}: {name} runs with {len(mine) - 1} of {workers} workers"
+                started.add(name)
+        running = sorted(memory.where())
+        if running and rng.random() < 0.5:
+            victim = rng.choice(running)
+            mine = [pod for pod in running if pod.startswith(f"{victim.partition('-')[0]}-")]
+            memory.drop("vision", *(mine if rng.random() < 0.3 else [victim]))
+    assert len(started) > 3
