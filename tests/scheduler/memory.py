@@ -141,7 +141,7 @@ class Memory:
         notes: dict[str, str] | None = None,
         labels: dict[str, str] | None = None,
         amounts: Mapping[str, str] = {},
-        owner: Mapping[str, object] = {},
+        owner: Any = None,
         **spec: Any,
     ) -> None:
         """`owner`: the reference to its controller."""

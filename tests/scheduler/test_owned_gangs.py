@@ -448,6 +448,6 @@ def test_random_objects_start_as_a_whole_or_wait(seed: int) -> None:
         running = sorted(memory.where())
         if running and rng.random() < 0.5:
             victim = rng.choice(running)
-            mine = [pod for pod in running if pod.startswith(f"{victim.partition('-')[0]}-")]
-            memory.drop("vision", *(mine if rng.random() < 0.3 else [victim]))
+            rest = [pod for pod in running if pod.startswith(f"{victim.partition('-')[0]}-")]
+            memory.drop("vision", *(rest if rng.random() < 0.3 else [victim]))
     assert len(started) > 3

@@ -63,7 +63,7 @@ def _train_job(body: Body, runtimes: Mapping[tuple[str, str], Body], resources: 
     """Return the GPUs of a TrainJob: its own, or those of its runtime, on each of its nodes."""
     spec = body["spec"]
     trainer, reference = _part(spec.get("trainer")), _part(spec.get("runtimeRef"))
-    runtime = runtimes.get((reference.get("kind", _RUNTIMES[0]), reference.get("name")), {})
+    runtime = runtimes.get((str(reference.get("kind", _RUNTIMES[0])), str(reference.get("name"))), {})
     given = _part(runtime.get("spec"))
     nodes = trainer.get("numNodes", _part(given.get("mlPolicy")).get("numNodes", 1))
     each = _devices({"resources": trainer.get("resourcesPerNode")}, resources)

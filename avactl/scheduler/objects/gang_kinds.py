@@ -44,7 +44,7 @@ class OwnedGang(NamedTuple):
 
 
 class _Fields(NamedTuple):
-    """What a known kind has."""
+    """How pods and objects of a known kind are read."""
 
     role: str
     """Label of the pods with their role."""
