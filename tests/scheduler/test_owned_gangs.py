@@ -208,8 +208,9 @@ def test_an_autoscaled_cluster_starts_with_its_fewest_workers_and_grows() -> Non
     ray_cluster(memory, 3)
     memory.settle()
     assert sorted(memory.where()) == ["train-head", "train-w-0", "train-w-1"]
-    # A new machine helps the third one, which is no reason to stop the others.
+    # A new machine helps the third one, which is no reason to stop the others, of this cluster or of another one.
     assert memory.reasons["train-w-2"] is WaitReason.UNSCHEDULABLE
+    assert memory.evictions == []
     memory.machine("n2", 8, {LEVELS[0]: "b", LEVELS[1]: "r1"})
     memory.settle()
     assert "train-w-2" in memory.where()

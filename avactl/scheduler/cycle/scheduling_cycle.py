@@ -300,7 +300,9 @@ class SchedulingCycle:
             except RuleError:
                 return None
 
-        preemption = PreemptionRequest(unit, pods, wishes, place, attempt.restricted)
+        preemption: PreemptionRequest | None = PreemptionRequest(unit, pods, wishes, place, attempt.restricted)
+        if isinstance(unit, OwnedPodGroup) and not all(map(unit.needs_now, pods)):
+            preemption = None  # two objects that grow would take the same machine from each other for ever
         reason = WaitReason.QUOTA if cause is WaitCause.QUOTA else WaitReason.UNSCHEDULABLE
         return Blocked(message, WaitGroup(cause, demand, self._owners(pods)), reason, preemption)
 

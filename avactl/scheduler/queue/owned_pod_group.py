@@ -69,6 +69,14 @@ class OwnedPodGroup(QueuedPodGroup):
             found += running[: max(0, len(running) - number)]
         return found
 
+    def needs_now(self, pod: PodInfo) -> bool:
+        """Return True if the object cannot do without a pod that waits; if it is not known, it can do without none."""
+        needs = self._needs.get(self.key)
+        if needs is None:
+            return True
+        started = sum(1 for other in self.pods.values() if other.role == pod.role and _has_started(other))
+        return started < needs.pods.get(pod.role, 0)
+
     def batches(self) -> list[list[PodInfo]]:
         """Return the waiting pods that can start now, each list together."""
         waiting = sorted(self.waiting, key=lambda pod: (pod.created, pod.name))
