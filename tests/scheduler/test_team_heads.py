@@ -85,7 +85,7 @@ def test_younger_pods_wait_behind_a_gang_that_has_waited_long() -> None:
     assert cluster.runs("big-0")
     cluster.at(AFTER + 120)
     assert not cluster.runs("late")  # it waits for GPUs like anybody else now
-    assert cluster.memory.said["late"].startswith("needs 1 free")
+    assert cluster.memory.said["late"].startswith("fits on none of 2 nodes")
     cluster.end("big-0")
     assert cluster.runs("late")
 
