@@ -5,15 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
-from avactl.contracts.document import Amount, Bytes, Contract, ContractPart, Count, Label, ObjectName, absent
+from avactl.contracts.document import Amount, Bytes, Contract, ContractPart, Count, Label, ObjectName, Seconds, absent
 
 POOL_KEY, QUOTA_KEY = "pool.json", "quota.json"
 """Keys of the ConfigMaps."""
 MAX_GPUS = 16
 """GPUs of a machine."""
 MAX_NODES = 100_000
+MAX_GANG_KINDS, MAX_REPLICA_PATHS = 32, 16
+API_VERSION_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)+/v[0-9][a-z0-9]*\Z"
+"""Version of a group with a dot: not of Kubernetes' core, which has the Secrets."""
+KIND_PATTERN, RESOURCE_PATTERN = r"^[A-Z][A-Za-z0-9]*\Z", r"^[a-z][a-z0-9]*\Z"
+FIELD_PATH_PATTERN = r"^spec(\.([A-Za-z][A-Za-z0-9]*|\*)){1,8}\Z"
+FieldPath = Annotated[str, StringConstraints(pattern=FIELD_PATH_PATTERN, max_length=253)]
+"""Field of an object, such as `spec.roles.*.replicas`; `*` stands for each entry of a list or map."""
 _Name = Annotated[str, Field(min_length=1, max_length=253)]
 _Index = Annotated[int, Field(ge=0, lt=MAX_GPUS)]
 
@@ -25,6 +32,43 @@ class ClusterName(Contract):
     cluster: ObjectName
 
 
+class GangKind(ContractPart):
+    """Objects of another controller whose pods start together."""
+
+    api_version: Annotated[str, StringConstraints(pattern=API_VERSION_PATTERN, max_length=300)]
+    kind: Annotated[str, StringConstraints(pattern=KIND_PATTERN, max_length=63)]
+    resource: Annotated[str, StringConstraints(pattern=RESOURCE_PATTERN, max_length=63)]
+    """Its name in paths of the API: the plural in lower case."""
+    label: Annotated[str, Field(min_length=1, max_length=317)]
+    """Label of the pods whose value is the name of the object."""
+    replicas: Annotated[tuple[FieldPath, ...], Field(max_length=MAX_REPLICA_PATHS)] = absent(())
+    """Fields whose sum is the number of pods; empty for a kind that the scheduler knows."""
+
+
+KNOWN_GANG_KINDS = (
+    GangKind(api_version="ray.io/v1", kind="RayCluster", resource="rayclusters", label="ray.io/cluster"),
+    GangKind(
+        api_version="jobset.x-k8s.io/v1alpha2",
+        kind="JobSet",
+        resource="jobsets",
+        label="jobset.sigs.k8s.io/jobset-name",
+    ),
+    GangKind(
+        api_version="kubeflow.org/v2beta1",
+        kind="MPIJob",
+        resource="mpijobs",
+        label="training.kubeflow.org/job-name",
+    ),
+    GangKind(
+        api_version="kubeflow.org/v1",
+        kind="PyTorchJob",
+        resource="pytorchjobs",
+        label="training.kubeflow.org/job-name",
+    ),
+)
+"""Kinds whose fields the scheduler knows. A RayJob makes a RayCluster, and a TrainJob a JobSet."""
+
+
 class PlacementPolicy(ClusterName):
     """`policy.json`: how a cluster places pods."""
 
@@ -33,6 +77,12 @@ class PlacementPolicy(ClusterName):
     """True if the scheduler's account may read Jobs, for pods that start after them; older compilers gave no right."""
     pod_groups: bool = False
     """True if the scheduler's account may read PodGroups."""
+    taint_rules: bool = False
+    """True if the scheduler's account may read DeviceTaintRules."""
+    gang_kinds: Annotated[tuple[GangKind, ...], Field(max_length=MAX_GANG_KINDS)] = absent(())
+    """Kinds of other controllers that the scheduler's account may read."""
+    hold_after: Seconds = absent(0)
+    """Seconds after which younger pods of a team wait behind a large unit; 0: never."""
     levels: Annotated[tuple[Label, ...], Field(max_length=32)]
     """Node labels of the topology levels, narrowest first."""
     objective: Literal["pack", "links", "spread"] = "pack"

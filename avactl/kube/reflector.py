@@ -20,6 +20,8 @@ _TURN = 50
 """Objects after which others have their turn, the next page among them."""
 _WATCH_SECONDS = (240, 480)
 _BACKOFF = (0.2, 10.0)
+_ABSENT = 60.0
+"""Seconds between two looks for a kind that the server does not serve."""
 _SHORT = 1.0
 """Seconds before which no watch ends by itself; client-go takes one that does, and told nothing, for a failure too."""
 
@@ -96,8 +98,9 @@ class Reflector:
                 if error.status == 404 and self._optional:
                     self._absent = True
                     self._told()
-                    wait = 60.0
-                elif error.expired:
+                    await asyncio.sleep(_ABSENT * random.uniform(0.5, 1.0))  # noqa: S311
+                    continue  # nothing has failed
+                if error.expired:
                     self._version, wait = "", _BACKOFF[0]
                 else:
                     logs.warn("watch refused", kind=self.kind, error=str(error))

@@ -104,6 +104,7 @@ class SchedulerDaemon(ElectedDaemon):
             self.budgets,
             _PLANNING,
             client.clock.now,
+            policy.hold_after,
         )
         self.stale_nominations = StaleNominations(self.cache, evictor, self._wanted)
         self.pod_handler = PodHandler(self.cache, self.queue, self.cycle.forget)
@@ -145,6 +146,11 @@ class SchedulerDaemon(ElectedDaemon):
             reflect(f"{dra}/resourceslices", resources.slices(cache), optional=True),
             reflect(f"{dra}/deviceclasses", resources.device_classes(cache), optional=True),
             reflect(f"{dra}/resourceclaims", resources.resource_claims(cache), optional=True),
+            *(
+                [reflect(f"{dra}/devicetaintrules", resources.taint_rules(cache), optional=True)]
+                if self._options.policy.taint_rules
+                else ()
+            ),
         ]
 
     def _returned(self, pod: PodInfo, result: str) -> None:

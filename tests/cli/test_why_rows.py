@@ -44,3 +44,12 @@ def test_pods_are_known_by_what_makes_them() -> None:
     for name, found in (("shop", 0), ("shop-5d8f", 0), ("train", 1), ("train-worker", 1), ("web", 2), ("other", 2)):
         assert select(pods, name) == [pods[found]], name
     assert select(pods, "5d8f") == []
+
+
+def test_pods_of_a_job_set_are_known_by_its_name() -> None:
+    """Their owner is one of its Jobs."""
+    pods = [pod(f"pre-w-{number}-0", labels={"jobset.sigs.k8s.io/jobset-name": "pre"}) for number in range(2)]
+    for number, each in enumerate(pods):
+        each["metadata"]["ownerReferences"] = [{"kind": "Job", "name": f"pre-w-{number}"}]
+    assert select(pods, "pre") == pods
+    assert select(pods, "pre-w-1") == pods[1:]

@@ -64,6 +64,9 @@ WORDS = (
     "sha256:" + "0" * 64,
     "images",
     "commits",
+    "kubeflow.org/v1",
+    "TFJob",
+    "spec.tfReplicaSpecs.*.replicas",
 )
 """Texts of which each pattern matches some."""
 EXAMPLES = {

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from avactl.contracts.document import load
+from avactl.contracts.scheduling import PlacementPolicy
 from avactl.kinds.cluster.daemons.rbac import ADMINISTRATORS
 from avactl.program import registry
 from tests.conftest import ROOT
@@ -174,6 +176,26 @@ def documented(heading: str) -> set[tuple[str, str, str]]:
             resources = re.findall(r"`([^`]+)`", cells[1].partition("(")[0])
             found |= {(g, r, v.strip()) for g in groups for r in resources for v in cells[2].split(",")}
     return found
+
+
+def test_kinds_whose_pods_start_together_can_be_read() -> None:
+    """The known ones and those that are added; one of the same kind replaces a known one."""
+    gangs = """  placement:
+    gangs:
+      - {apiVersion: kubeflow.org/v1, kind: TFJob, resource: tfjobs, label: training.kubeflow.org/job-name,
+         replicas: [spec.tfReplicaSpecs.*.replicas]}
+      - {apiVersion: jobset.x-k8s.io/v1, kind: JobSet, resource: jobsets, label: jobset.sigs.k8s.io/jobset-name}
+"""
+    result = compiled(DAEMONS + gangs)
+    text = body(result, "ConfigMap", "avactl-policy", "avactl-system")["data"]["policy.json"]
+    kinds = {each.kind: each for each in load(PlacementPolicy, text).gang_kinds}
+    assert list(kinds) == ["RayCluster", "MPIJob", "PyTorchJob", "TFJob", "JobSet"]
+    assert kinds["TFJob"].replicas == ("spec.tfReplicaSpecs.*.replicas",)
+    assert kinds["JobSet"].api_version == "jobset.x-k8s.io/v1"
+    rules = body(result, "ClusterRole", "avactl-scheduler")["rules"]
+    (mine,) = [rule for rule in rules if rule["apiGroups"] == ["kubeflow.org"]]
+    assert mine["resources"] == ["mpijobs", "pytorchjobs", "tfjobs"]
+    assert mine["verbs"] == ["get", "list", "watch"]
 
 
 def test_docs_list_every_rule() -> None:

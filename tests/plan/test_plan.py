@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import orjson
@@ -18,6 +18,7 @@ from avactl.change.plan.planner import make_plan
 from avactl.change.plan.rollout import place_all
 from avactl.change.plan.simulator import SimulatedCluster
 from avactl.change.plan.snapshot.loader import SnapshotError, read, strip_objects, write
+from avactl.change.plan.uncounted import describe_uncounted
 from avactl.change.plan.workloads import find_surroundings, find_workloads
 from avactl.compiler import Compilation
 from avactl.contracts.scheduling import PlacementPolicy
@@ -582,3 +583,76 @@ spec: {{cluster: main, machineType: h100x, count: 1, rdmaResource: nvidia.com/ho
     found = plan(compile_(platform(), machine), head)
     assert {each.verdict for each in found.entries} == {PlanVerdict.STARTS}
     assert len(found.entries) == 8 // gpus
+
+
+OTHERS = """---
+kind: KubernetesObjects
+metadata: {name: others}
+spec:
+  objects:
+    - apiVersion: ray.io/v1
+      kind: RayJob
+      metadata: {name: tune, namespace: vision}
+      spec:
+        rayClusterSpec:
+          headGroupSpec: {template: {spec: {containers: [{name: head, image: IMAGE}]}}}
+          workerGroupSpecs:
+            - {groupName: w, replicas: 2, numOfHosts: 1, template: {spec: {containers: [{name: w, image: IMAGE,
+               resources: {limits: {nvidia.com/gpu: 8}}}]}}}
+    - apiVersion: jobset.x-k8s.io/v1alpha2
+      kind: JobSet
+      metadata: {name: pretrain, namespace: vision}
+      spec:
+        replicatedJobs:
+          - {name: w, replicas: 2, template: {spec: {parallelism: 2, completions: 2, template: {spec: {containers:
+             [{name: w, image: IMAGE, resources: {limits: {nvidia.com/gpu: "8"}}}]}}}}}
+""".replace("IMAGE", IMAGE)
+
+
+def test_gpus_of_unknown_controllers_are_named() -> None:
+    plan = make_plan(unchecked(platform()), unchecked(platform() + OTHERS), "main")
+    assert plan.uncounted == (
+        "not counted, here and in quotas: 48 GPUs of JobSet vision/pretrain, RayJob vision/tune, whose controllers "
+        "avactl does not know"
+    )
+    assert plan.uncounted in render_text([plan], width=200)
+
+
+def _uncounted(*bodies: dict[str, Any]) -> str:
+    given = [{"apiVersion": "example.com/v1", "metadata": {"name": "x", "namespace": "v"}, **body} for body in bodies]
+    return describe_uncounted([SimpleNamespace(body=body) for body in given], ["nvidia.com/gpu"])  # type: ignore[misc]
+
+
+def _pod(gpus: object) -> dict[str, Any]:
+    return {"template": {"spec": {"containers": [{"resources": {"limits": {"nvidia.com/gpu": gpus}}}]}}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "gpus"),
+    [
+        ("PyTorchJob", {"pytorchReplicaSpecs": {"Master": _pod(8), "Worker": {"replicas": 3, **_pod("8")}}}, 32),
+        ("MPIJob", {"mpiReplicaSpecs": {"Launcher": _pod(0), "Worker": {"replicas": 2, **_pod(4)}}}, 8),
+        ("RayCluster", {"workerGroupSpecs": [{"minReplicas": 3, "numOfHosts": 2, **_pod(1)}]}, 6),
+        ("JobSet", {"replicatedJobs": [{"template": {"spec": {"parallelism": 4, "completions": 2, **_pod(1)}}}]}, 2),
+        ("TrainJob", {"trainer": {"numNodes": 3, "resourcesPerNode": {"limits": {"nvidia.com/gpu": 8}}}}, 24),
+        ("Odd", {"replicas": "x", "parallelism": None, **_pod("1Gi")}, 1),
+        ("Suspended", {"suspend": True, **_pod(8)}, 0),
+    ],
+)
+def test_gpus_of_other_kinds(kind: str, spec: dict[str, Any], gpus: int) -> None:
+    text = _uncounted({"kind": kind, "spec": spec})
+    assert text.startswith(f"not counted, here and in quotas: {gpus} GPU") if gpus else not text
+
+
+def test_gpus_in_the_runtime_of_a_train_job() -> None:
+    runtime = {"mlPolicy": {"numNodes": 2}, "template": {"spec": {"replicatedJobs": [{"template": {"spec": _pod(4)}}]}}}
+    given = {"kind": "ClusterTrainingRuntime", "metadata": {"name": "torch"}, "spec": runtime}
+    assert _uncounted(given) == ""
+    assert "8 GPUs of TrainJob v/x," in _uncounted(
+        given, {"kind": "TrainJob", "spec": {"runtimeRef": {"name": "torch"}}}
+    )
+
+
+def test_many_unknown_objects_are_counted_and_some_named() -> None:
+    text = _uncounted(*({"kind": f"K{number}", "spec": _pod(1)} for number in range(5)))
+    assert text.startswith("not counted, here and in quotas: 5 GPUs of K0 v/x, K1 v/x, K2 v/x and 2 more,")

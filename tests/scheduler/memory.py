@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from avactl.contracts import names
 from avactl.contracts.pod_annotations import DEVICES, GANG_SIZE, PREEMPTION
-from avactl.contracts.scheduling import PlacementPolicy
+from avactl.contracts.scheduling import KNOWN_GANG_KINDS, PlacementPolicy
 from avactl.hardware.placement.quota import QuotaLimit, QuotaNode
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.constraints.cached_datasets import CachedDatasets
@@ -39,11 +39,12 @@ class Memory:
         daemon: bool = False,
         levels: tuple[str, ...] = LEVELS,
         gpu_driver: str = "",
+        hold_after: float = 0.0,
         **cache: Any,
     ) -> None:
         """`daemon`: the cluster runs the cache daemon. `levels`: of the topology, the widest first.
 
-        `gpu_driver`: the DRA driver of GPUs.
+        `gpu_driver`: the DRA driver of GPUs. `hold_after`: seconds after which younger pods wait behind a gang.
         """
         self.cache = ClusterCache(levels, DraManager(gpu_driver), **cache)
         policy = PlacementPolicy(
@@ -54,13 +55,23 @@ class Memory:
             cache_daemon=daemon,
             jobs=True,
             pod_groups=True,
+            gang_kinds=KNOWN_GANG_KINDS,
         )
         self.constraints = ConstraintSet(self.cache, policy)
         self.datasets, self.jobs = self.constraints.get(CachedDatasets), self.constraints.get(JobOrder)
         self.queue = SchedulingQueue()
         self.budgets = DisruptionBudgets()
+        self.time: Callable[[], float] = lambda: time.time()
         self.cycle = SchedulingCycle(
-            self.cache, self.queue, self.constraints, self, self, self, self.budgets, clock=lambda: time.time()
+            self.cache,
+            self.queue,
+            self.constraints,
+            self,
+            self,
+            self,
+            self.budgets,
+            clock=lambda: self.time(),
+            hold_after=hold_after,
         )
         self.pod_handler = PodHandler(self.cache, self.queue, self.cycle.forget)
         self.items: dict[str, dict[str, Any]] = {}
@@ -130,8 +141,10 @@ class Memory:
         notes: dict[str, str] | None = None,
         labels: dict[str, str] | None = None,
         amounts: Mapping[str, str] = {},
+        owner: Any = None,
         **spec: Any,
     ) -> None:
+        """`owner`: the reference to its controller."""
         self.clock += 1
         requests = {"cpu": "1", "memory": "1Gi", **amounts, **({"nvidia.com/gpu": str(gpus)} if gpus else {})}
         metadata = {
@@ -141,6 +154,7 @@ class Memory:
             "labels": labels or {},
             "annotations": notes or {},
             "creationTimestamp": self._now(),
+            "ownerReferences": [{**owner, "controller": True}] if owner else [],
         }
         main = {"name": "main", "resources": {"requests": requests}}
         item = {"metadata": metadata, "spec": {"schedulerName": "avactl", "containers": [main], **spec}, "status": {}}

@@ -32,7 +32,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from avactl.contracts import names
 from avactl.contracts.pod_annotations import DEVICES, GANG_SIZE, GPU_SHARE, JOB_INDEX, PREEMPTIBLE, WITHIN
-from avactl.scheduler.writers.stale_gangs import is_partial
+from avactl.scheduler.queue.scheduling_queue import is_partial
 from tests.scheduler.memory import Memory
 
 FOLDER = Path(__file__).parent / "scenarios"

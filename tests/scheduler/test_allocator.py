@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 
@@ -18,11 +19,15 @@ _THEIRS = ("claim constraint would not be satisfied", "CEL runtime error")
 """Where upstream gives up on the pod at once; here another device, alternative or node is tried."""
 
 
-def ours(given: Object) -> list[Object] | None:
-    """What avactl allocates; None: nothing."""
+def ours(given: Object, rules: Sequence[Object] = (), late: bool = False) -> list[Object] | None:
+    """What avactl allocates; None: nothing. `rules`: DeviceTaintRules, which are seen before the slices, or `late`."""
     dra = DraManager("gpu.example.com")
+    for item in () if late else rules:
+        dra.put_taint_rule(item)
     for item in given["slices"]:
         dra.put_slice(item)
+    for item in rules if late else ():
+        dra.put_taint_rule(item)
     classes = {item["metadata"]["name"]: LiveDeviceClass.parse(item) for item in given["classes"]}
     dra.classes = classes
     for item in given["allocated"]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from avactl.scheduler.writers.stale_gangs import is_partial
+from avactl.scheduler.queue.scheduling_queue import is_partial
 from tests.scheduler.memory import Memory
 from tests.scheduler.test_room import HIGH, evicted
 from tests.scheduler.test_room import lent as lent

@@ -9,6 +9,7 @@ import pytest
 
 from avactl.contracts.pod_annotations import AFTER, GANG_SIZE, LINK, START_WHEN_WARM, WITHIN
 from avactl.kube.client import STRATEGIC
+from avactl.scheduler.cycle.scheduling_cycle import OVERTAKEN, OVERTAKEN_S
 from avactl.scheduler.objects.wait_reasons import WaitReason
 from tests.scheduler.memory import Memory
 from tests.scheduler.test_job_order import job
@@ -127,3 +128,38 @@ def test_what_an_autoscaler_sees(team: World) -> None:
     team.start()
     team.wait(lambda: not buys_a_machine(team.pods()["over"]))
     assert team.waiting("over") == words
+
+
+def test_a_gang_that_is_overtaken_is_told_so() -> None:
+    memory = Memory(machines=2)
+    for number in range(16):
+        memory.pod("vision", f"small-{number}", 1)
+    memory.settle()
+    memory.gang("vision", "big", 2, 8)
+    memory.settle()
+    memory.drop("vision", "small-0")
+    memory.pod("vision", "late", 1)
+    memory.settle()
+    assert "late" in memory.where()
+    assert OVERTAKEN not in memory.said["big-0"]
+    for number in range(2):
+        memory.cache.tables.pods[f"vision/big-{number}"].seen -= OVERTAKEN_S
+    memory.drop("vision", "small-1")
+    memory.settle()
+    assert memory.said["big-0"].endswith(f"; {OVERTAKEN}")
+    # With a higher priority it does not wait for them.
+    memory.gang("vision", "urgent", 2, 8, priority=10)
+    memory.settle()
+    assert len(memory.evictions[-1].victims) == 15
+
+
+def test_a_gang_that_nothing_has_overtaken_is_not() -> None:
+    memory = Memory(machines=2)
+    memory.pod("vision", "old", 1)
+    memory.settle()
+    memory.gang("vision", "big", 2, 8)
+    for number in range(2):
+        memory.cache.tables.pods[f"vision/big-{number}"].seen -= OVERTAKEN_S
+    memory.settle()
+    assert memory.said["big-0"].startswith("needs 2 machines")
+    assert OVERTAKEN not in memory.said["big-0"]

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from avactl.base.object_identity import ObjectKey
 from avactl.change.plan.cluster_state import configured_objects
 from avactl.change.plan.cost import Hardware, pool_hardware
+from avactl.change.plan.uncounted import describe_uncounted
 from avactl.change.plan.workloads import PlannedWorkload, Surroundings, find_surroundings, find_workloads
 from avactl.compiler import Compilation
+from avactl.contracts import names
 from avactl.program.manifest import Body
 from avactl.spec.platform.prices import Prices
 
@@ -31,6 +33,8 @@ class Side:
     """PodDisruptionBudgets."""
     nodes: tuple[tuple[str, Body], ...] = ()
     """Labels and taints of machines that a pool lists by name, by machine."""
+    uncounted: str = ""
+    """A sentence about GPUs of objects whose controllers are not known; empty if there are none."""
 
     @classmethod
     def of(cls, compilation: Compilation | None, cluster: str) -> Side:
@@ -48,4 +52,8 @@ class Side:
             claims=tuple((each.namespace, each.body) for each in manifests if each.kind == "PersistentVolumeClaim"),
             budgets=tuple(each.body for each in manifests if each.kind == "PodDisruptionBudget"),
             nodes=tuple((each.name, each.body) for each in manifests if each.kind == "Node"),
+            uncounted=describe_uncounted(
+                manifests,
+                {*names.GPU_RESOURCES, *(pool.spec.resource_name for pool in compilation.program.gpu_pools(cluster))},
+            ),
         )

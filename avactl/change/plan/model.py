@@ -208,6 +208,8 @@ class Plan:
     currency: str = ""
     assumed: tuple[str, ...] = ()
     """Assumptions, as sentences."""
+    uncounted: str = ""
+    """A sentence about GPUs that the plan does not count; empty if there are none."""
 
     @property
     def fine(self) -> bool:

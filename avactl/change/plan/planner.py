@@ -111,7 +111,7 @@ def _decide(
     pools, quotas = tuple(effects.pool_changes(world, then)), tuple(effects.quota_changes(world, then))
     currency = after.prices.currency if after.prices is not None else ""
     assumptions = (*assumed, *_assumptions(live, entries, after))
-    return Plan(cluster, source, tuple(entries), affected, pools, quotas, currency, assumptions)
+    return Plan(cluster, source, tuple(entries), affected, pools, quotas, currency, assumptions, after.uncounted)
 
 
 def _declared_world(

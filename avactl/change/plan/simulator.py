@@ -47,7 +47,8 @@ class SimulatedCluster:
     """Cache, queue and scheduling cycle of one cluster; implements the binding, eviction and status sinks."""
 
     def __init__(self, cluster_state: ClusterState) -> None:
-        policy = cluster_state.policy
+        # A snapshot has no objects of other controllers: their pods are placed one by one.
+        policy = cluster_state.policy.model_copy(update={"gang_kinds": ()})
         self.cache = ClusterCache(
             policy.widest_first, DraManager(policy.gpu_driver), policy.objective, owned_claims=False
         )

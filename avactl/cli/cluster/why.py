@@ -112,8 +112,11 @@ def select(pods: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
 
 
 def _claim_names(pod: dict[str, Any]) -> list[str]:
+    from avactl.contracts.scheduling import KNOWN_GANG_KINDS
+
     labels = pod["metadata"].get("labels") or {}
-    found = [labels[label] for label in _JOB_LABELS if label in labels]
+    known = (*_JOB_LABELS, *(kind.label for kind in KNOWN_GANG_KINDS))
+    found = [labels[label] for label in known if label in labels]
     for owner in pod["metadata"].get("ownerReferences") or ():
         # A ReplicaSet's name is its Deployment's name plus the hash of the template.
         found += [owner["name"], owner["name"].removesuffix(f"-{labels.get('pod-template-hash', '')}")]

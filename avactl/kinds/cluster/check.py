@@ -34,6 +34,9 @@ def check(item: Item[ClusterSpec], program: Program) -> Iterable[Diagnostic]:
         item, ("spec", "deviceClasses"), (entry.name for entry in spec.device_classes), "device class"
     )
     yield from check_duplicates(item, ("spec", "placement", "levels"), spec.placement.levels, "level", key=None)
+    yield from check_duplicates(
+        item, ("spec", "placement", "gangs"), (entry.kind for entry in spec.placement.gangs), "gang", key="kind"
+    )
     yield from check_reconcile.check_reconcile(item)
     yield from delivery.check_delivery(item)
     if spec.daemons.cache and not program.tiers(item.name) and not program.lacks_tiers:

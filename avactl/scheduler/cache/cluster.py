@@ -12,6 +12,7 @@ from time import monotonic
 from typing import Any
 
 from avactl.contracts import names
+from avactl.contracts.pod_annotations import WITHIN
 from avactl.hardware.placement.allocation import Booking, BookingError
 from avactl.hardware.placement.fragmentation import Floats
 from avactl.hardware.placement.masks import Mask
@@ -29,6 +30,7 @@ from avactl.scheduler.dra.manager import DraManager
 from avactl.scheduler.interfaces import ClaimAllocation
 from avactl.scheduler.objects.config import ConfiguredPool
 from avactl.scheduler.objects.device_mask import format_devices
+from avactl.scheduler.objects.gang_kinds import gang_of_owner
 from avactl.scheduler.objects.gangs import GANG_LABELS
 from avactl.scheduler.objects.limits import bounded
 from avactl.scheduler.objects.node_info import NodeInfo
@@ -171,11 +173,15 @@ class ClusterCache:
             if not spec.get("nodeName") and spec.get("schedulerName") != names.SCHEDULER_NAME:
                 return None
             ended = (item.get("status") or {}).get("phase") in ("Succeeded", "Failed")
-            if ended and GANG_LABELS.isdisjoint(metadata.get("labels") or ()):
-                if spec.get("schedulerName") == names.SCHEDULER_NAME:
+            managed = spec.get("schedulerName") == names.SCHEDULER_NAME
+            owner = gang_of_owner(metadata, tables.gang_kinds) if managed else None
+            if ended and owner is None and GANG_LABELS.isdisjoint(metadata.get("labels") or ()):
+                if managed:
                     tables.failed.put(key, item)
                 return None
             pod = tables.pods[key] = read_pod(item, monotonic())
+            if owner is not None and not (pod.gang or pod.pod_group):
+                pod.join_owner(owner, (metadata.get("annotations") or {}).get(WITHIN.name, ""))
         else:
             labels, deleting = pod.labels, pod.deleting
             # API servers that do not set the generation leave it empty.

@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from avactl.contracts import names
+from avactl.contracts.scheduling import GangKind
 from avactl.hardware.placement.allocation import AllocationState
 from avactl.hardware.placement.masks import Mask, preferred_masks_first
 from avactl.hardware.placement.score import Objective, Scorer
 from avactl.scheduler.cache.failed_pods import FailedPods
 from avactl.scheduler.objects.config import ConfiguredPool
+from avactl.scheduler.objects.gang_kinds import GangNeeds
 from avactl.scheduler.objects.node_info import NodeInfo
 from avactl.scheduler.objects.pod_info import PodInfo
 
@@ -112,6 +114,10 @@ class ClusterTables:
         """Units with nominated pods that wait, until the preemptor takes them over."""
         self.preemption_marks: set[str] = set()
         """Keys of pods that carry a mark of a preemption: victims and nominated pods."""
+        self.gang_kinds: tuple[GangKind, ...] = ()
+        """Kinds of other controllers whose pods start together."""
+        self.gang_needs: dict[str, GangNeeds] = {}
+        """The pods that such an object starts with, by gang (`namespace/Kind/name`)."""
         self.failed = FailedPods()
         self.waits = EventWaits()
         self.stale = True

@@ -13,6 +13,7 @@ from avactl.scheduler.constraints.allocated_claims import AllocatedClaims
 from avactl.scheduler.constraints.cached_datasets import CachedDatasets
 from avactl.scheduler.constraints.constraint import ALL_NODES, Constraint, NodeFilter, Watch
 from avactl.scheduler.constraints.job_order import JobOrder
+from avactl.scheduler.constraints.owned_gangs import OwnedGangs
 from avactl.scheduler.constraints.pod_groups import PodGroups
 from avactl.scheduler.constraints.pod_topology import PodTopology
 from avactl.scheduler.constraints.volume_access import VolumeAccess
@@ -20,6 +21,7 @@ from avactl.scheduler.objects.pod_info import PodInfo
 
 CONSTRAINTS: tuple[type[Constraint], ...] = (
     PodGroups,
+    OwnedGangs,
     JobOrder,
     PodTopology,
     AllocatedClaims,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from time import monotonic
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ from avactl.hardware.placement.diagnosis import SMALL
 from avactl.hardware.placement.masks import Mask, intersect_masks
 from avactl.hardware.placement.request import Request
 from avactl.kube import logs
+from avactl.kube.timestamps import unix_time_or
 from avactl.scheduler import metrics
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.cache.team_usage import StartRequest
@@ -40,8 +41,16 @@ from avactl.scheduler.queue.gang_request import (
     gang_of,
     roles_of,
 )
-from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup, SchedulingQueue
+from avactl.scheduler.queue.owned_pod_group import OwnedPodGroup
+from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup, SchedulingQueue, is_partial
+from avactl.scheduler.queue.team_heads import TeamHeads
 
+OVERTAKEN_S = 600.0
+"""Seconds after which a gang that waits is told that younger pods have started."""
+OVERTAKEN = (
+    "younger pods that need less have started before it, because nothing is held for it: with a higher priority it "
+    "preempts those of its team"
+)
 MAX_ROLES = 64
 """Maximum number of different requests in one gang: the search over domains goes through each of them."""
 
@@ -72,17 +81,21 @@ class SchedulingCycle:
         budgets: BudgetChecker | None = None,
         preemption_share: float = 1.0,
         clock: Callable[[], float] = time.time,
+        hold_after: float = 0.0,
     ) -> None:
         """Without an evictor nothing is preempted; without budgets no service is protected.
 
         `preemption_share`: largest share of time that failed preemption attempts may take; `clock`: that of the API
-        server, in Unix seconds.
+        server, in Unix seconds; `hold_after`: seconds after which younger pods of a team wait behind a large unit.
         """
+        self._clock, self._heads = clock, TeamHeads(hold_after)
         self.cache, self.queue, self.constraints, self.reporter = cache, queue, constraints, reporter
         self._placer = Placer(cache, constraints)
         self._reasons = PendingReasons(cache, self._placer)
         self._starter = PodStarter(cache, binder)
         self._failed = FailedDemands()
+        self._youngest_start = ""
+        """Creation time of the youngest pod with GPUs that has started."""
         self._learnt: set[str] = set()
         """UIDs of the pods that are part of the expected workload."""
         self.preemptor = Preemptor(
@@ -93,6 +106,12 @@ class SchedulingCycle:
         """Activate the units that freed resources may fit. Call it after changes, before taking the next unit."""
         self.constraints.sync()
         self.preemptor.sync()
+        for team in self._heads.end(self._clock(), self._waits):
+            self.cache.tables.waits.occurred(_turn_event(team))
+
+    def _waits(self, key: str) -> bool:
+        unit = self.queue.units.get(key)
+        return unit is not None and bool(unit.waiting)
 
     def forget(self, pod: PodInfo) -> None:
         """Forget a removed pod."""
@@ -117,6 +136,9 @@ class SchedulingCycle:
         metrics.DECISION_SECONDS.observe(monotonic() - began)
 
     def _decide(self, unit: QueuedPodGroup) -> None:
+        if isinstance(unit, OwnedPodGroup):
+            self._decide_owned(unit)
+            return
         waiting = sorted(unit.waiting, key=lambda pod: (pod.index, pod.name)) if unit.gang else unit.waiting
         missing = unit.missing if unit.gang else 1
         if not waiting or missing > len(waiting):
@@ -133,13 +155,24 @@ class SchedulingCycle:
         else:
             self.queue.suspend(unit)
 
-    def _start(self, unit: QueuedPodGroup, pods: Sequence[PodInfo]) -> bool:
-        """Start all of the pods, or none."""
+    def _decide_owned(self, unit: OwnedPodGroup) -> None:
+        """Start the gang of an object of another controller, or those of its pods that fit."""
+        batches = unit.batches()
+        tried = {pod.uid for batch in batches for pod in batch}
+        self.queue.suspend(unit)
+        for batch in batches:
+            if not self._start(unit, batch, batch) and self.preemptor.has_nomination(unit.key):
+                return  # the places that it waits for are those of this batch
+        if not unit.entry and any(pod.uid not in tried for pod in unit.waiting) and unit.batches():
+            self.queue.push(unit)  # its gang runs: the others follow, each by itself
+
+    def _start(self, unit: QueuedPodGroup, pods: Sequence[PodInfo], told: Sequence[PodInfo] | None = None) -> bool:
+        """Start all of the pods, or none. `told`: pods that are told why; all that wait by default."""
         try:
             placement = self._place(unit, pods)
         except NotYetError as error:
             report = self.reporter.unschedulable if isinstance(error, ReportedWaitError) else self.reporter.not_yet
-            for pod in unit.waiting:
+            for pod in told or unit.waiting:
                 report(pod, str(error), error.reason)
             self.queue.suspend(unit)
             self.cache.tables.waits.wait_for(error.event, unit.key)
@@ -147,10 +180,12 @@ class SchedulingCycle:
         except RuleError as error:
             placement = Blocked(str(error), WaitGroup(WaitCause.CAPACITY, unit.key), error.reason)
         if isinstance(placement, Blocked):
-            self._wait(placement, unit)
+            self._wait(placement, unit, told or unit.waiting)
             return False
         group, unit.group = unit.group, None
         self._starter.start(pods, placement)
+        if any(booking.gpus for booking in placement):
+            self._youngest_start = max(self._youngest_start, *(pod.created for pod in pods))
         if unit.gang:
             nodes = len({booking.node for booking in placement})
             logs.info("gang placed", gang=unit.key, pods=len(pods), nodes=nodes)
@@ -158,7 +193,7 @@ class SchedulingCycle:
             self.queue.activate_next(group)
         return True
 
-    def _wait(self, blocked: Blocked, unit: QueuedPodGroup) -> None:
+    def _wait(self, blocked: Blocked, unit: QueuedPodGroup, pods: Sequence[PodInfo]) -> None:
         """Preempt others where that helps, report the reason, and let the unit wait."""
         message, reason, group, previous_group = blocked.message, blocked.reason, blocked.group, unit.group
         nominated = False
@@ -167,13 +202,25 @@ class SchedulingCycle:
             nominated = self.preemptor.has_nomination(unit.key)
         if nominated:
             group, reason = WaitGroup(WaitCause.NOMINATED, unit.key), WaitReason.PREEMPTION
-        pods = unit.waiting
+        elif blocked.group.cause is WaitCause.CAPACITY and self._is_overtaken(pods):
+            message = f"{message}; {OVERTAKEN}"
+        if isinstance(unit, OwnedPodGroup) and not unit.known:
+            message = f"{message}; placed one by one, because the scheduler does not know {quote(unit.key)}"
         metrics.DECISIONS.labels("unschedulable").inc(len(pods))
         for pod in pods:
             self.reporter.unschedulable(pod, message, reason)
         self.queue.mark_unschedulable(unit, group)
         if nominated and previous_group is not None and previous_group != group:
             self.queue.activate_next(previous_group)
+
+    def _is_overtaken(self, pods: Sequence[PodInfo]) -> bool:
+        """Return True if pods with GPUs that start together have waited long, and younger ones have started."""
+        return (
+            len(pods) > 1
+            and monotonic() - min(pod.seen for pod in pods) > OVERTAKEN_S
+            and min(pod.created for pod in pods) < self._youngest_start
+            and any(pod.claims or self.cache.requests.gpu_count(pod.shape) for pod in pods)
+        )
 
     # -- placement --------------------------------------------------------------------------------------------------
 
@@ -192,9 +239,10 @@ class SchedulingCycle:
         try:
             requests = {pod.uid: self._placer.request_of(pod) for pod in pods}
         except UnsupportedError as error:
-            alone = unit.gang or pods[0].claims
-            group = WaitGroup(WaitCause.UNSUPPORTED, unit.key if alone else pods[0].shape)
+            by_itself = unit.gang or pods[0].claims
+            group = WaitGroup(WaitCause.UNSUPPORTED, unit.key if by_itself else pods[0].shape)
             return Blocked(str(error), group, error.reason)
+        self._check_turn(unit, pods, requests)
         wishes = [StartRequest(request, members) for request, members in roles_of(pods, requests).items()]
         if len(wishes) > MAX_ROLES:
             message = f"its gang has {len(wishes)} kinds of pods with different requests; the limit is {MAX_ROLES}"
@@ -204,7 +252,10 @@ class SchedulingCycle:
         restricted = any(map(self.constraints.restrict, pods)) if nodes is None else nodes.mask is not None
         attempt = StartAttempt(unit, pods, requests, nodes, restricted)
         equal_demand = Demand(unit.gang, within, tuple((wish.request, len(wish.pods)) for wish in wishes))
-        demand = constrained_demand(unit, pods) if restricted or len(pods) < unit.size else equal_demand
+        shared = not restricted and len(pods) >= unit.size and not (unit.owned and len(pods) == 1)
+        tried: Hashable = equal_demand if shared else constrained_demand(unit, pods)
+        # Other pods of an owned unit may wait for something else.
+        demand: Hashable = constrained_demand(unit, pods) if unit.owned else tried
         if exceeded:
             plain = not (restricted or any(pod.claims for pod in pods))
             small = plain and self.cache.requests.exceeds_cluster(gang_of(unit, pods, requests)[0])
@@ -212,7 +263,7 @@ class SchedulingCycle:
             equal = demand if unit.gang else equal_demand
             return self._block(attempt, wishes, models, message, WaitCause.QUOTA, equal)
         # Where quotas permit all GPU models, the owners of pods do not matter for the fit.
-        fit: Hashable = demand if models is None else (demand, self._owners(pods))
+        fit: Hashable = tried if models is None else (tried, self._owners(pods))
         known = None if self.preemptor.sees_own_places else self._failed.reason(fit, tables.change_epoch)
         if known is not None:
             return self._block(attempt, wishes, models, known, WaitCause.CAPACITY, demand)
@@ -237,6 +288,8 @@ class SchedulingCycle:
     ) -> Blocked:
         """Return the result for pods that fit nowhere, but may after a preemption."""
         unit, pods = attempt.unit, attempt.pods
+        if cause is WaitCause.CAPACITY:
+            self._hold_up_younger(attempt)
         # Evictions change the feasible nodes of a single pod.
         retry = attempt._replace(nodes=None)
 
@@ -247,9 +300,37 @@ class SchedulingCycle:
             except RuleError:
                 return None
 
-        preemption = PreemptionRequest(unit, pods, wishes, place, attempt.restricted)
+        preemption: PreemptionRequest | None = PreemptionRequest(unit, pods, wishes, place, attempt.restricted)
+        if isinstance(unit, OwnedPodGroup) and not all(map(unit.needs_now, pods)):
+            preemption = None  # two objects that grow would take the same machine from each other for ever
         reason = WaitReason.QUOTA if cause is WaitCause.QUOTA else WaitReason.UNSCHEDULABLE
         return Blocked(message, WaitGroup(cause, demand, self._owners(pods)), reason, preemption)
+
+    def _hold_up_younger(self, attempt: StartAttempt) -> None:
+        """Have younger pods of the team wait behind a unit that needs more than one GPU and has waited long."""
+        unit, pods, requests = attempt.unit, attempt.pods, attempt.requests
+        team, now = self.cache.quotas.team(pods[0]), self._clock()
+        created = min(pod.created for pod in pods)
+        if sum(request.gpus for request in requests.values()) < 2 or not self._heads.may_begin(
+            team, unix_time_or(now, created), now
+        ):
+            return
+        if not self.cache.requests.exceeds_cluster(gang_of(unit, pods, requests)[0]):
+            each = [request.models for request in requests.values() if request.gpus]
+            models = frozenset[str]().union(*each) if all(each) else frozenset[str]()
+            self._heads.begin(team, unit.key, list(pods), models, now)
+
+    def _check_turn(self, unit: QueuedPodGroup, pods: Sequence[PodInfo], requests: Mapping[str, Request]) -> None:
+        """Return if no older unit of the team has waited long for GPUs. Raises NotYetError."""
+        team = self.cache.quotas.team(pods[0])
+        head = self._heads.get(team)
+        models = [requests[pod.uid].models for pod in pods if requests[pod.uid].gpus]
+        if head is None or head.unit == unit.key or not models or (unit.gang and is_partial(unit)):
+            return
+        every = frozenset[str]().union(*models) if all(models) else frozenset[str]()
+        if head.precedes(max(pod.rank for pod in pods), min(pod.created for pod in pods), every):
+            message = f"waits behind {quote(head.title)}, which is older, needs more and has waited long"
+            raise NotYetError(message, _turn_event(team), WaitReason.TURN)
 
     def _owners(self, pods: Sequence[PodInfo]) -> frozenset[QuotaOwner]:
         return frozenset(map(self.cache.quotas.owner, pods))
@@ -267,6 +348,7 @@ class SchedulingCycle:
         try:
             request = self._placer.request_of(pod)
             nodes = self.constraints.filter_nodes(pod)
+            self._check_turn(unit, [pod], {pod.uid: request})
         except RuleError as error:
             self.reporter.unschedulable(pod, str(error), WaitReason.GROWTH)
             return False
@@ -284,3 +366,8 @@ class SchedulingCycle:
         reason = self._reasons.explain_pod(pod, request, nodes)
         self.reporter.unschedulable(pod, f"the gang is running; additional pod: {reason}", WaitReason.GROWTH)
         return False
+
+
+def _turn_event(team: str) -> str:
+    """Return the event of the end of a hold."""
+    return f"turn {team}"

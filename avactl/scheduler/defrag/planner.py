@@ -77,6 +77,8 @@ def unit_of(view: ClusterView, namespace: str, name: str) -> QueuedPodGroup:
     if not waiting:
         raise NoPlanError(f"no pod of {namespace}/{name} is pending")
     first = waiting[0]
+    if first.owned:
+        raise NoPlanError(f"another controller makes the pods of {first.gang}: not supported by defrag")
     unit = QueuedPodGroup(first.gang or first.uid, bool(first.gang))
     for pod in view.cache.tables.pods.values() if first.gang else (first,):
         if pod is first or pod.gang == first.gang:

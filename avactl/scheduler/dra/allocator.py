@@ -270,7 +270,7 @@ class Allocator:
                     return None
                 added.append((seen, value))
         # A further share of a device takes nothing more from the counters of its pool.
-        shares = device.shared and (key in self._devices.used or bool(self._shared_parts.get(key)))
+        shares = device.shared and (self._devices.has_shares(key) or bool(self._shared_parts.get(key)))
         counts = bool(device.counters) and not shares
         if counts and not self._take_counters(device):
             return None
@@ -297,7 +297,7 @@ class Allocator:
 
     def _has_counters(self, device: SliceDevice) -> bool:
         """Return False if the counters of a device's pool were too low for it already before this search."""
-        if not device.counters or (device.shared and device.key in self._devices.used):
+        if not device.counters or (device.shared and self._devices.has_shares(device.key)):
             return True
         left = self._devices.left(device.key[:2])
         return all(left.get((group, name), amount) >= amount for group, name, amount in device.counters)

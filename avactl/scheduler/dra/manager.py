@@ -164,6 +164,19 @@ class DraManager:
         """Return True if GPUs are numbered by a slice's pool, or claims hold devices of the slice."""
         return self.devices.has_node(given.pool) or any(map(self.devices.in_use, (each.key for each in given.devices)))
 
+    def put_taint_rule(self, item: Mapping[str, Any]) -> bool:
+        """Add or change a DeviceTaintRule; return True if the taints of any device changed."""
+        return self._taints_changed(self.devices.put_taint_rule(item))
+
+    def drop_taint_rule(self, name: str) -> bool:
+        """Remove a DeviceTaintRule; return True if the taints of any device changed."""
+        return self._taints_changed(self.devices.drop_taint_rule(name))
+
+    def _taints_changed(self, changed: bool) -> bool:
+        if changed:
+            self._clear_caches()
+        return changed
+
     def put_class(self, item: Mapping[str, Any]) -> bool:
         """Add or update a DeviceClass; return True if anything relevant changed."""
         name, device_class = item["metadata"]["name"], LiveDeviceClass.parse(item)

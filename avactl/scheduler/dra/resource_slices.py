@@ -24,6 +24,8 @@ NodeMatcher = Callable[[str, Labels], bool]
 """Predicate over node name and labels; equal selections of nodes have the same one."""
 Reach = tuple[NodeMatcher | None, Mapping[str, Any] | None]
 """Selection of nodes, and the node selector behind it, if there is one."""
+_EFFECTS = ("NoSchedule", "NoExecute")
+"""Effects of taints that keep pods away."""
 MAX_CHANGES = 100_000
 """Maximum number of remembered changes."""
 
@@ -50,6 +52,7 @@ class SliceDevice:
         "key",
         "match",
         "named",
+        "published_taints",
         "selector",
         "shared",
         "taints",
@@ -65,9 +68,11 @@ class SliceDevice:
         }
         self.shared = bool(item.get("allowMultipleAllocations"))
         self.facts = _device_facts(driver, item, self.shared)
-        self.taints: tuple[Mapping[str, Any], ...] = tuple(
-            taint for taint in item.get("taints") or () if taint["effect"] in ("NoSchedule", "NoExecute")
+        self.published_taints: tuple[Mapping[str, Any], ...] = tuple(
+            taint for taint in item.get("taints") or () if taint["effect"] in _EFFECTS
         )
+        self.taints = self.published_taints
+        """Those that the driver publishes, and those of DeviceTaintRules."""
         self.counters = tuple(
             (each_set["counterSet"], name, cel.quantity(given["value"]).nano)
             for each_set in item.get("consumesCounters") or ()
@@ -219,6 +224,31 @@ class AllocationResult(NamedTuple):
         return cls((item["driver"], item["pool"], item["device"]), bool(item.get("adminAccess")), share, consumed)
 
 
+class TaintRule(NamedTuple):
+    """A DeviceTaintRule. None in a field selects all.
+
+    Source: applyPatches in k8s.io/dynamic-resource-allocation/resourceslice/tracker.
+    """
+
+    driver: str | None
+    pool: str | None
+    device: str | None
+    taint: Mapping[str, Any]
+
+    @classmethod
+    def parse(cls, item: Mapping[str, Any]) -> TaintRule | None:
+        """Return a rule; None if it keeps no pods away, or selects nothing."""
+        spec = item["spec"]
+        selector, taint = spec.get("deviceSelector"), spec["taint"]
+        if selector is None or taint.get("effect") not in _EFFECTS:
+            return None
+        return cls(selector.get("driver"), selector.get("pool"), selector.get("device"), taint)
+
+    def selects(self, key: Key) -> bool:
+        """Return True if the rule applies to a device."""
+        return all(wanted in (None, given) for wanted, given in zip(self[:3], key, strict=True))
+
+
 class DeviceInventory:
     """All ResourceSlices, and the allocations of their devices."""
 
@@ -241,6 +271,7 @@ class DeviceInventory:
         self.used: dict[Key, dict[str, int]] = {}
         """Consumed capacity of shared devices, in nano units."""
         self._sharing: dict[Key, int] = {}
+        self._taint_rules: dict[str, TaintRule | None] = {}
         self.changes: list[str] = []
         """Nodes whose devices were allocated or released, in order; empty: all nodes."""
         self.forgotten = 0
@@ -255,6 +286,7 @@ class DeviceInventory:
         if known is not None and known.digest == digest:
             return False
         added = Slice(item, digest)
+        self._taint(added)
         if known is not None:
             self.drop(known.name)
         self.slices[added.name] = added
@@ -289,6 +321,43 @@ class DeviceInventory:
             del self._pools[known.pool]
         self._clear_views()
         return True
+
+    def put_taint_rule(self, item: Mapping[str, Any]) -> bool:
+        """Add or change a DeviceTaintRule; return True if the taints of any device changed."""
+        name, rule = item["metadata"]["name"], TaintRule.parse(item)
+        before = self._taint_rules.get(name)
+        self._taint_rules[name] = rule
+        return before != rule and self._taint_all()
+
+    def drop_taint_rule(self, name: str) -> bool:
+        """Remove a DeviceTaintRule; return True if the taints of any device changed."""
+        return self._taint_rules.pop(name, None) is not None and self._taint_all()
+
+    @property
+    def taint_rules(self) -> Collection[str]:
+        """Names of the known DeviceTaintRules."""
+        return self._taint_rules.keys()
+
+    def _taint_all(self) -> bool:
+        changed = [self._taint(each) for each in self.slices.values()]
+        if any(changed):
+            self._clear_views()
+        return any(changed)
+
+    def _taint(self, given: Slice) -> bool:
+        """Give the devices of a slice the taints of all rules; return True if that changed any."""
+        driver, pool = given.pool
+        rules = [
+            rule
+            for rule in self._taint_rules.values()
+            if rule is not None and rule.driver in (None, driver) and rule.pool in (None, pool)
+        ]
+        changed = False
+        for device in given.devices:
+            taints = (*device.published_taints, *(rule.taint for rule in rules if rule.selects(device.key)))
+            changed |= taints != device.taints
+            device.taints = taints
+        return changed
 
     def _clear_views(self) -> None:
         self._views.clear()
@@ -425,6 +494,10 @@ class DeviceInventory:
     def position(self) -> int:
         """Number of changes until now."""
         return self.forgotten + len(self.changes)
+
+    def has_shares(self, key: Key) -> bool:
+        """Return True if a part of a shared device is allocated."""
+        return key in self._sharing
 
     def in_use(self, key: Key) -> bool:
         """Return True if a device is allocated, wholly or in part."""

@@ -7,7 +7,8 @@ from typing import Any
 
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.objects.pod_info import PodInfo
-from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup, SchedulingQueue
+from avactl.scheduler.queue.owned_pod_group import new_unit
+from avactl.scheduler.queue.scheduling_queue import SchedulingQueue
 
 
 class PodHandler:
@@ -67,11 +68,11 @@ class PodHandler:
         if unit is None:
             if not pod.waiting and not pod.gang:
                 return
-            unit = self._queue.units[key] = QueuedPodGroup(key, bool(pod.gang))
+            unit = self._queue.units[key] = new_unit(pod, self._cache.tables.gang_needs)
         new = unit.add(pod)
         if pod.waiting or (new and pod.gang):
             # A gang of hundreds is not looked at until the last of them is there, be it one that waits or that runs.
-            whole = (new or other) and len(unit.pods) >= unit.size
+            whole = (new or other) and unit.complete
             if whole and (pod.waiting or any(each.waiting for each in unit.pods.values())):
                 self._queue.push(unit)
         if pod.waiting:

@@ -62,6 +62,18 @@ def device_classes(cache: ClusterCache) -> CallbackStore:
     return CallbackStore(put, drop, lambda: cache.dra.classes)
 
 
+def taint_rules(cache: ClusterCache) -> CallbackStore:
+    """Return the store of DeviceTaintRules. A rare change affects which GPUs pods get, so the state is rebuilt."""
+
+    def put(item: dict[str, Any]) -> None:
+        cache.tables.stale |= cache.dra.put_taint_rule(item)
+
+    def drop(name: str) -> None:
+        cache.tables.stale |= cache.dra.drop_taint_rule(name)
+
+    return CallbackStore(put, drop, lambda: cache.dra.devices.taint_rules)
+
+
 def resource_claims(cache: ClusterCache) -> CallbackStore:
     """Return the store of ResourceClaims."""
     return CallbackStore(cache.claims.put, cache.claims.drop, lambda: cache.dra.claims)

@@ -21,6 +21,7 @@ from avactl.contracts.pod_annotations import (
 )
 from avactl.kube import logs
 from avactl.kube.timestamps import unix_time_or
+from avactl.scheduler.objects.gang_kinds import OwnedGang
 from avactl.scheduler.objects.gangs import gang_of, owner_of
 from avactl.scheduler.objects.limits import CONSTRAINT_ANNOTATIONS, bounded, quote, stripped
 from avactl.scheduler.objects.pod_requirements import PodRequirements, as_it_runs, gang_size, requirements_of
@@ -64,6 +65,7 @@ class PodInfo:
         "never_preempts",
         "node",
         "nominated",
+        "owned",
         "owner",
         "pending_message",
         "pending_reason",
@@ -75,6 +77,7 @@ class PodInfo:
         "priority",
         "reclaim_only",
         "reported",
+        "role",
         "seen",
         "serving",
         "shape",
@@ -114,6 +117,8 @@ class PodInfo:
         self.pod_group: str = (spec.get("schedulingGroup") or NO_ENTRIES).get("podGroupName") or ""
         """Its PodGroup of scheduling.k8s.io, in its namespace."""
         self.gang, self.gang_size, self.within = "", 0, ""
+        self.owned, self.role = False, ""
+        """True if its gang is that of an object of another controller, and its role there."""
         self.index = -1
         """Index in its indexed Job, -1 if it has none."""
         self.claims: tuple[tuple[str, str], ...] = ()
@@ -166,6 +171,12 @@ class PodInfo:
         self.gang_size = gang_size(size) or 1
         self.index = int(index) if len(index) < 10 and index.isdecimal() else -1
         self.within = notes.get(WITHIN.name, "")
+
+    def join_owner(self, gang: OwnedGang, within: str) -> None:
+        """Make it a member of the gang of an object of another controller. `within`: as annotated."""
+        self.gang = intern(f"{self.namespace}/{gang.name}")
+        self.gang_size, self.within, self.owned, self.role = 1, within, True, intern(gang.role)
+        self.index = 0 if gang.leads else -1
 
     def asks(self, item: Mapping[str, Any], refused: str = "") -> PodRequirements:
         """Return its requirements. Pods can be resized, given tolerations, and, while gated, constrained further.

@@ -20,6 +20,8 @@ class WaitReason(StrEnum):
     """Other pods of its gang do not exist yet."""
     POD_GROUP = "WaitingForPodGroup"
     """Its PodGroup of Kubernetes is not known."""
+    TURN = "WaitingForTurn"
+    """An older unit of its team, which needs more, has waited long."""
     PREEMPTION = "WaitingForPreemption"
     """The pods that it preempts still run."""
     JOB = "WaitingForJob"

@@ -160,6 +160,8 @@ class Candidates:
         if unit is not None and unit.gang:
             everyone = [pod for pod in unit.pods.values() if _holds_resources(pod) and pod not in self._ending]
         everyone.sort(key=lambda pod: (pod.index, pod.name), reverse=True)
+        if unit is not None and (first := unit.expendable):
+            everyone = [*first, *(pod for pod in everyone if pod not in first)]
         spare = unit.surplus if unit is not None and unit.gang else 0
         works = []
         for part, mine in _split_first_pods(key, members):

@@ -59,8 +59,10 @@ class WaitGroup(NamedTuple):
 
 
 def constrained_demand(unit: QueuedPodGroup, pods: Sequence[PodInfo]) -> Hashable:
-    """Return what units have in common that fit on the same nodes by their constraints; the unit's key if nothing."""
+    """Return what units have in common that fit on the same nodes by their constraints; if nothing, a name."""
     pod = pods[0]
+    if unit.owned:
+        return unit.key, *(each.uid for each in pods)
     if unit.gang or pod.volumes or pod.claims:
         return unit.key
     return Likeness(pod.namespace, pod.shape, frozenset(pod.labels.items()), frozenset(pod.annotations.items()))

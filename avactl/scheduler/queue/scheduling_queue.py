@@ -54,6 +54,16 @@ class QueuedPodGroup:
         return self.size < before
 
     @property
+    def owned(self) -> bool:
+        """True if it is the gang of an object of another controller (`OwnedPodGroup`)."""
+        return False
+
+    @property
+    def complete(self) -> bool:
+        """True if the pods that start next may all exist."""
+        return len(self.pods) >= self.size
+
+    @property
     def namespace(self) -> str:
         """Namespace of its pods; empty if there are none."""
         return next((pod.namespace for pod in self.pods.values()), "")
@@ -82,6 +92,17 @@ class QueuedPodGroup:
         return max(0, self._held_pods + self._missing_first_pods - self.size)
 
     @property
+    def expendable(self) -> list[PodInfo]:
+        """Running pods that are given up first, in this order; empty: those with the highest index."""
+        return []
+
+    def incomplete(self) -> Iterator[tuple[list[PodInfo], int, int]]:
+        """Yield the waiting pods of each gang that lacks pods, how many of those that it needs exist, and its size."""
+        waiting, need = self.waiting, self.missing
+        if waiting and need > len(waiting):
+            yield waiting, self.size - need + len(waiting), self.size
+
+    @property
     def _held_pods(self) -> int:
         return sum(
             1
@@ -93,6 +114,12 @@ class QueuedPodGroup:
     @property
     def _missing_first_pods(self) -> int:
         return sum(1 for pod in self.pods.values() if pod.first and pod.waiting)
+
+
+def is_partial(unit: QueuedPodGroup) -> bool:
+    """Return True if some members of a gang hold resources while required members do not."""
+    holding = any(pod.node and not (pod.ended or pod.deleting or pod.evicting) for pod in unit.pods.values())
+    return holding and unit.missing > 0 and not any(pod.assumed for pod in unit.pods.values())
 
 
 class SchedulingQueue:

@@ -11,7 +11,7 @@ from avactl.kube.client import STRATEGIC, ApiError, Client, Rate, UnreachableErr
 from avactl.scheduler import metrics
 from avactl.scheduler.objects.pod_info import PARTIAL, PodInfo
 from avactl.scheduler.objects.wait_reasons import WaitReason
-from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup, SchedulingQueue
+from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup, SchedulingQueue, is_partial
 from avactl.scheduler.writers.evictor import disruption_patch
 from avactl.scheduler.writers.pod_reporter import PodReporter
 
@@ -43,7 +43,7 @@ class StaleGangs:
             if not unit.gang:
                 continue
             self._report_incomplete(unit, now)
-            if not is_partial(unit):
+            if unit.owned or not is_partial(unit):
                 unit.partial = None
             elif unit.partial is None:
                 unit.partial = now
@@ -56,12 +56,9 @@ class StaleGangs:
         """Report gangs with pods that do not exist, unless they are still being created."""
         if now - unit.changed < SETTLING_TIME_S:
             return
-        waiting = unit.waiting
-        need = unit.missing
-        if waiting and need > len(waiting):
-            there = unit.size - need + len(waiting)
+        for waiting, there, size in unit.incomplete():
             for pod in waiting:
-                message = f"waits for the other pods of its gang: {there} of {unit.size} exist"
+                message = f"waits for the other pods of its gang: {there} of {size} exist"
                 self._reporter.unschedulable(pod, message, WaitReason.GANG)
 
     def _restart_gang(self, unit: QueuedPodGroup) -> None:
@@ -106,9 +103,3 @@ class StaleGangs:
             if error.status not in (404, 409):
                 raise
         return False
-
-
-def is_partial(unit: QueuedPodGroup) -> bool:
-    """Return True if some members of a gang hold resources while required members do not."""
-    holding = any(pod.node and not (pod.ended or pod.deleting or pod.evicting) for pod in unit.pods.values())
-    return holding and unit.missing > 0 and not any(pod.assumed for pod in unit.pods.values())

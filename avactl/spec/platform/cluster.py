@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
 from avactl.contracts.names import SYSTEM_NAMESPACE
 from avactl.spec.platform.delivery import Delivery
@@ -35,6 +36,18 @@ def _check_subdomain(value: str) -> str:
     if len(value) > 253 or not _IS_SUBDOMAIN(value):
         raise value_error(f"`{value[:60]}` is not a DNS name", "use lowercase letters, digits, `-` and `.`")
     return value
+
+
+def _matching(pattern: str, what: str, hint: str) -> Callable[[str], str]:
+    """Return the check that a text has a form."""
+    matches = re.compile(pattern).fullmatch
+
+    def check(value: str) -> str:
+        if len(value) > 253 or not matches(value):
+            raise value_error(f"`{value[:60]}` is not {what}", hint)
+        return value
+
+    return check
 
 
 def _check_cidr(value: str) -> str:
@@ -84,6 +97,37 @@ Cel = Annotated[
     WithJsonSchema({"type": "string", "pattern": r"\S", "maxLength": 10_240}),
 ]
 """A Common Expression Language expression. The API server limits it to 10 KiB."""
+_VERSION_OF_GROUP = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)+/v[0-9][a-z0-9]*"
+_KIND, _PLURAL, _FIELD = r"[A-Z][A-Za-z0-9]{0,62}", r"[a-z][a-z0-9]{0,62}", r"spec(\.([A-Za-z][A-Za-z0-9]*|\*)){1,8}"
+ApiVersion = Annotated[
+    str,
+    AfterValidator(
+        _matching(
+            _VERSION_OF_GROUP,
+            "the version of another controller's group",
+            "write group and version, with a dot in the group: `kubeflow.org/v1`",
+        )
+    ),
+    WithJsonSchema({"type": "string", "pattern": f"^{_VERSION_OF_GROUP}$", "maxLength": 253}),
+]
+"""Version of an API group with a dot: none of Kubernetes' core, which has the Secrets."""
+KindName = Annotated[
+    str,
+    AfterValidator(_matching(_KIND, "a kind", "write it as in manifests: `TFJob`")),
+    WithJsonSchema({"type": "string", "pattern": f"^{_KIND}$"}),
+]
+Plural = Annotated[
+    str,
+    AfterValidator(_matching(_PLURAL, "the plural of a kind", "write it as `kubectl api-resources` does: `tfjobs`")),
+    WithJsonSchema({"type": "string", "pattern": f"^{_PLURAL}$"}),
+]
+FieldPath = Annotated[
+    str,
+    AfterValidator(_matching(_FIELD, "the path of a field", "write `spec.tfReplicaSpecs.*.replicas`")),
+    WithJsonSchema({"type": "string", "pattern": f"^{_FIELD}$", "maxLength": 253}),
+]
+KNOWN_GANGS = ("RayCluster", "JobSet", "MPIJob", "PyTorchJob")
+"""Kinds whose numbers of pods the scheduler knows to read."""
 
 
 class Images(Model):
@@ -177,6 +221,29 @@ class Namespace(Model):
     labels: Labels = Field(default_factory=dict, description="Additional labels.")
 
 
+class GangKind(Model):
+    """A kind of another controller whose pods start together."""
+
+    api_version: ApiVersion = Field(description="Group and version, such as `kubeflow.org/v1`.")
+    kind: KindName = Field(description="Kind, such as `TFJob`.")
+    resource: Plural = Field(description="Its name in the API: the plural in lower case, such as `tfjobs`.")
+    label: LabelKey = Field(description="Label of the pods whose value is the name of the object.")
+    replicas: list[FieldPath] = Field(
+        default_factory=list,
+        max_length=16,
+        description="Fields whose sum is the number of pods, such as `spec.tfReplicaSpecs.*.replicas`; `*` stands for "
+        "each entry of a list or map, and a field that is absent counts as 1. Not needed for another version of "
+        "RayCluster, JobSet, MPIJob or PyTorchJob.",
+    )
+
+    @model_validator(mode="after")
+    def _is_countable(self) -> GangKind:
+        if not self.replicas and self.kind not in KNOWN_GANGS:
+            hint = "write `replicas: [spec.….replicas]`"
+            raise value_error(f"the number of pods of kind {self.kind} is unknown", hint)
+        return self
+
+
 class Placement(Model):
     """Rules by which the scheduler chooses among nodes that fit."""
 
@@ -188,6 +255,17 @@ class Placement(Model):
     levels: list[LabelKey] = Field(
         default_factory=lambda: ["topology.kubernetes.io/rack"],
         description="Node labels of the topology levels, from nearest to farthest, such as NVLink domain and rack.",
+    )
+    hold_after: Duration | None = Field(
+        None,
+        description="Once a job that needs more than one GPU has waited this long for free ones, younger pods of its "
+        "team and no higher priority that need GPUs wait behind it, for as long again at most. Default: never.",
+    )
+    gangs: list[GangKind] = Field(
+        default_factory=list,
+        max_length=28,
+        description="Kinds of other controllers whose pods start together, beside RayCluster, JobSet, MPIJob and "
+        "PyTorchJob. An entry of the same kind replaces the known one, for another version.",
     )
 
 

@@ -44,6 +44,7 @@ def _plan(plan: Plan) -> dict[str, Any]:
         "quotas": [each._asdict() for each in plan.quotas],
         "currency": plan.currency or None,
         "assumed": list(plan.assumed),
+        **_known_values(uncounted=plan.uncounted or None),
     }
 
 

@@ -95,5 +95,7 @@ def _format_lines(plan: Plan) -> Iterator[str]:
         if pool.before != pool.after:
             yield escape_prose(phrases.format_pool(pool))
     yield from (escape_prose(line) for line in phrases.plan_totals(plan))
+    if plan.uncounted:
+        yield escape_prose(plan.uncounted)
     yield escape_prose(f"based on {plan.source}")
     yield from map(escape_prose, plan.assumed)

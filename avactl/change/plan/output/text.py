@@ -59,6 +59,7 @@ def _plan(console: Console, plan: Plan) -> None:
         *(phrases.format_quota(each) for each in plan.quotas),
         *(phrases.format_pool(each) for each in plan.pools if each.before != each.after),
         *phrases.plan_totals(plan),
+        *([plan.uncounted] if plan.uncounted else ()),
     ]
     if foot:
         console.print()

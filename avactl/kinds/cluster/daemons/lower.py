@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
+
 from avactl.contracts import names
 from avactl.contracts.document import dump
 from avactl.contracts.names import CACHE_NAMESPACE
 from avactl.contracts.pod_annotations import CONFIG
-from avactl.contracts.scheduling import PlacementPolicy
+from avactl.contracts.scheduling import KNOWN_GANG_KINDS, GangKind, PlacementPolicy
 from avactl.kinds.cluster.daemons import builtin, cache, delivery, limits, rbac, serving, topology
 from avactl.kinds.cluster.daemons.deployment import HTTP_PORT, DaemonDeployment, metrics_only
 from avactl.program.lowering import k8s
 from avactl.program.lowering.pods import build_resources
 from avactl.program.manifest import Manifest
 from avactl.program.program import Item, Program
-from avactl.spec.platform.cluster import ClusterSpec
+from avactl.spec.platform.cluster import ClusterSpec, Placement
+from avactl.spec.schema.values import duration_seconds
 
 
 def placement_policy(item: Item[ClusterSpec], program: Program) -> Manifest:
@@ -24,6 +27,9 @@ def placement_policy(item: Item[ClusterSpec], program: Program) -> Manifest:
         gpu_driver=spec.gpu_driver,
         jobs=True,
         pod_groups=True,
+        taint_rules=True,
+        hold_after=math.ceil(duration_seconds(spec.placement.hold_after or "0s")),
+        gang_kinds=gang_kinds(spec.placement),
         levels=tuple(spec.placement.levels),
         objective=spec.placement.objective,
         reconcile=spec.reconcile.mode,
@@ -33,6 +39,22 @@ def placement_policy(item: Item[ClusterSpec], program: Program) -> Manifest:
     )
     data = {names.POLICY_KEY: dump(document, indent=True)}
     return k8s.config_map(item, item.name, names.POLICY, spec.system_namespace, data)
+
+
+def gang_kinds(placement: Placement) -> tuple[GangKind, ...]:
+    """Return the kinds of other controllers whose pods start together. An added one replaces the known one."""
+    added = tuple(
+        GangKind(
+            api_version=each.api_version,
+            kind=each.kind,
+            resource=each.resource,
+            label=each.label,
+            replicas=tuple(each.replicas),
+        )
+        for each in placement.gangs
+    )
+    replaced = {each.kind for each in added}
+    return (*(each for each in KNOWN_GANG_KINDS if each.kind not in replaced), *added)
 
 
 def build_daemons(item: Item[ClusterSpec], program: Program, config: Manifest) -> list[Manifest]:
@@ -65,7 +87,7 @@ def _build_scheduler(item: Item[ClusterSpec], program: Program, config: Manifest
     return [
         *status,
         *daemon.deployment(["--config", "/etc/avactl/policy.json"], build_resources("1", "1Gi"), volumes, digest),
-        *daemon.cluster_role(rbac.scheduler_cluster_rules()),
+        *daemon.cluster_role(rbac.scheduler_cluster_rules(gang_kinds(item.spec.placement))),
         *limits.scheduler_policy(item),
         *daemon.role([*rbac.leader_rules(daemon.name), rbac.config_rule()]),
     ]

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from avactl.contracts.names import CACHE_STATUS, POLICY
+from avactl.contracts.scheduling import GangKind
 from avactl.program.lowering.k8s import policy_rule as rule
 from avactl.program.manifest import Body
 
 WATCH = ("get", "list", "watch")
 
 
-def scheduler_cluster_rules() -> list[Body]:
-    """Rules of the scheduler, in all namespaces. No Secrets, no ConfigMaps; it cannot create or update pods."""
+def scheduler_cluster_rules(gang_kinds: Iterable[GangKind]) -> list[Body]:
+    """Rules of the scheduler, in all namespaces. No Secrets, no ConfigMaps; it cannot create or update pods.
+
+    `gang_kinds`: objects of other controllers whose pods start together.
+    """
+    owners: dict[str, list[str]] = {}
+    for kind in gang_kinds:
+        owners.setdefault(kind.api_version.partition("/")[0], []).append(kind.resource)
     return [
         # Capacity, labels, taints and cordons of nodes.
         rule([""], ["nodes"], WATCH),
@@ -39,8 +48,10 @@ def scheduler_cluster_rules() -> list[Body]:
         rule(["batch"], ["jobs"], WATCH),
         # Groups of the pods that the Job controller puts into one.
         rule(["scheduling.k8s.io"], ["podgroups"], WATCH),
-        # DRA: available devices and claims.
-        rule(["resource.k8s.io"], ["resourceslices", "deviceclasses"], WATCH),
+        # How many pods of another controller's object start together.
+        *(rule([group], resources, WATCH) for group, resources in owners.items()),
+        # DRA: available devices, those that are sick, and claims.
+        rule(["resource.k8s.io"], ["resourceslices", "deviceclasses", "devicetaintrules"], WATCH),
         # The patch adds the finalizer that protects an allocated claim in use by a pod.
         rule(["resource.k8s.io"], ["resourceclaims"], (*WATCH, "patch")),
         # The allocation and `reservedFor`. From Kubernetes 1.36 on, the API server also requires the second, synthetic
