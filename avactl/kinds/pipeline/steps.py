@@ -133,7 +133,7 @@ def _build_template(
     timeout: int,
     settings: PodSettings | None = None,
 ) -> Manifest:
-    labels = k8s.object_labels(item, step)
+    labels, notes = k8s.object_labels(item, step), {**notes, **pods.member_annotation(item)}
     if settings is not None:
         labels, notes = {**settings.labels, **labels}, {**settings.annotations, **notes}
     job = k8s.build_manifest(

@@ -168,7 +168,7 @@ def _build_template(
 ) -> Body:
     """Return the template of the pods that answer requests, or of a group's other pods; with `prefill`, of a role."""
     spec = item.spec
-    notes: dict[str, str] = {}
+    notes = pods.member_annotation(item)
     if run.files:
         # Servers read their options at startup: a changed digest starts new pods.
         notes[CONFIG_DIGEST.name] = k8s.short_digest(run.files)

@@ -98,7 +98,7 @@ def build_template(item: Item[TrainingJobSpec], program: Program, made: list[Rol
             else None,
         ),
     )
-    notes = {DEFAULT_CONTAINER.name: part.role}
+    notes = {DEFAULT_CONTAINER.name: part.role, **pods.member_annotation(item)}
     if part.role == "worker" and spec.health_check is not None:
         pod = health_check.with_health_check(item, program, part, pod, spec.health_check)
     if part.role == "launcher":

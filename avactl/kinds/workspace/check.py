@@ -27,7 +27,13 @@ from avactl.spec.schema.pod_requests import on_spot, with_pod
 def check(item: Item[WorkspaceSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield the problems of one workspace."""
     spec = item.spec
-    yield from _check_owner(item, program)
+    if (member := item.resource.metadata.member) not in (None, spec.user):
+        yield Diagnostic(
+            "conflicting-keys",
+            f"the workspace runs for its user `{spec.user}`, and `metadata.member` is `{member}`",
+            item.span("metadata", "member"),
+            hint="remove `metadata.member`",
+        )
     if workspace_image(item, program) is None:
         team = program.team(str(item.team))
         yield Diagnostic(
@@ -66,22 +72,6 @@ def check(item: Item[WorkspaceSpec], program: Program) -> Iterator[Diagnostic]:
     else:
         yield from unused_model(item, spec, ("spec",))
         yield from gpu_problems(item, program, compute, ("spec",))
-
-
-def _check_owner(item: Item[WorkspaceSpec], program: Program) -> Iterator[Diagnostic]:
-    """Yield a warning for a user whom the team does not list. Membership through groups cannot be checked here."""
-    team = program.team(str(item.team))
-    members = team.spec.members
-    listed = [*members.users, *members.admins]
-    if listed and not members.groups and item.spec.user not in listed:
-        yield Diagnostic(
-            "user-not-in-team",
-            f"`{item.spec.user}` is not a member of team {team.name} and cannot access the workspace",
-            item.span("spec", "user"),
-            severity="warning",
-            hint=f"add the user to `members` of Team {team.name}",
-            notes=(Note(team.span("spec", "members", key=True), "the members"),),
-        )
 
 
 def _check_home(item: Item[WorkspaceSpec]) -> Iterator[Diagnostic]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil
 
 from avactl.contracts.names import WORKSPACE_PRIORITY
-from avactl.contracts.pod_annotations import CONFIG_DIGEST, GPU_SHARE, PREEMPTIBLE, USER
+from avactl.contracts.pod_annotations import CONFIG_DIGEST, GPU_SHARE, PREEMPTIBLE
 from avactl.kinds.team.names import RUN_ACCOUNT, team_namespaces
 from avactl.kinds.workspace.spec import WorkspaceSpec
 from avactl.program.lowering import k8s, pods
@@ -104,7 +104,7 @@ def _build_template(
 ) -> Body:
     spec = item.spec
     shared = is_shared(spec.gpus)
-    notes: dict[str, str] = {USER.name: spec.user}
+    notes = pods.member_annotation(item)
     if config:
         notes[CONFIG_DIGEST.name] = k8s.short_digest(config)
     if shared:

@@ -81,5 +81,11 @@ class Workspace(Resource):
 
     KIND: ClassVar[str] = "Workspace"
     SCOPE: ClassVar[Literal["team"]] = "team"
+    MEMBER_PATH: ClassVar[tuple[str, str]] = ("spec", "user")
     kind: Literal["Workspace"] = Field("Workspace", description="`Workspace`.")
     spec: WorkspaceSpec = Field(description="The workspace.")
+
+    @property
+    def member(self) -> str:
+        """The user."""
+        return self.spec.user

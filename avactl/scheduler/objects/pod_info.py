@@ -17,6 +17,7 @@ from avactl.contracts.pod_annotations import (
     PREEMPTION,
     SPOT_FROM,
     TIMEOUT,
+    USER,
     WITHIN,
 )
 from avactl.kube import logs
@@ -58,6 +59,7 @@ class PodInfo:
         "key",
         "labels",
         "managed",
+        "member",
         "message",
         "name",
         "namespace",
@@ -98,6 +100,8 @@ class PodInfo:
         self.managed: bool = spec.get("schedulerName") == names.SCHEDULER_NAME
         self.created: str = metadata["creationTimestamp"]
         self.priority: int = spec.get("priority") or 0
+        self.member = intern(notes.get(USER.name, ""))
+        """Member of the team for whom it runs, whose limit it counts for; empty: for the team."""
         self.seen = seen
         """Monotonic time at which the scheduler first saw the pod."""
         self.shape: PodRequirements = self.asks(item, refused)

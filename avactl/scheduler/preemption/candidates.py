@@ -203,6 +203,7 @@ def _single_pod_work(key: Hashable, pod: PodInfo, work: TeamWorkload, protected:
         pod.reclaim_only,
         bool(pod.preempted_for),
         work.guaranteed_only,
+        work.member,
     )
 
 
@@ -246,6 +247,7 @@ def _gang_work(
         any(pod.reclaim_only for pod in everyone),
         preempted,
         any(work.guaranteed_only for work in works),
+        first.member,
     )
 
 
