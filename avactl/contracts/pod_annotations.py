@@ -162,6 +162,13 @@ TIMEOUT = PodAnnotation(
     _SPEC,
     _SCHEDULER | _COMMANDS,
 )
+STOP_WHEN_DONE = PodAnnotation(
+    f"{GROUP}/stop-when-done",
+    "container of a workspace: once it ends with exit code 0, the scheduler scales the pod's StatefulSet to 0, from "
+    "`whenIdle: stop`",
+    _SPEC,
+    _SCHEDULER,
+)
 DEVICES = PodAnnotation(
     f"{GROUP}/devices",
     "indices of the pod's GPUs on device-plugin pools, such as `0,3`",
@@ -260,6 +267,7 @@ POD_ANNOTATIONS = (
     DATA_LOCALITY,
     AFTER,
     TIMEOUT,
+    STOP_WHEN_DONE,
     DEVICES,
     PREEMPTION,
     JOB_INDEX,

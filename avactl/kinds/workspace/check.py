@@ -54,6 +54,7 @@ def check(item: Item[WorkspaceSpec], program: Program) -> Iterator[Diagnostic]:
     yield from expose_problems(item, program)
     if spec.expose is not None:
         yield from authentication_problems(item, program, spec.expose)
+    yield from _check_stop(item, program)
     yield from root_problem(item, program)
     compute = on_spot(with_pod(spec, spec.pod), spec.spot)
     yield from pod_problems(item, program, spec.pod, ("spec", "pod"), [compute])
@@ -72,6 +73,19 @@ def check(item: Item[WorkspaceSpec], program: Program) -> Iterator[Diagnostic]:
     else:
         yield from unused_model(item, spec, ("spec",))
         yield from gpu_problems(item, program, compute, ("spec",))
+
+
+def _check_stop(item: Item[WorkspaceSpec], program: Program) -> Iterator[Diagnostic]:
+    """Yield a workspace that nothing stops."""
+    cluster = program.cluster(item.cluster)
+    if item.spec.when_idle == "stop" and not cluster.spec.daemons.scheduler:
+        yield Diagnostic(
+            "missing-daemon",
+            f"`whenIdle: stop` needs the daemon `scheduler`, which cluster {cluster.name} does not run",
+            item.span("spec", "whenIdle"),
+            hint=f"write `daemons: {{scheduler: true}}` in Cluster {cluster.name}",
+            notes=(Note(cluster.span("metadata", "name"), "the cluster"),),
+        )
 
 
 def _check_home(item: Item[WorkspaceSpec]) -> Iterator[Diagnostic]:

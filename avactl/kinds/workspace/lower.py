@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from math import ceil
 
-from avactl.contracts.names import WORKSPACE_PRIORITY
-from avactl.contracts.pod_annotations import CONFIG_DIGEST, GPU_SHARE, PREEMPTIBLE
+from avactl.contracts.names import CONTROLLER, WORKSPACE_PRIORITY
+from avactl.contracts.pod_annotations import CONFIG_DIGEST, GPU_SHARE, PREEMPTIBLE, STOP_WHEN_DONE
 from avactl.kinds.team.names import RUN_ACCOUNT, team_namespaces
 from avactl.kinds.workspace.spec import WorkspaceSpec
 from avactl.program.lowering import k8s, pods
 from avactl.program.lowering.exposure import build_routes, ingress_rules
 from avactl.program.lowering.k8s import drop_none
 from avactl.program.lowering.networks import admit_namespaces, build_ingress_policy
+from avactl.program.lowering.rights import account_subject, build_role
 from avactl.program.manifest import Body, Manifest
+from avactl.program.ownership import Owned
 from avactl.program.program import Item, Program
 from avactl.spec.schema.compute import Compute
 from avactl.spec.schema.pod_requests import on_spot, with_pod
 from avactl.spec.schema.values import duration_seconds
 
 COMPONENT = "workspace"
+REPLICAS = Owned("StatefulSet", ("spec", "replicas"), "the scheduler and users, in workspaces with `whenIdle: stop`")
 _JUPYTER_DIRECTORY = "/etc/avactl/jupyter"
 
 
@@ -85,18 +88,39 @@ def lower(item: Item[WorkspaceSpec], program: Program) -> list[Manifest]:
         web = f"{item.name}-web"
         objects.append(k8s.build_service(item, cluster, web, ns, select, ports, component=COMPONENT))
         objects += build_routes(item, program, web, ports, component=COMPONENT)
-    body = {
-        "replicas": 1 if spec.running else 0,
-        "serviceName": item.name,
-        "selector": {"matchLabels": select},
-        "template": _build_template(item, program, gpu, compute, config),
-    }
+    stops = spec.when_idle == "stop"
+    if stops:
+        objects += _stop_rights(item, program)
+    # A running workspace that may stop is started and stopped by others; a new StatefulSet has one replica.
+    replicas = None if stops and spec.running else int(spec.running)
+    body = drop_none(
+        replicas=replicas,
+        serviceName=item.name,
+        selector={"matchLabels": select},
+        template=_build_template(item, program, gpu, compute, config),
+    )
+    owned = (REPLICAS.field,) if replicas is None else ()
     objects.append(
         k8s.build_manifest(
-            item, cluster, "apps/v1", "StatefulSet", item.name, namespace=ns, component=COMPONENT, spec=body
+            item,
+            cluster,
+            "apps/v1",
+            "StatefulSet",
+            item.name,
+            namespace=ns,
+            component=COMPONENT,
+            owned=owned,
+            spec=body,
         )
     )
     return objects
+
+
+def _stop_rights(item: Item[WorkspaceSpec], program: Program) -> list[Manifest]:
+    """Return the right of the scheduler to scale this StatefulSet, and no other; an admission policy limits it to 0."""
+    rule = k8s.policy_rule(["apps"], ["statefulsets/scale"], ["patch"], resourceNames=[item.name])
+    scheduler = account_subject(CONTROLLER, program.cluster_spec(item.cluster).system_namespace)
+    return build_role(item, item.cluster, f"{item.name}-stop", str(item.ns), [rule], [scheduler], COMPONENT)
 
 
 def _build_template(
@@ -111,6 +135,8 @@ def _build_template(
         notes[GPU_SHARE.name] = format(spec.gpus, "g")
     if spec.preemptible:
         notes[PREEMPTIBLE.name] = "true"
+    if spec.when_idle == "stop":
+        notes[STOP_WHEN_DONE.name] = COMPONENT
     volumes = pods.PodVolumes(item, program)
     volumes.claim("home", home_claim(item), spec.home)
     # Shared memory for data loaders; its content counts towards the container's memory.
@@ -159,9 +185,9 @@ def _build_env(item: Item[WorkspaceSpec], culled: bool) -> list[Body]:
 def _editor_config(item: Item[WorkspaceSpec]) -> dict[str, str]:
     """Return Jupyter's configuration that ends idle kernels and terminals; empty if `idleTimeout` is 0.
 
-    Only the editor can detect idle kernels. The StatefulSet would restart a pod that exits, so idle kernels, which hold
-    the memory, are stopped and the pod stays. Source: jupyter_server's MappingKernelManager and
-    jupyter_server_terminals' TerminalManager, seconds; read from JUPYTER_CONFIG_PATH.
+    Only the editor can detect idle kernels. With `whenIdle: stop`, the server itself ends, too, with exit code 0.
+    Source: jupyter_server's MappingKernelManager and ServerApp (`shutdown_no_activity`), and jupyter_server_terminals'
+    TerminalManager, seconds; read from JUPYTER_CONFIG_PATH.
     """
     timeout = ceil(duration_seconds(item.spec.idle_timeout))
     if not timeout:
@@ -170,6 +196,8 @@ def _editor_config(item: Item[WorkspaceSpec]) -> dict[str, str]:
     kernels = {"cull_idle_timeout": timeout, "cull_interval": interval, "cull_connected": True}
     terminals = {"cull_inactive_timeout": timeout, "cull_interval": interval}
     config = {"MappingKernelManager": kernels, "TerminalManager": terminals}
+    if item.spec.when_idle == "stop":
+        config["ServerApp"] = {"shutdown_no_activity_timeout": timeout}
     return {"jupyter_server_config.json": k8s.json_text(config)}
 
 

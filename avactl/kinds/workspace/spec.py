@@ -52,9 +52,13 @@ class WorkspaceSpec(PodUser):
     idle_timeout: Duration = Field(
         "2h",
         description="Jupyter kernels and terminals idle for this long are stopped, which frees their host and GPU "
-        "memory; "
-        "`0s`: never. The pod keeps its GPUs until `running: false`. Other editors can read the "
-        "value in seconds from AVACTL_IDLE_TIMEOUT.",
+        "memory; `0s`: never. Other editors can read the value in seconds from AVACTL_IDLE_TIMEOUT.",
+    )
+    when_idle: Literal["keep", "stop"] = Field(
+        "keep",
+        description="`stop`: an editor without kernels, terminals and requests for `idleTimeout` ends, and the "
+        "workspace stops once its editor ends with exit code 0. Its home is kept; `kubectl scale statefulset NAME "
+        "--replicas=1` starts it. Needs avactl's scheduler. `keep`: the pod keeps its GPUs until `running: false`.",
     )
     preemptible: bool = Field(
         False,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import inf
 from sys import intern
+from time import monotonic
 from typing import Any
 
 from avactl.base.object_identity import namespaced_name
@@ -16,6 +17,7 @@ from avactl.contracts.pod_annotations import (
     PREEMPTIBLE,
     PREEMPTION,
     SPOT_FROM,
+    STOP_WHEN_DONE,
     TIMEOUT,
     USER,
     WITHIN,
@@ -47,6 +49,8 @@ class PodInfo:
         "created",
         "deleting",
         "devices",
+        "done_at",
+        "done_seen",
         "ends",
         "ephemeral_claims",
         "evicting",
@@ -81,6 +85,7 @@ class PodInfo:
         "serving",
         "shape",
         "started",
+        "stops_with",
         "timed_out",
         "timeout",
         "uid",
@@ -146,6 +151,12 @@ class PodInfo:
         self.timeout = int(seconds) if self.managed and len(seconds) < 10 and seconds.isdecimal() else 0
         """Seconds that it may run; 0: for ever."""
         self.timed_out = False
+        self.stops_with: str = notes.get(STOP_WHEN_DONE.name, "") if self.managed else ""
+        """Container of a workspace that is stopped once it has ended with exit code 0."""
+        self.done_at = _clean_exit(item.get("status") or NO_ENTRIES, self.stops_with) if self.stops_with else ""
+        """Time at which that container last ended with exit code 0; empty if it failed since, or never ended."""
+        self.done_seen = -inf
+        """Monotonic time at which the scheduler saw it end; minus infinity if it had ended before."""
         self.started = ""
         """Time of its binding, according to the API server."""
         self.ends = 0.0
@@ -219,6 +230,10 @@ class PodInfo:
                 for each in spec["resourceClaims"]
                 if each.get("resourceClaimName") or made.get(each["name"], "") is not None
             )
+        if self.stops_with:
+            done_at = _clean_exit(status, self.stops_with)
+            if done_at != self.done_at:
+                self.done_at, self.done_seen = done_at, monotonic()
         if self.managed:
             self._read_status(status, (metadata.get("annotations") or NO_ENTRIES).get(PREEMPTION.name, ""))
 
@@ -261,6 +276,16 @@ class PodInfo:
 
     def __repr__(self) -> str:
         return f"Pod({self.key})"
+
+
+def _clean_exit(status: Mapping[str, Any], container: str) -> str:
+    """Return the time of a container's last end, if that was with exit code 0; else empty."""
+    for each in status.get("containerStatuses") or ():
+        if each.get("name") == container:
+            now, before = each.get("state") or NO_ENTRIES, each.get("lastState") or NO_ENTRIES
+            ended = now.get("terminated") or before.get("terminated") or {}
+            return (ended.get("finishedAt") or "") if ended.get("exitCode") == 0 else ""
+    return ""
 
 
 def _small_number(text: str) -> int:
