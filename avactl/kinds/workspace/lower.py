@@ -5,11 +5,12 @@ from __future__ import annotations
 from math import ceil
 
 from avactl.contracts.names import CONTROLLER, WORKSPACE_PRIORITY
-from avactl.contracts.pod_annotations import CONFIG_DIGEST, GPU_SHARE, PREEMPTIBLE, STOP_WHEN_DONE
+from avactl.contracts.pod_annotations import CONFIG_DIGEST, PREEMPTIBLE, STOP_WHEN_DONE
 from avactl.kinds.team.names import RUN_ACCOUNT, team_namespaces
 from avactl.kinds.workspace.spec import WorkspaceSpec
 from avactl.program.lowering import k8s, pods
 from avactl.program.lowering.exposure import build_routes, ingress_rules
+from avactl.program.lowering.gpu_request import gpu_annotations
 from avactl.program.lowering.k8s import drop_none
 from avactl.program.lowering.networks import admit_namespaces, build_ingress_policy
 from avactl.program.lowering.rights import account_subject, build_role
@@ -41,23 +42,16 @@ def home_claim(item: Item[WorkspaceSpec]) -> str:
     return f"{item.name}-home"
 
 
-def is_shared(gpus: float) -> bool:
-    """Return True if the number of GPUs is a fraction of one."""
-    return gpus != int(gpus)
-
-
 def lower(item: Item[WorkspaceSpec], program: Program) -> list[Manifest]:
     """Return the objects of one workspace."""
     spec, cluster, ns = item.spec, item.cluster, item.ns
     select = k8s.component_selector(item, COMPONENT)
     config = _editor_config(item)
-    # A fractional GPU selects nodes like a whole one; the scheduler chooses the device and the fraction.
-    shared = is_shared(spec.gpus)
     defaults = program.team(str(item.team)).spec.workspace
     compute = Compute(
         cpu=spec.cpu or defaults.cpu,
         memory=spec.memory or defaults.memory,
-        gpus=1 if shared else int(spec.gpus),
+        gpus=spec.gpus,
         gpu=spec.gpu,
         pool=spec.pool,
         tolerates=with_pod(spec, spec.pod).tolerates,
@@ -78,8 +72,7 @@ def lower(item: Item[WorkspaceSpec], program: Program) -> list[Manifest]:
     objects = [home]
     if config:
         objects.append(k8s.config_map(item, cluster, f"{item.name}-editor", ns, config, component=COMPONENT))
-    if not shared:
-        objects += gpu.claim(ns)
+    objects += gpu.claim(ns)
     ports = {"http": spec.port}
     objects.append(k8s.build_service(item, cluster, item.name, ns, select, ports, headless=True, component=COMPONENT))
     objects.append(_network_policy(item, program, select))
@@ -127,12 +120,9 @@ def _build_template(
     item: Item[WorkspaceSpec], program: Program, gpu: pods.GpuRequest, compute: Compute, config: dict[str, str]
 ) -> Body:
     spec = item.spec
-    shared = is_shared(spec.gpus)
-    notes = pods.member_annotation(item)
+    notes = {**pods.member_annotation(item), **gpu_annotations(compute)}
     if config:
         notes[CONFIG_DIGEST.name] = k8s.short_digest(config)
-    if shared:
-        notes[GPU_SHARE.name] = format(spec.gpus, "g")
     if spec.preemptible:
         notes[PREEMPTIBLE.name] = "true"
     if spec.when_idle == "stop":
@@ -153,9 +143,7 @@ def _build_template(
         env=_build_env(item, bool(config)),
         workingDir=spec.home,
         ports=[{"name": "http", "containerPort": spec.port}],
-        resources=pods.build_resources(
-            compute.cpu, compute.memory, {} if shared else gpu.resources(), () if shared else gpu.claims
-        ),
+        resources=pods.build_resources(compute.cpu, compute.memory, gpu.resources(), gpu.claims),
     )
     pod = pods.pod_spec(
         item,

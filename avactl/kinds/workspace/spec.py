@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from avactl.spec.schema.base import Env, Resource
-from avactl.spec.schema.compute import TOLERATES, DatasetMount, GpuModel, PodUser, Spot, Tolerates
+from avactl.spec.schema.compute import TOLERATES, DatasetMount, GpuCount, GpuModel, PodUser, Spot, Tolerates
 from avactl.spec.schema.exposure import Expose
 from avactl.spec.schema.pod_settings import PodSettings
 from avactl.spec.schema.values import AbsPath, Bytes, ClusterRef, Duration, Image, NodePoolRef, PodCpu, Port
@@ -27,7 +27,7 @@ class WorkspaceSpec(PodUser):
     pod: PodSettings | None = Field(None, description="Settings of the pod, with Kubernetes' key names.")
     cpu: PodCpu | None = Field(None, description="CPU cores. Default: the team's.")
     memory: Bytes | None = Field(None, description="Memory, in bytes. Default: the team's.")
-    gpus: Annotated[float | int, Field(ge=0, le=16)] = Field(
+    gpus: GpuCount = Field(
         0, description="Number of GPUs, or a fraction of one (0.25, 0.5), which requires avactl's scheduler."
     )
     gpu: GpuModel | None = Field(None, description="GPU model; required for GPUs if the cluster has several models.")

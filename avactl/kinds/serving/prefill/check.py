@@ -198,7 +198,7 @@ def _check_stages(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
     spec, own = item.spec, prefill_of(item.spec)
     assert own is not None
     reads, generates = (of_role(item, role).spec for role in ROLES)
-    found, gpus = split_model(reads), max(1, reads.resources.gpus) * machines_per_replica(reads)
+    found, gpus = split_model(reads), max(1, reads.resources.visible_gpus) * machines_per_replica(reads)
     if found.tensor * found.pipeline != gpus:
         key = "tensorParallel" if own.tensor_parallel is not None else "pipelineParallel"
         yield Diagnostic(
