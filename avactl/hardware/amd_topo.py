@@ -37,6 +37,9 @@ _LONGEST = 2000
 """Longest line of a table, in characters."""
 
 
+_Cells = Mapping[tuple[int, int], Token]
+
+
 class _Table(NamedTuple):
     """One table: names of the columns, and the rows."""
 
@@ -62,7 +65,7 @@ def read(content: str, file: str) -> Matrix | list[Diagnostic] | None:
     if len(names) > MAX_GPUS:
         message = f"{len(names)} GPUs; a machine type has at most {MAX_GPUS}"
         return [Diagnostic(UNSUPPORTED, message, types.names[MAX_GPUS].span(file), hint="split the machine")]
-    cells: dict[str, dict[tuple[int, int], Token]] = {}
+    cells: dict[str, _Cells] = {}
     for kind, table in tables.items():
         found = _cells(kind, table, names, file)
         if isinstance(found, Diagnostic):
@@ -97,7 +100,7 @@ def _damaged(message: str, token: Token, file: str, *notes: Note) -> Diagnostic:
     return Diagnostic(DAMAGED, message, token.span(file), hint=AGAIN, notes=notes)
 
 
-def _cells(kind: str, table: _Table, names: list[str], file: str) -> dict[tuple[int, int], Token] | Diagnostic:
+def _cells(kind: str, table: _Table, names: list[str], file: str) -> _Cells | Diagnostic:
     """Return the cells of a table by pair of GPUs, or its first problem."""
     given = [token.text for token in table.names]
     if not given or len({*given}) < len(given) or not all(map(_NAME, given)):
@@ -139,13 +142,7 @@ def _numa_nodes(content: str) -> dict[int, str]:
     return found
 
 
-def _matrix(
-    names: list[str],
-    cells: Mapping[str, Mapping[tuple[int, int], Token]],
-    numa: Mapping[int, str],
-    span: Span,
-    more: int,
-) -> Matrix:
+def _matrix(names: list[str], cells: Mapping[str, _Cells], numa: Mapping[int, str], span: Span, more: int) -> Matrix:
     weights, hops = cells.get("weight", {}), cells.get("hops", {})
     nodes = [numa.get(int(name[3:]) if name.startswith("GPU") else index) for index, name in enumerate(names)]
     fabric = [pair for pair in combinations(range(len(names)), 2) if cells["link type"][pair].text == "XGMI"]
@@ -164,8 +161,8 @@ def _matrix(
         remarks.append("the number of Infinity Fabric links between two GPUs is not shown: one is assumed")
     if far:
         remarks.append(
-            f"{names[far[0][0]]} to {names[far[0][1]]}{' and others' if len(far) > 1 else ''}: over other GPUs by weight, "
-            "so without a link of their own"
+            f"{names[far[0][0]]} to {names[far[0][1]]}{' and others' if len(far) > 1 else ''}: over other GPUs by "
+            "weight, so without a link of their own"
         )
     if not any(node is not None for node in nodes):
         remarks.append("no NUMA nodes (`rocm-smi --showtoponuma`)")
