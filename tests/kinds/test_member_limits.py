@@ -99,12 +99,11 @@ spec:
 
 
 def test_pods_of_every_kind_name_their_member() -> None:
+    made = [each for each in unchecked(PLATFORM + JOB + OTHERS).manifests if each.namespace == "vision"]
+    pods = [(each, template) for each in made for _, template in templates_of(each.body)]
+    pods += [(each, each.body) for each in made if each.kind == "Pod"]
     found = {
-        (manifest.kind, manifest.name): template["metadata"].get("annotations", {}).get(USER.name)
-        for manifest in unchecked(PLATFORM + JOB + OTHERS).manifests
-        if manifest.namespace == "vision"
-        for _, template in templates_of(manifest.body) or [((), manifest.body)]
-        if manifest.kind not in ("Namespace", "ConfigMap")
+        (each.kind, each.name): template["metadata"].get("annotations", {}).get(USER.name) for each, template in pods
     }
     assert found.pop(("Job", "resnet-worker")) == "bob@example.com"
     assert {"lab", "detect", "nightly-train-worker", "nightly-validate", "tool"} <= {name for _, name in found}

@@ -282,8 +282,8 @@ def _clean_exit(status: Mapping[str, Any], container: str) -> str:
     """Return the time of a container's last end, if that was with exit code 0; else empty."""
     for each in status.get("containerStatuses") or ():
         if each.get("name") == container:
-            now, before = each.get("state") or NO_ENTRIES, each.get("lastState") or NO_ENTRIES
-            ended = now.get("terminated") or before.get("terminated") or {}
+            states: list[Mapping[str, Any]] = [each.get("state") or {}, each.get("lastState") or {}]
+            ended: Mapping[str, Any] = next((state["terminated"] for state in states if state.get("terminated")), {})
             return (ended.get("finishedAt") or "") if ended.get("exitCode") == 0 else ""
     return ""
 

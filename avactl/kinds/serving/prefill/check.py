@@ -84,7 +84,7 @@ def _check_capacity(item: Item[ServingDeploymentSpec], program: Program) -> Iter
 
 def _check_together(item: Item[ServingDeploymentSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield GPUs that suffice for each role, but not for both."""
-    sums: dict[str, int] = {}
+    sums: dict[str, float] = {}
     for role in ROLES:
         spec = of_role(item, role).spec
         model = gpu_model(program, item.cluster, spec.resources)
@@ -95,7 +95,7 @@ def _check_together(item: Item[ServingDeploymentSpec], program: Program) -> Iter
         if wanted > has and model in program.gpu_models(item.cluster) and not unknown_capacity(program):
             yield Diagnostic(
                 "gang-never-fits",
-                f"both roles need {wanted} {model} at the same time, and cluster {item.cluster} has {has}",
+                f"both roles need {wanted:g} {model} at the same time, and cluster {item.cluster} has {has}",
                 item.span(*PATH, "replicas"),
                 hint="lower `replicas` of one of them, or add machines",
                 notes=(Note(item.span("spec", "replicas"), "the decode replicas"),),
