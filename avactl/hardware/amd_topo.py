@@ -20,7 +20,7 @@ from typing import NamedTuple
 from avactl.diagnostics import Diagnostic, Note, Span
 from avactl.hardware.machine import NvlinkPair
 from avactl.hardware.topo_affinity import GpuAffinity
-from avactl.hardware.topo_matrix import DAMAGED, MAX_GPUS, UNSUPPORTED, Matrix
+from avactl.hardware.topo_matrix import MAX_GPUS, Matrix
 from avactl.hardware.topo_text import Token
 
 AGAIN = "run `rocm-smi --showtopo` again and copy its whole output"
@@ -64,7 +64,7 @@ def read(content: str, file: str) -> Matrix | list[Diagnostic] | None:
     names = [token.text for token in types.names]
     if len(names) > MAX_GPUS:
         message = f"{len(names)} GPUs; a machine type has at most {MAX_GPUS}"
-        return [Diagnostic(UNSUPPORTED, message, types.names[MAX_GPUS].span(file), hint="split the machine")]
+        return [Diagnostic("topo-unsupported", message, types.names[MAX_GPUS].span(file), hint="split the machine")]
     cells: dict[str, _Cells] = {}
     for kind, table in tables.items():
         found = _cells(kind, table, names, file)
@@ -97,7 +97,7 @@ def _tables(content: str) -> Iterator[tuple[str, _Table]]:
 
 
 def _damaged(message: str, token: Token, file: str, *notes: Note) -> Diagnostic:
-    return Diagnostic(DAMAGED, message, token.span(file), hint=AGAIN, notes=notes)
+    return Diagnostic("topo-damaged", message, token.span(file), hint=AGAIN, notes=notes)
 
 
 def _cells(kind: str, table: _Table, names: list[str], file: str) -> _Cells | Diagnostic:

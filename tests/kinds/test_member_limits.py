@@ -209,7 +209,7 @@ def ann(plane: ControlPlane, admin: KubeClient) -> Iterator[KubeClient]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("attempt", HOSTILE)
-def test_a_member_takes_no_other_name(ann: KubeClient, kind: str, attempt: str) -> None:
+def test_a_member_takes_no_other_name(plane: ControlPlane, ann: KubeClient, kind: str, attempt: str) -> None:
     spec, notes = HOSTILE[attempt]
     with pytest.raises(ApiError, match=" member: "):
         ann.create(workload(kind, spec, annotations=notes), dry_run=True)
@@ -224,7 +224,7 @@ def test_a_member_works_under_the_own_name(ann: KubeClient, kind: str) -> None:
         ann.create(workload(kind, ONE, annotations={USER.name: "bob"}, namespace="web"), dry_run=True)
 
 
-def test_a_template_gets_no_gpus_and_no_other_name_later(ann: KubeClient) -> None:
+def test_a_template_gets_no_gpus_and_no_other_name_later(plane: ControlPlane, ann: KubeClient) -> None:
     ann.create(workload("Deployment", pod_spec(), "plain", annotations={}))
     ann.create(workload("Deployment", ONE, "own", annotations={USER.name: "ann"}))
 

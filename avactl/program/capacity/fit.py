@@ -19,6 +19,8 @@ from avactl.program.workload import GpuCompute
 from avactl.spec.platform.node_pool import NodePoolSpec
 
 Path = tuple[str | int, ...]
+MIN_GPU_SHARE = Fraction(1, 100)
+"""Smallest part of a GPU, and the step between two."""
 
 
 class Ask(NamedTuple):
@@ -385,6 +387,13 @@ def _share_problem(item: Item, program: Program, ask: Ask, found: list[Offer], p
     """Return the diagnostic for a part of a GPU that nobody keeps track of."""
     cluster, span = program.cluster(item.cluster), item.span(*path, "gpus")
     key = ".".join(map(str, (*path, "gpus")))
+    if ask.share % MIN_GPU_SHARE:
+        return Diagnostic(
+            "invalid-value",
+            f"{key}: fractions are multiples of 0.01, at least 0.01; got {_format_number(ask.share)}",
+            span,
+            hint=f"write {_format_number(max(MIN_GPU_SHARE, round(ask.share / MIN_GPU_SHARE) * MIN_GPU_SHARE))}",
+        )
     if not cluster.spec.daemons.scheduler:
         where = ("spec", "daemons", "scheduler") if "daemons" in cluster.spec.model_fields_set else ("spec",)
         return Diagnostic(

@@ -75,16 +75,22 @@ def _gpu_count(value: float) -> float:
             f"{value:g} is neither an integer nor a fraction of one GPU",
             f"write {int(value)}, {int(value) + 1}, or a fraction below 1 such as 0.5",
         )
-    if value < MIN_GPU_SHARE or round(value, 2) != value:
-        raise value_error(
-            f"fractions are multiples of 0.01, at least {MIN_GPU_SHARE:g}; got {value:g}",
-            f"write {max(MIN_GPU_SHARE, round(value, 2)):g}",
-        )
     return value
 
 
-MIN_GPU_SHARE = 0.01
-GpuCount = Annotated[float | int, Field(ge=0, le=16), AfterValidator(_gpu_count)]
+GpuCount = Annotated[
+    float | int,
+    Field(ge=0, le=16),
+    AfterValidator(_gpu_count),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 0, "maximum": 16},
+                {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1},
+            ]
+        }
+    ),
+]
 """A number of GPUs, or a fraction of one."""
 
 
