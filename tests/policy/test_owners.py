@@ -224,15 +224,15 @@ MEMBERS = OWNERS + "- {path: /teams/vision/ann/, teams: [vision], members: [ann]
 
 
 @pytest.mark.parametrize(
-    ("member", "said"),
+    ("whom", "said"),
     [
         ("member: ann", ""),
         ("member: bob", "3:43 teams/vision/ann/job.yaml may not declare specs of bob"),
         ("", "3:18 teams/vision/ann/job.yaml may not declare a TrainingJob without a member"),
     ],
 )
-def test_files_run_pods_for_their_members(member: str, said: str) -> None:
-    text = HEAD + job(team="vision").replace("team: vision", f"team: vision, {member}" if member else "team: vision")
+def test_files_run_pods_for_their_members(whom: str, said: str) -> None:
+    text = HEAD + job(team="vision").replace("team: vision", f"team: vision, {whom}" if whom else "team: vision")
     found = problems({**BASE, "avactl.yaml": MEMBERS, "teams/vision/ann/job.yaml": text})
     assert found == ([f"teams/vision/ann/job.yaml:{said}"] if said else [])
     # Other files of the team run pods for anybody, and for the team.
