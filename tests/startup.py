@@ -107,7 +107,9 @@ def pods(example: str) -> tuple[Pod, ...]:
     for manifest in result.manifests:
         spec = manifest.body.get("spec", {})
         spec = spec.get("jobTemplate", {}).get("spec", spec)
-        several = manifest.kind == "DaemonSet" or max(spec.get("replicas", 2), spec.get("completions", 0)) > 1
+        # Autoscalers set the replicas of Deployments; a StatefulSet without them has one, the default.
+        unset = 1 if manifest.kind == "StatefulSet" else 2
+        several = manifest.kind == "DaemonSet" or max(spec.get("replicas", unset), spec.get("completions", 0)) > 1
         item = manifest.item
         for path, template in templates_of(manifest.body):
             found.append(

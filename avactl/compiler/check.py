@@ -13,6 +13,7 @@ from avactl.compiler.lint.unmade import dangling_references
 from avactl.compiler.pass_state import PassState
 from avactl.diagnostics import Diagnostic, Note
 from avactl.program import registry
+from avactl.program.checks.members import member_problems
 from avactl.program.program import Item, Program
 
 
@@ -78,6 +79,7 @@ def _from_layer(item: Item, file: str) -> bool:
 def _run_checks(item: Item, program: Program) -> Iterator[Diagnostic]:
     kind = registry.get_kind(item.kind)
     yield from kind.check(item, program)
+    yield from member_problems(item, program)
     yield from likely_typos(item)
     yield from dangling_references(item, program)
     yield from owned_fields(item, program)

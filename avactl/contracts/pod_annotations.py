@@ -15,6 +15,8 @@ MAX_TEXT_CHARS = 64
 """Longest number, word or list of device indices in an annotation."""
 MAX_LABEL_KEY_CHARS = 317
 """Longest label key: 253 characters of a DNS subdomain, a slash, and 63."""
+MAX_USER_CHARS = 253
+"""Longest name of a user in specs."""
 MAX_DOCUMENT_CHARS = 4096
 """Longest JSON document that the scheduler reads from an annotation."""
 
@@ -160,6 +162,13 @@ TIMEOUT = PodAnnotation(
     _SPEC,
     _SCHEDULER | _COMMANDS,
 )
+STOP_WHEN_DONE = PodAnnotation(
+    f"{GROUP}/stop-when-done",
+    "container of a workspace: once it ends with exit code 0, the scheduler scales the pod's StatefulSet to 0, from "
+    "`whenIdle: stop`",
+    _SPEC,
+    _SCHEDULER,
+)
 DEVICES = PodAnnotation(
     f"{GROUP}/devices",
     "indices of the pod's GPUs on device-plugin pools, such as `0,3`",
@@ -202,7 +211,14 @@ CONFIG_DIGEST = PodAnnotation(
     f"{GROUP}/config-digest", "digest of the files that a server reads when it starts", _SPEC, _DIFF
 )
 CONFIGURATION = PodAnnotation(f"{GROUP}/configuration", "digest of the configuration of a cache tier", _SPEC, _DIFF)
-USER = PodAnnotation(f"{GROUP}/user", "owner of a workspace", _SPEC, _OTHERS)
+USER = PodAnnotation(
+    f"{GROUP}/user",
+    "member of the team for whom the pod runs, from `metadata.member` or the `user` of a workspace; its GPUs count for "
+    "`perMember` of the team's quota. Pods without a spec have the name of the account that creates them",
+    _SPEC,
+    _PLANNED | _OTHERS,
+    MAX_USER_CHARS,
+)
 LIVE_URL = PodAnnotation(
     f"{GROUP}/live-url",
     "URL of the live version of a pipeline's model; empty if there is none",
@@ -251,6 +267,7 @@ POD_ANNOTATIONS = (
     DATA_LOCALITY,
     AFTER,
     TIMEOUT,
+    STOP_WHEN_DONE,
     DEVICES,
     PREEMPTION,
     JOB_INDEX,

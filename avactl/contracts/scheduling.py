@@ -221,6 +221,8 @@ class GpuLimit(ContractPart):
     guaranteed: Count
     borrow: Count
     weight: Annotated[int, Field(ge=1, le=10**9)]
+    per_member: Count | None = absent(None)
+    """GPUs that each member of the team may use; None: all of the team's."""
 
 
 class MachineShape(ContractPart):

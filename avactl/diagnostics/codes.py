@@ -154,7 +154,8 @@ CODES: dict[str, str] = {
     "host-conflict": "Two specs are exposed under the same host.",
     "exposed-without-authentication": "A workspace is exposed, and nothing authenticates its users.",
     "notifications-off": "A spec notifies, and the platform of its cluster sends no notifications of teams.",
-    "user-not-in-team": "The user of a workspace is not a member of its team.",
+    "user-not-in-team": "The user for whom a spec runs pods is not a member of its team.",
+    "without-member": "A spec runs for no member of a team whose quota limits members.",
     # patches
     "patch-without-target": "A patch matches no object of its spec.",
     "patch-without-effect": "A patch changes nothing.",

@@ -49,7 +49,9 @@ def machine_type_yaml(name: str, spec: Mapping[str, Any], comments: Iterable[str
             lines.append(f"  {key}:{note}")
             lines += [f"    - {_flow_style(entry)}" for entry in value]
         elif key == "nvlink" and value.get("pairs"):
-            lines += [f"  {key}:{note}", f"    generation: {value['generation']}", "    pairs:"]
+            lines.append(f"  {key}:{note}")
+            lines += [f"    {each}: {_flow_style(value[each])}" for each in value if each != "pairs"]
+            lines.append("    pairs:")
             lines += [f"      - {_flow_style(entry)}" for entry in value["pairs"]]
         else:
             lines.append(f"  {key}: {_flow_style(value)}{note}")

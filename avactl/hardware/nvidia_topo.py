@@ -47,6 +47,7 @@ class FoundNvlink(NamedTuple):
     """NVLinks, and the certainty of their generation."""
 
     generation: int
+    """0: direct links of another vendor."""
     nvlink: Nvlink
     guessed: bool
     """The generation is inferred from the number of links only."""
@@ -185,7 +186,8 @@ def _find_sockets(matrix: Matrix, remarks: list[str]) -> list[int]:
         )
     hidden = all(matrix.pcie_word(i, j) is None for i, j in pairs)
     if hidden and pairs and not matrix.nics and not any(keys):
-        remarks.append("NVLink hides the PCIe paths, and no affinity or NIC separates GPUs: treated as one socket")
+        what = "Infinity Fabric" if matrix.fabric else "NVLink"
+        remarks.append(f"{what} hides the PCIe paths, and no affinity or NIC separates GPUs: treated as one socket")
     return _number_sockets(matrix, groups, remarks)
 
 
@@ -328,6 +330,8 @@ def _possible_levels(matrix: Matrix, sockets: list[int], switches: _Groups) -> d
 
 def _find_nvlink(matrix: Matrix, known: int | None, remarks: list[str]) -> FoundNvlink | None:
     """Return the NVLinks: through NVSwitch if there are more than a GPU could have to each of the others."""
+    if matrix.fabric:
+        return FoundNvlink(0, Nvlink(0.0, pairs=matrix.fabric), False)
     count = len(matrix.gpus)
     pairs = {pair: matrix.links(*pair) for pair in combinations(range(count), 2)}
     linked = {pair: links for pair, links in pairs.items() if links}

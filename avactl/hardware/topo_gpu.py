@@ -35,6 +35,14 @@ _BY_NVLINK: dict[int | None, dict[str, int | None]] = {
         "L20": 48,
         "L40": 48,
         "L40S": 48,
+        "MI100": 32,
+        "MI210": 64,
+        "MI250": 64,
+        "MI250X": 64,
+        "MI300A": 128,
+        "MI300X": 192,
+        "MI325X": 256,
+        "MI355X": 288,
     },
     1: {"P100": 16},
     2: {"V100": None, "RTX2080Ti": 11, "RTX6000": 24, "RTX8000": 48, "TITANRTX": 24},
@@ -56,10 +64,24 @@ _BY_NVLINK: dict[int | None, dict[str, int | None]] = {
 MODELS = {model: GpuFacts(memory, nvlink) for nvlink, found in _BY_NVLINK.items() for model, memory in found.items()}
 """Facts by model, as machine types name it. Sources: NVIDIA's data sheets of the products."""
 
-_BRANDS = re.compile(r"^(?:NVIDIA|Tesla|Quadro|GeForce|GRID)[\s_-]+", re.IGNORECASE)
+FABRIC_GBPS = {
+    "MI100": 46.0,
+    "MI210": 50.0,
+    "MI250": 50.0,
+    "MI250X": 50.0,
+    "MI300A": 64.0,
+    "MI300X": 64.0,
+    "MI325X": 64.0,
+    "MI355X": 76.8,
+}
+"""Bandwidth of one Infinity Fabric link in one direction, GB/s. Sources: AMD's data sheets of the products.
+
+Of MI250 and MI250X, each of the two dies of a card is a GPU, with half of its memory.
+"""
+_BRANDS = re.compile(r"^(?:NVIDIA|Tesla|Quadro|GeForce|GRID|AMD|Instinct)[\s_-]+", re.IGNORECASE)
 _GIGABYTES = re.compile(r"(?<![A-Za-z0-9])([0-9]{1,3})\s?GB\b", re.IGNORECASE)
 _NOT_MODEL = re.compile(
-    r"^(?:SXM[0-9]?|SXM|PCIE?|PG[0-9]+|HBM[0-9]e?|NVL[0-9]*|[0-9]+GB|MIG.*|Generation|Blackwell|Max|Laptop)$",
+    r"^(?:SXM[0-9]?|SXM|PCIE?|PG[0-9]+|HBM[0-9]e?|NVL[0-9]*|[0-9]+GB|MIG.*|OAM|VF|HF|Generation|Blackwell|Max|Laptop)$",
     re.IGNORECASE,
 )
 
@@ -109,12 +131,14 @@ _BRAND = r"(?P<name>(?:NVIDIA|Tesla|Quadro|GeForce|TITAN)"
 _CSV = re.compile(rf"\W*(?:[0-9]+, *)?{_BRAND}[^,|]*?) *, *(?P<memory>[0-9]+) *(?:MiB)?\b").match
 _TABLE = re.compile(rf"\|\s+[0-9]+\s+{_BRAND} ?[^|]*?)\s+(?:On|Off|N/A)\s*\|").match
 _TABLE_MEMORY = re.compile(r"[0-9]+MiB */ *(?P<memory>[0-9]+)MiB *\|").search
+_SERIES = re.compile(r"\W*GPU ?\[?[0-9]+\]?\W*:\s*Card [Ss]eries:\s*(?P<name>\S.*?)\s*").fullmatch
+"""`rocm-smi --showproductname`."""
 _LONGEST = 400
 """Longest line of these lists, in characters."""
 
 
 def listed(content: str) -> Listed | None:
-    """Parse the GPUs that a text lists in any format of `nvidia-smi`; None if it lists none."""
+    """Parse the GPUs that a text lists in any format of `nvidia-smi`, or of `rocm-smi --showproductname`."""
     products: dict[str, None] = {}
     sizes: list[int] = []
     for line in content.split("\n"):
@@ -122,7 +146,7 @@ def listed(content: str) -> Listed | None:
         if len(line) > _LONGEST:
             continue
         csv = _CSV(line)
-        named = csv or _LIST(line) or _TABLE(line)
+        named = csv or _LIST(line) or _TABLE(line) or _SERIES(line)
         if named and any(char.isdigit() for char in named["name"]):
             products[named["name"].strip()] = None
         memory = csv or _TABLE_MEMORY(line)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from avactl.diagnostics import Diagnostic, Note, Span, sort_diagnostics
 from avactl.diagnostics.suggest import did_you_mean
 from avactl.hardware import topo_text as text
+from avactl.hardware.machine import NvlinkPair
 from avactl.hardware.topo_affinity import GpuAffinity, affinity, contradiction
 from avactl.hardware.topo_blocks import Cells, TopoBlock, blocks_of
 from avactl.hardware.topo_text import Token, TopoLine
@@ -40,6 +41,8 @@ class Matrix:
     remarks: tuple[str, ...] = ()
     others: int = 0
     """Number of further matrices in the text, which are ignored."""
+    fabric: tuple[NvlinkPair, ...] = ()
+    """Direct links of another vendor than NVIDIA; they are in no cell."""
 
     def word(self, first: int, second: int) -> str | None:
         """Return the link word between two devices; SYS for the older SOC."""

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from avactl.hardware.nvidia_topo import MatrixHardware, find
-from avactl.hardware.topo_gpu import MODELS, GpuName, Listed, parse_name
+from avactl.hardware.topo_gpu import FABRIC_GBPS, MODELS, GpuName, Listed, parse_name
 from avactl.hardware.topo_matrix import Matrix
 
 _GIB = 2**30
 _NIC_GBIT = {1: 100, 2: 100, 3: 200, 4: 400, 5: 400, 6: 800}
 """Typical PCIe, NIC and CPU values by NVLink generation: DGX-1, DGX-2, DGX A100, H100, B200, Rubin."""
 UNKNOWN_MODEL = "GPU"
+_UNKNOWN_FABRIC_GBPS = 50.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +69,19 @@ def describe(matrix: Matrix, given: GivenTopology, listed: Listed | None) -> Des
     }
     if found.nvlink is not None:
         nvlink = found.nvlink.nvlink
-        spec["nvlink"] = {"generation": found.nvlink.generation}
+        spec["nvlink"] = {"generation": found.nvlink.generation} if found.nvlink.generation else {}
         if nvlink.switch_links:
             spec["nvlink"]["nvswitchLinks"] = nvlink.switch_links
         else:
             spec["nvlink"]["pairs"] = [{"gpus": [p.first, p.second], "links": p.links} for p in nvlink.pairs]
         if found.nvlink.guessed:
             assumed["nvlink.generation"] = "inferred from the number of links; give --gpu"
+        if not found.nvlink.generation:
+            gbps = FABRIC_GBPS.get(model or "")
+            spec["bandwidth"] = {"nvlink": gbps or _UNKNOWN_FABRIC_GBPS}
+            assumed["bandwidth.nvlink"] = (
+                f"one link in one direction: from the data sheet of {model}" if gbps else "not in the tables"
+            )
     if found.nics:
         gbit = given.nic_gbit
         if gbit is None:

@@ -17,7 +17,7 @@ from avactl.policy.path_patterns import matches_pattern
 from avactl.program import registry
 from avactl.spec.documents.document import Document
 from avactl.spec.schema.base import Model, Resource
-from avactl.spec.schema.values import Name, value_error, want_length
+from avactl.spec.schema.values import Name, Subject, value_error, want_length
 
 ANY = "*"
 
@@ -62,7 +62,11 @@ class CodeOwner(Model):
     kinds: list[KindName] | None = Field(
         None, description='Kinds that the files may declare; `"*"`: all. Default: the kinds that teams own.'
     )
-
+    members: Annotated[list[Subject], Field(min_length=1, max_length=1000)] | None = Field(
+        None,
+        description="Members for whom the files' specs run pods: `metadata.member`, and `user` of workspaces. Default: "
+        "any member, or none.",
+    )
     patches: list[Annotated[str, Field(pattern="^[A-Z][A-Za-z0-9]{1,62}$")]] | None = Field(
         None,
         description="Kubernetes kinds that patches of the files' specs may change; `[]`: none. Default: all that the "
@@ -136,7 +140,7 @@ def _problem_of(owners: Owners, doc: Document, merged: Document, spec: Resource)
             hint = f"`owners` in avactl.yaml allows {allowed} here"
             return Diagnostic("not-owner", message, merged.span("patches", index, "target", "kind"), hint=hint)
     if ANY in entry.teams or (team in entry.teams if team else spec.SCOPE == "platform"):
-        return None
+        return _member_problem(entry, doc, spec, verb)
     own = f"team {one_of(entry.teams)}" if entry.teams else "no team"
     other = f"use that team, or move the spec to a path of team {team}" if team else "set `metadata.team`"
     path = ("metadata", "name" if spec.team is None else "team")
@@ -150,3 +154,14 @@ def _problem_of(owners: Owners, doc: Document, merged: Document, spec: Resource)
 @lru_cache(maxsize=8)
 def _names_of(teams: tuple[str, ...]) -> WordIndex:
     return WordIndex(teams)
+
+
+def _member_problem(entry: CodeOwner, doc: Document, spec: Resource, verb: str) -> Diagnostic | None:
+    """Return the problem of a spec with pods that do not count for a member of its files."""
+    runs = registry.get_lifecycle(spec.KIND) is not None or spec.KIND in registry.written_kinds()
+    if entry.members is None or spec.member in entry.members or not runs:
+        return None
+    whom = f"specs of {spec.member}" if spec.member else f"a {spec.KIND} without a member"
+    hint = f"`owners` in avactl.yaml allows {one_of(entry.members)} here; set `{'.'.join(spec.MEMBER_PATH)}`"
+    span = doc.span(*spec.MEMBER_PATH) if spec.member else doc.span("metadata", "name")
+    return Diagnostic("not-owner", f"{doc.file} may not {verb} {whom}", span, hint=hint)

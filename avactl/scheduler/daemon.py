@@ -33,6 +33,7 @@ from avactl.scheduler.preemption.disruption_budgets import DisruptionBudgets
 from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup, SchedulingQueue
 from avactl.scheduler.queue.throttle import NamespaceThrottle
 from avactl.scheduler.writers.binder import REFUSED, Binder
+from avactl.scheduler.writers.done_workspaces import DoneWorkspaces
 from avactl.scheduler.writers.evictor import Evictor
 from avactl.scheduler.writers.node_warnings import (
     GPUS_UNUSABLE,
@@ -115,6 +116,7 @@ class SchedulerDaemon(ElectedDaemon):
             NodeWarnings(GPUS_UNUSABLE, lambda: nodes_with_unusable_gpus(tables), self.reporter),
         )
         self.timeouts = RunTimeouts(client, rate, self.cache.tables, self.leading)
+        self.workspaces = DoneWorkspaces(client, rate, self.cache.tables, self.reporter, self.leading)
         self._throttle = NamespaceThrottle()
         self._retried = 0.0
         self._failed: dict[str, float] = {}
@@ -280,6 +282,7 @@ class SchedulerDaemon(ElectedDaemon):
                 self.gangs.tick,
                 self.stale_nominations.tick,
                 self.timeouts.tick,
+                self.workspaces.tick,
                 *(warnings.tick for warnings in self.node_warnings),
                 self.constraints.tick,
             ):

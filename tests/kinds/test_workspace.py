@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from avactl.contracts.names import WORKSPACE_PRIORITY
 from avactl.contracts.pod_annotations import PREEMPTIBLE
+from avactl.program.manifest import Manifest
 from avactl.program.registry import get_kind
+from tests.kinds.compiling import apply
 from tests.kinds.on_base import Objects, api_server_says, compile_spec, objects
-from tools.controlplane import KubeClient
+from tools.controlplane import ApiError, ControlPlane, KubeClient
+from tools.waiting import wait_until
 
 HEAD = """
 apiVersion: avactl.dev/v1
@@ -117,6 +121,23 @@ def test_idle_kernels_end_by_jupyters_own_means() -> None:
     assert "JUPYTER_CONFIG_PATH" not in env(never)
 
 
+def test_an_idle_workspace_stops_and_nobody_reverts_it() -> None:
+    found = objects(PLATFORM + HEAD + "  idleTimeout: 30m\n  whenIdle: stop\n", base=False)
+    config = json.loads(found["ConfigMap", "lin-editor"]["data"]["jupyter_server_config.json"])
+    assert config["ServerApp"] == {"shutdown_no_activity_timeout": 1800}
+    assert stateful_set(found)["template"]["metadata"]["annotations"]["avactl.dev/stop-when-done"] == "workspace"
+    # The scheduler and users write it, and no engine applies another value.
+    assert "replicas" not in stateful_set(found)
+    (rule,) = found["Role", "lin-stop"]["rules"]
+    assert (rule["resources"], rule["resourceNames"], rule["verbs"]) == (["statefulsets/scale"], ["lin"], ["patch"])
+    (subject,) = found["RoleBinding", "lin-stop"]["subjects"]
+    assert (subject["name"], subject["namespace"]) == ("avactl-scheduler", "avactl-system")
+
+    stopped = objects(PLATFORM + HEAD + "  whenIdle: stop\n  running: false\n", base=False)
+    assert stateful_set(stopped)["replicas"] == 0
+    assert ("Role", "lin-stop") not in objects(PLATFORM + HEAD, base=False)
+
+
 def test_home_and_datasets_are_mounted() -> None:
     found = objects(PLAIN + "  home: /home/lin\n  datasets: [{name: imagenet, mount: /home/lin/imagenet}]\n")
     mounts = {m["mountPath"]: m for m in container(found)["volumeMounts"]}
@@ -159,3 +180,45 @@ def test_the_team_preempts_a_workspace_only_if_it_says_so() -> None:
     assert PREEMPTIBLE.name not in template["metadata"]["annotations"]
     template = stateful_set(objects(PLAIN + "  preemptible: true\n"))["template"]
     assert template["metadata"]["annotations"][PREEMPTIBLE.name] == "true"
+
+
+def test_the_scheduler_stops_this_workspace_and_no_other(new_plane: Callable[..., ControlPlane]) -> None:
+    """With its compiled account: only to 0; a later apply of the spec leaves the workspace stopped or started."""
+    other = HEAD.replace("name: lin", "name: ada")
+    made = compile_spec(PLATFORM + HEAD + "  whenIdle: stop\n---\n" + other, base=False).manifests
+    plane = new_plane()
+    with plane.client() as admin:
+        apply(admin, [each for each in made if each.kind != "Node"])
+        token = plane.service_account_token("avactl-system", "avactl-scheduler")
+        root = "/apis/apps/v1/namespaces/vision/statefulsets"
+
+        def scale(client: KubeClient, name: str, replicas: int) -> None:
+            body = {"spec": {"replicas": replicas}}
+            client.request("PATCH", f"{root}/{name}/scale", body=body, content_type="application/merge-patch+json")
+
+        def replicas() -> int:
+            return int(admin.get("apps/v1", "StatefulSet", "lin", "vision")["spec"]["replicas"])
+
+        assert replicas() == 1
+        (stateful,) = [each for each in made if (each.kind, each.name) == ("StatefulSet", "lin")]
+        # A workspace that ran before with `whenIdle: keep` goes on.
+        spec = {**stateful.body["spec"], "replicas": 1}
+        apply(admin, [Manifest(stateful.item, stateful.cluster, {**stateful.body, "spec": spec}), stateful])
+        assert replicas() == 1
+        with plane.client(token) as scheduler:
+            with pytest.raises(ApiError, match="cannot patch"):
+                scale(scheduler, "ada", 0)
+            wait_until(lambda: "only stops workspaces" in _refusal(lambda: scale(scheduler, "lin", 2)))
+            scale(scheduler, "lin", 0)
+        for count in (0, 1):
+            scale(admin, "lin", count)
+            apply(admin, [stateful])
+            assert replicas() == count
+
+
+def _refusal(request: Callable[[], None]) -> str:
+    try:
+        request()
+    except ApiError as error:
+        return str(error)
+    return ""

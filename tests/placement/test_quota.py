@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -345,3 +346,20 @@ def test_a_work_runs_once() -> None:
     other = book.copy()
     other.end("x")
     assert book.used("a", V) == 1
+
+
+def test_each_member_has_a_limit_of_its_own() -> None:
+    book = Ledger([QuotaNode("a", {V: QuotaLimit(16)}, per_member={V: 8})], {V: 16})
+    ann = TeamWorkload("x", "a", 3, 2, V, member="ann")
+    book.start_all([ann])
+    more = TeamWorkload("y", "a", 2, 2, V, member="ann")
+    assert book.may_start(more) == [QuotaRefusal("a", V, 6, 4, 8, 8, "ann")]
+    assert book.copy().may_start(more) == book.may_start(more)
+    assert book.may_start(replace(more, member="bob")) == []
+    assert book.may_start(replace(more, member="")) == []
+    assert book.may_start(replace(more, team="b")) == []
+    book.resize("x", 2)
+    assert book.may_start(more) == []
+    book.end("x")
+    book.start(more)
+    assert book.may_start(replace(ann, key="z"))[0].used == 4

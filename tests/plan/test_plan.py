@@ -157,6 +157,18 @@ def test_room_is_missing_beside_what_runs_already(live: bool) -> None:
     assert new.waits[0].room == "rack r1 has capacity for 1 of 2"
 
 
+def test_the_limit_of_a_member_counts() -> None:
+    quotas = quota("vision", 16, 16).replace("borrow: 16", "borrow: 16, perMember: 8")
+    ann, bob = (f", member: {name}}}" for name in ("ann", "bob"))
+    base = compile_(platform(quotas=quotas), job("old", 1).replace("}", ann, 1))
+    other, same = (job(name, 1).replace("}", whom, 1) for name, whom in (("bobs", bob), ("anns", ann)))
+    found = plan(base, compile_(platform(quotas=quotas), job("old", 1).replace("}", ann, 1), other, same))
+    assert entry(found, "bobs").verdict == PlanVerdict.STARTS
+    anns = entry(found, "anns")
+    assert anns.verdict == PlanVerdict.QUOTA
+    assert anns.waits[0].words.endswith("requests 8 V100, ann uses 8 of 8 of each member")
+
+
 def test_quota_says_its_numbers_and_beyond_the_cluster_is_never() -> None:
     quotas = quota("vision", 8, 8)
     base = compile_(platform(quotas=quotas), job("old", 1))

@@ -218,3 +218,43 @@ def test_init_writes_owners_and_codeowners_that_agree() -> None:
     assert ours["*"] == ours["/teams/*/team.yaml"] != ours["/teams/vision/"]
     stolen = HEAD + "kind: Quota\nmetadata: {name: more, team: vision}\nspec: {gpus: [{gpu: A10, guaranteed: 2}]}\n"
     assert len(problems({**files, "teams/vision/quota.yaml": stolen})) == 1
+
+
+MEMBERS = OWNERS + "- {path: /teams/vision/ann/, teams: [vision], members: [ann]}\n"
+
+
+@pytest.mark.parametrize(
+    ("whom", "said"),
+    [
+        ("member: ann", ""),
+        ("member: bob", "3:43 teams/vision/ann/job.yaml may not declare specs of bob"),
+        ("", "3:18 teams/vision/ann/job.yaml may not declare a TrainingJob without a member"),
+    ],
+)
+def test_files_run_pods_for_their_members(whom: str, said: str) -> None:
+    text = HEAD + job(team="vision").replace("team: vision", f"team: vision, {whom}" if whom else "team: vision")
+    found = problems({**BASE, "avactl.yaml": MEMBERS, "teams/vision/ann/job.yaml": text})
+    assert found == ([f"teams/vision/ann/job.yaml:{said}"] if said else [])
+    # Other files of the team run pods for anybody, and for the team.
+    assert problems({**BASE, "avactl.yaml": MEMBERS, "teams/vision/job.yaml": text}) == []
+
+
+def test_a_change_adds_no_member_to_its_own_files() -> None:
+    text = HEAD + job(team="vision").replace("team: vision", "team: vision, member: bob")
+    wider = MEMBERS.replace("[ann]", "[ann, bob]")
+    base = MemoryTree({**BASE, "avactl.yaml": MEMBERS})
+    head = MemoryTree({**BASE, "avactl.yaml": wider, "teams/vision/ann/job.yaml": text})
+    _, after = compile_change(base, head)
+    (found,) = told(after.diagnostics)
+    assert found.endswith("may not declare specs of bob by the `owners` before this change")
+
+
+def test_the_user_of_a_workspace_is_its_member() -> None:
+    text = (
+        HEAD + "kind: Workspace\nmetadata: {name: w, team: vision}\n"
+        "spec: {user: USER, image: 'registry.example.com/jupyter:1'}\n"
+    )
+    files = {**BASE, "avactl.yaml": MEMBERS}
+    assert problems({**files, "teams/vision/ann/w.yaml": text.replace("USER", "ann")}) == []
+    (found,) = problems({**files, "teams/vision/ann/w.yaml": text.replace("USER", "bob")})
+    assert found.startswith("teams/vision/ann/w.yaml:4:14 ")

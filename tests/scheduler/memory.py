@@ -128,10 +128,18 @@ class Memory:
         self.cache.put_node({"metadata": {"name": name, "labels": given}, "spec": spec, "status": status})
 
     def quota(
-        self, team: str, guaranteed: int, borrow: int | None = None, weight: int = 1, cpu: int | None = None
+        self,
+        team: str,
+        guaranteed: int,
+        borrow: int | None = None,
+        weight: int = 1,
+        cpu: int | None = None,
+        per_member: int | None = None,
     ) -> None:
         limits, amounts = {"V100": QuotaLimit(guaranteed, borrow, weight)}, (None if cpu is None else 1000 * cpu,)
-        self.cache.quotas.put_quota(team, TeamQuota(team, (team,), QuotaNode(team, limits, amounts=amounts)))
+        own = {} if per_member is None else {"V100": per_member}
+        quota = QuotaNode(team, limits, amounts=amounts, per_member=own)
+        self.cache.quotas.put_quota(team, TeamQuota(team, (team,), quota))
 
     def pod(
         self,

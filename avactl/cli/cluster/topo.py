@@ -1,4 +1,4 @@
-"""`avactl topo`: machine topology from `nvidia-smi topo -m`."""
+"""`avactl topo`: machine topology from `nvidia-smi topo -m`, or from the tables of AMD's programs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from avactl.spec.platform.machine_type import MachineTypeSpec
 
 topo = typer.Typer(
-    help="Import a MachineType from `nvidia-smi topo -m`, or check a machine against its type.",
+    help="Import a MachineType from `nvidia-smi topo -m` or `rocm-smi --showtopo`, or check a machine by its type.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -59,10 +59,11 @@ def _print(problems: Sequence[Diagnostic], content: str) -> None:
     sys.stderr.write(render_text(problems, lambda _: content, use_colour(sys.stderr)))
 
 
-def _parse_matrix(content: str, name: str) -> Matrix:
+def _parse_matrix(content: str, name: str, matrix: Matrix | list[Diagnostic] | None = None) -> Matrix:
+    """Return `matrix`, by default that of NVIDIA; print its problems if it is invalid."""
     from avactl.hardware.topo_matrix import Matrix, read
 
-    matrix = read(content, name)
+    matrix = read(content, name) if matrix is None else matrix
     if not isinstance(matrix, Matrix):
         _print(matrix, content)
         raise typer.Exit(PROBLEMS)
@@ -84,13 +85,14 @@ def import_(
         str | None,
         typer.Option(
             "--query",
-            help="Output of `nvidia-smi -L` or `nvidia-smi --query-gpu=name,memory.total --format=csv`, for the GPU "
-            "model and memory. FILE may also contain it.",
+            help="Output of `nvidia-smi -L`, `nvidia-smi --query-gpu=name,memory.total --format=csv` or `rocm-smi "
+            "--showproductname`, for the GPU model and memory. FILE may also contain it.",
         ),
     ] = None,
 ) -> None:
-    """Print a MachineType as YAML from the output of `nvidia-smi topo -m`."""
+    """Print a MachineType as YAML from `nvidia-smi topo -m`, `rocm-smi --showtopo` or `amd-smi topology`."""
     from avactl.compiler.validate import validate_document
+    from avactl.hardware import amd_topo
     from avactl.hardware.machine_type_yaml import machine_type_yaml
     from avactl.hardware.topo_gpu import listed
     from avactl.hardware.topo_spec import GivenTopology, describe
@@ -99,10 +101,12 @@ def import_(
     from avactl.spec.documents.yaml import load_yaml
 
     content, shown = _read(file)
-    matrix = _parse_matrix(content, shown)
+    amd = amd_topo.read(content, shown)
+    matrix = _parse_matrix(content, shown, amd)
     gpus = listed(_read(query)[0] if query else content)
     described = describe(matrix, GivenTopology(name, gpu, memory, cpu, memory_host, nic_gbit), gpus)
-    comments = [f"Imported from {Path(shown).name} (`nvidia-smi topo -m`) by `avactl topo import`."]
+    source = "`nvidia-smi topo -m`" if amd is None else "tables of AMD"
+    comments = [f"Imported from {Path(shown).name} ({source}) by `avactl topo import`."]
     comments += [f"- {remark}" for remark in described.remarks]
     text = machine_type_yaml(described.name, described.spec, comments, described.assumed)
     documents, found = load_yaml("<machine type>", text.encode())
@@ -129,11 +133,15 @@ def check(
     ] = None,
 ) -> None:
     """Compare a machine with its declared type. Exit code 0: it matches, 1: it differs."""
+    from avactl.hardware import amd_topo
     from avactl.hardware.nvidia_topo import find
     from avactl.hardware.topo_check import compare
 
     machine, generation = _declared_machine(type_, path)
     content, shown = _read(file)
+    if amd_topo.read(content, shown) is not None:
+        hint = "write a MachineType by `avactl topo import`, and compare the two"
+        exit_with(f"{shown}: `topo check` compares `nvidia-smi topo -m`, not tables of AMD", USAGE, hint)
     matrix = _parse_matrix(content, shown)
     result = compare(machine, matrix, find(matrix, generation))
     for info in result.infos:

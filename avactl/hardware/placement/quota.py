@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,8 @@ class QuotaNode:
     parent: str | None = None
     amounts: tuple[int | None, ...] = ()
     """Limits on CPU, memory, … in the order of `AllocationState.resources`; None or omitted: unlimited."""
+    per_member: Mapping[str, int] = field(default_factory=dict)
+    """GPUs by model that each member of the team may use."""
 
     def limit(self, model: str) -> QuotaLimit:
         """Return the limit for a model, including guaranteed machines."""
@@ -89,6 +91,8 @@ class TeamWorkload:
     """True if an earlier, unfinished preemption already chose it: chosen first."""
     guaranteed_only: bool = False
     """True for non-preemptible work. A team's fits into its guarantee: what the team borrows can be reclaimed."""
+    member: str = ""
+    """Member of the team whose limit it counts for; empty: of none."""
 
     @property
     def total(self) -> int:
@@ -125,6 +129,8 @@ class QuotaRefusal(NamedTuple):
     limit: int
     guaranteed: int
     """Guaranteed part of the limit."""
+    member: str = ""
+    """Member of the team whose own limit it is."""
 
 
 class Ledger:
@@ -140,6 +146,8 @@ class Ledger:
         self._used: dict[tuple[str, str], int] = {}
         self._guaranteed_only: Counter[tuple[str, str]] = Counter()
         """GPUs of guaranteed-only work, by team and model."""
+        self._by_member: Counter[tuple[str, str, str]] = Counter()
+        """GPUs by team, member and model, of work that counts for a member."""
         self._amounts: dict[str, list[int]] = {}
         self._victims: dict[str, list[TeamWorkload]] = {}
         """Works in victim order, of the teams for which they have been sorted."""
@@ -157,6 +165,7 @@ class Ledger:
         other.quotas, other.works, other._used = self.quotas, dict(self.works), dict(self._used)
         other._amounts = {name: list(amounts) for name, amounts in self._amounts.items()}
         other._guaranteed_only = self._guaranteed_only.copy()
+        other._by_member = self._by_member.copy()
         return other
 
     # -- booking ----------------------------------------------------------------------------------------------------
@@ -178,11 +187,13 @@ class Ledger:
         self.works |= new
         self._victims.clear()
         alike = Counter(
-            (work.team, work.model, work.gpus, work.amounts, work.members, work.guaranteed_only) for work in works
+            (work.team, work.model, work.gpus, work.amounts, work.members, work.guaranteed_only, work.member)
+            for work in works
         )
-        for (team, model, gpus, amounts, members, guaranteed_only), count in alike.items():
+        for (team, model, gpus, amounts, members, guaranteed_only, member), count in alike.items():
             total = count * members * gpus
-            self._add_usage(team, model, total, [count * members * amount for amount in amounts], guaranteed_only)
+            sums = [count * members * amount for amount in amounts]
+            self._add_usage(team, model, total, sums, guaranteed_only, member)
 
     def end(self, key: Hashable) -> TeamWorkload:
         """Release work. Raises KeyError if it does not run."""
@@ -202,13 +213,15 @@ class Ledger:
 
     def _count_members(self, work: TeamWorkload, members: int) -> None:
         amounts = [members * amount for amount in work.amounts]
-        self._add_usage(work.team, work.model, members * work.gpus, amounts, work.guaranteed_only)
+        self._add_usage(work.team, work.model, members * work.gpus, amounts, work.guaranteed_only, work.member)
 
-    def _add_usage(self, team: str, model: str, gpus: int, amounts: Sequence[int], guaranteed_only: bool) -> None:
+    def _add_usage(
+        self, team: str, model: str, gpus: int, amounts: Sequence[int], guaranteed_only: bool, member: str
+    ) -> None:
         if guaranteed_only:
-            self._guaranteed_only[team, model] += gpus
-            if not self._guaranteed_only[team, model]:
-                del self._guaranteed_only[team, model]
+            _add_count(self._guaranteed_only, (team, model), gpus)
+        if member:
+            _add_count(self._by_member, (team, member, model), gpus)
         for name in (*self._quota_chain(team), *(() if team in self.quotas else (team,))):
             used = self._used[name, model] = self._used.get((name, model), 0) + gpus
             sums = self._amounts.setdefault(name, [])
@@ -267,6 +280,11 @@ class Ledger:
                 refusals.append(QuotaRefusal(name, work.model, kept, work.total, limit.guaranteed, limit.guaranteed))
             elif work.total and most is not None and used + work.total > most:
                 refusals.append(QuotaRefusal(name, work.model, used, work.total, most, limit.guaranteed))
+            own = self.quotas[name].per_member.get(work.model) if work.member and name == work.team else None
+            if own is not None and work.total:
+                mine = self._by_member[work.team, work.member, work.model]
+                if mine + work.total > own:
+                    refusals.append(QuotaRefusal(name, work.model, mine, work.total, own, own, work.member))
             for index, (most_of, amount) in enumerate(zip(self.quotas[name].amounts, work.amounts, strict=False)):
                 have = self._amounts.get(name, [])
                 now = have[index] if index < len(have) else 0
@@ -306,3 +324,13 @@ class Ledger:
             for team in full:
                 del unmet[team]
         return due
+
+
+_Key = TypeVar("_Key", bound=Hashable)
+
+
+def _add_count(counts: Counter[_Key], key: _Key, change: int) -> None:
+    """Change a count, and remove it if it is zero: teams and members come and go."""
+    counts[key] += change
+    if not counts[key]:
+        del counts[key]

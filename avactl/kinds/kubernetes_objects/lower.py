@@ -17,6 +17,7 @@ from avactl.program.lowering.gpu_request import (
     hide_amd_devices,
     uses_amd_gpus,
 )
+from avactl.program.lowering.pods import member_annotation
 from avactl.program.manifest import Body, Manifest, without_nulls
 from avactl.program.program import Item, Program
 from avactl.program.registry import Fact, WrittenObject
@@ -67,7 +68,11 @@ def _build_manifest(item: Item[KubernetesObjectsSpec], program: Program, cluster
     body["metadata"] = metadata
     path = template_path(body["kind"])
     if item.team and path is not None:
-        _complete_pod(program, cluster, value_at(body, (*path, "spec")))
+        pod = value_at(body, path)
+        _complete_pod(program, cluster, value_at(pod, ("spec",)))
+        if of_member := member_annotation(item):
+            of_pod = pod["metadata"] = dict(pod.get("metadata") or {})
+            of_pod["annotations"] = {**(of_pod.get("annotations") or {}), **of_member}
     keeps = body["kind"] in _HOLD_DATA and item.spec.deletion_policy != "delete"
     return Manifest(item, cluster, body, holds_data=keeps)
 

@@ -9,11 +9,10 @@ from avactl.kinds.pipeline.spec import PipelineSpec
 from avactl.kinds.pipeline.training import RUN, as_template, checkpoint_directory, store_secrets
 from avactl.kinds.team.names import RUN_ACCOUNT
 from avactl.program.lowering import k8s, pods
-from avactl.program.lowering.gpu_request import link_annotations
+from avactl.program.lowering.gpu_request import gpu_annotations, share_env
 from avactl.program.lowering.k8s import drop_none
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
-from avactl.spec.schema.compute import GpuLinkCompute
 from avactl.spec.schema.pod_settings import PodSettings
 from avactl.spec.schema.values import duration_seconds
 
@@ -103,7 +102,9 @@ def _build_validation(item: Item[PipelineSpec], program: Program, gpu: pods.GpuR
         args=spec.args or None,
         # Its variables may use those of the run.
         env=pods.merge_env(
-            pods.env_list(own), store_secrets(item, program, versions_directory(item)), pods.env_list(spec.env)
+            pods.env_list(own | share_env(spec.resources)),
+            store_secrets(item, program, versions_directory(item)),
+            pods.env_list(spec.env),
         ),
         resources=pods.build_resources(spec.resources.cpu, spec.resources.memory, gpu.resources(), gpu.claims),
         terminationMessagePath=RESULT_FILE,
@@ -121,7 +122,7 @@ def _build_validation(item: Item[PipelineSpec], program: Program, gpu: pods.GpuR
         settings_at=(("spec", "validation", "pod"),),
         restartPolicy="Never",
     )
-    notes = dict(link_annotations(spec.resources)) if isinstance(spec.resources, GpuLinkCompute) else {}
+    notes = gpu_annotations(spec.resources)
     return _build_template(item, VALIDATE, pod, notes, max(1, ceil(duration_seconds(spec.timeout))), settings)
 
 
@@ -133,7 +134,7 @@ def _build_template(
     timeout: int,
     settings: PodSettings | None = None,
 ) -> Manifest:
-    labels = k8s.object_labels(item, step)
+    labels, notes = k8s.object_labels(item, step), {**notes, **pods.member_annotation(item)}
     if settings is not None:
         labels, notes = {**settings.labels, **labels}, {**settings.annotations, **notes}
     job = k8s.build_manifest(

@@ -20,6 +20,7 @@ def check(item: Item[QuotaSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield the problems of one quota, and of its team's demand."""
     yield from check_duplicates(item, ("spec", "gpus"), (entry.gpu for entry in item.spec.gpus), "GPU", key="gpu")
     yield from _check_amounts(item)
+    yield from _check_member_limits(item, program)
     if not fit.unknown_capacity(program):
         yield from _check_models(item, program)
         yield from _check_borrowing(item, program)
@@ -74,6 +75,31 @@ def _check_amounts(item: Item[QuotaSpec]) -> Iterator[Diagnostic]:
                 item.span("spec", key),
                 hint=f"write {limit} or less, or raise `{whole}`",
                 notes=(Note(item.span("spec", whole), f"`{whole}`"),),
+            )
+
+
+def _check_member_limits(item: Item[QuotaSpec], program: Program) -> Iterator[Diagnostic]:
+    """Yield limits of members that nothing enforces, or that the quota never reaches."""
+    cluster, limits = program.cluster(item.cluster), gpu_limits(item.spec)
+    for index, entry in enumerate(item.spec.gpus):
+        if entry.per_member is None:
+            continue
+        where = item.span("spec", "gpus", index, "perMember")
+        if not cluster.spec.daemons.scheduler:
+            yield Diagnostic(
+                "missing-daemon",
+                f"`perMember` needs the daemon `scheduler`, which cluster {cluster.name} does not run",
+                where,
+                hint=f"write `daemons: {{scheduler: true}}` in Cluster {cluster.name}",
+                notes=(Note(cluster.span("metadata", "name"), "the cluster"),),
+            )
+        elif entry.per_member >= limits[entry.gpu].total:
+            yield Diagnostic(
+                "without-effect",
+                f"spec.gpus[{index}].perMember: the whole team may use {limits[entry.gpu]}",
+                where,
+                severity="warning",
+                hint="write less, or remove the key",
             )
 
 

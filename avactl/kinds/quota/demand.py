@@ -68,10 +68,16 @@ class DemandedResource(NamedTuple):
     key: str
     """Key of a role's compute: `gpus`, `cpu`, `memory`."""
     model: str = ""
+    member: str = ""
+    """Member of the team whose own limit it is about."""
 
     def number(self, amount: Milli) -> str:
         """Format an amount without the resource name."""
         return format_quantity(Fraction(amount, 1000)) if self.key == "memory" else f"{amount / 1000:g}"
+
+    def asking(self, quota: Item[QuotaSpec]) -> str:
+        """Return the beginning of a message about demand."""
+        return f"{self.member} of team {quota.team} requests" if self.member else f"team {quota.team} requests"
 
     def show(self, amount: Milli) -> str:
         """Format an amount with the resource name."""
@@ -123,10 +129,36 @@ def _check_team(program: Program, quota: Item[QuotaSpec], items: list[Item]) -> 
             # Requests beyond the cluster's capacity are reported by the spec's own check.
             told.update(use.item for use in uses[resource] if use.total > 1000 * has)
             limit = limits.get(resource.model, DeclaredLimit(0, 0))
+            yield from _check_members(program, quota, resource, uses[resource], told)
             yield from _resource(program, quota, resource, 1000 * limit.total, str(limit), uses[resource], told)
             yield from _check_borrowed(program, quota, resource, limit, uses[resource], told)
         elif (most := parse_milli(getattr(quota.spec, resource.key) or 0)) >= _LEAST.get(resource.key, 1):
             yield from _resource(program, quota, resource, most, resource.show(most), uses[resource], told)
+
+
+def _check_members(
+    program: Program, quota: Item[QuotaSpec], resource: DemandedResource, uses: list[Use], told: set[Item]
+) -> Iterator[Diagnostic]:
+    """Yield specs beyond the limit of their member, and warn of jobs and workspaces that count for no member."""
+    most = next((entry.per_member for entry in quota.spec.gpus if entry.gpu == resource.model), None)
+    if most is None:
+        return
+    of_members: dict[str, list[Use]] = {}
+    for use in uses:
+        if use.item.resource.member:
+            of_members.setdefault(use.item.resource.member, []).append(use)
+        elif use.lifecycle is not Lifecycle.SERVICE and use.item not in told:
+            yield Diagnostic(
+                "without-member",
+                f"`perMember` of team {quota.team} does not limit {use.item}, which has no member",
+                use.span(program, resource.key),
+                severity="warning",
+                hint=f"write `{'.'.join(use.item.resource.MEMBER_PATH)}: USER`, unless it runs for the whole team",
+                notes=(Note(entry_span(quota, resource.model, "perMember"), "the limit"),),
+            )
+    for member, mine in of_members.items():
+        allowed = f"{most} to each member"
+        yield from _resource(program, quota, resource._replace(member=member), 1000 * most, allowed, mine, told)
 
 
 def _check_borrowed(
@@ -283,6 +315,8 @@ def _raise_hint(quota: Item[QuotaSpec], resource: DemandedResource) -> str:
         return (
             f"add `{{gpu: {resource.model}, guaranteed: …}}` to `gpus` in {_format_place(quota.span('spec', key=True))}"
         )
+    if resource.member:
+        return f"raise `perMember` in {_format_place(entry_span(quota, resource.model, 'perMember'))}"
     return f"raise `borrow` in {_format_place(entry_span(quota, resource.model, 'borrow', 'guaranteed'))}"
 
 
@@ -309,7 +343,7 @@ def _exceeded_problem(
         hint = f"at most {fits} replica{'s fit' if fits > 1 else ' fits'}; or {hint}"
     return Diagnostic(
         "quota-exceeded",
-        f"team {quota.team} requests {resource.show(use.total + _sum_uses(beside))}; its quota allows {allowed}",
+        f"{resource.asking(quota)} {resource.show(use.total + _sum_uses(beside))}; its quota allows {allowed}",
         use.span(program, resource.key),
         label=label,
         hint=hint,
@@ -343,7 +377,8 @@ def _waiting_problem(
     total = _sum_uses(sessions) + _sum_uses(services)
     return Diagnostic(
         "quota-waits",
-        f"the {what} of team {quota.team} request {resource.show(total)}; its quota allows {allowed}, so some wait",
+        f"the {what} of {resource.member or f'team {quota.team}'} request {resource.show(total)}; its quota allows "
+        f"{allowed}, so some wait",
         last.span(program, resource.key),
         severity="warning",
         label=f"{len(sessions)} {_kind_nouns(sessions)}" if len(sessions) > 1 else "",

@@ -93,7 +93,13 @@ def _build_leaf(item: Item[QuotaSpec], program: Program) -> Manifest:
         team=team,
         namespaces=tuple(team_namespaces(program.team(team))),
         gpus=tuple(
-            GpuLimit(gpu=entry.gpu, guaranteed=entry.guaranteed, borrow=entry.borrow, weight=entry.weight)
+            GpuLimit(
+                gpu=entry.gpu,
+                guaranteed=entry.guaranteed,
+                borrow=entry.borrow,
+                weight=entry.weight,
+                **({} if entry.per_member is None else {"per_member": entry.per_member}),
+            )
             for entry in spec.gpus
         ),
         shapes=tuple(MachineShape(machines=shape.machines, gpus=shape.gpus, gpu=shape.gpu) for shape in spec.shapes),

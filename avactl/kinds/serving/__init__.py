@@ -78,7 +78,7 @@ def _format_gpus(item: Item[ServingDeploymentSpec], program: Program) -> str:
         return ""
     each, model = spec.resources.gpus * machines_per_replica(spec), gpu_model(program, item.cluster, spec.resources)
     least, most = replica_bounds(spec)
-    return f"{each * least} {model}" if least == most else f"{each * least} to {each * most} {model}"
+    return f"{each * least:g} {model}" if least == most else f"{each * least:g} to {each * most:g} {model}"
 
 
 KIND = Kind(

@@ -173,11 +173,18 @@ def _language_model(item: Item[ServingDeploymentSpec], program: Program) -> Iter
                 f"remove `llm`, or choose the runtime {one_of(names)}",
             )
         return
+    if spec.resources.shares_gpu:
+        yield _unsupported_problem(
+            item,
+            ("spec", "resources", "gpus"),
+            f"{runtime.title} takes the memory of whole GPUs, and a pod requests {spec.resources.gpus:g} of one",
+            "request a whole GPU, and fewer `replicas`",
+        )
     yield from server_argument_problems(item, runtime.llm)
     yield from model_size_problems(item, program)
     if spec.llm is not None:
         yield from _language_model_features(item, spec.llm, runtime.llm)
-    found, gpus = split_model(spec), max(1, spec.resources.gpus) * machines_per_replica(spec)
+    found, gpus = split_model(spec), max(1, spec.resources.visible_gpus) * machines_per_replica(spec)
     counted = machines_per_replica(spec) == 1 or spec.resources.gpus  # else it is refused as a whole
     if spec.llm is not None and counted and found.tensor * found.pipeline != gpus:
         key = "tensorParallel" if spec.llm.tensor_parallel is not None else "pipelineParallel"

@@ -34,7 +34,7 @@ def split_model(spec: ServingDeploymentSpec) -> Parallelism:
     """
     tensor = spec.llm.tensor_parallel if spec.llm is not None else None
     pipeline = spec.llm.pipeline_parallel if spec.llm is not None else None
-    total = max(1, spec.resources.gpus) * machines_per_replica(spec)
+    total = max(1, spec.resources.visible_gpus) * machines_per_replica(spec)
     if pipeline is None:
         stages = machines_per_replica(spec) if spec.llm is None or spec.llm.prefill is None else 1
         pipeline = max(1, total // tensor) if tensor is not None else stages

@@ -38,6 +38,7 @@ from avactl.kinds.team.names import RUN_ACCOUNT, team_namespaces
 from avactl.program.checks.dataset_start import start_when_warm
 from avactl.program.lowering import k8s, pods
 from avactl.program.lowering.exposure import build_routes, exposed_ports, ingress_rules
+from avactl.program.lowering.gpu_request import gpu_annotations, share_env
 from avactl.program.lowering.k8s import drop_none
 from avactl.program.lowering.monitoring import is_monitored, metrics_reader_rules, pod_monitor
 from avactl.program.lowering.networks import admit_namespaces, admit_pods, build_ingress_policy
@@ -168,7 +169,7 @@ def _build_template(
 ) -> Body:
     """Return the template of the pods that answer requests, or of a group's other pods; with `prefill`, of a role."""
     spec = item.spec
-    notes: dict[str, str] = {}
+    notes = {**pods.member_annotation(item), **gpu_annotations(spec.resources)}
     if run.files:
         # Servers read their options at startup: a changed digest starts new pods.
         notes[CONFIG_DIGEST.name] = k8s.short_digest(run.files)
@@ -241,7 +242,7 @@ def _build_pod(
         image=spec.runtime.image,
         command=spec.runtime.command or run.command or None,
         args=[*(run.args if serves else run.worker), *spec.runtime.args] or None,
-        env=pods.merge_env(pods.env_list(run.env), pods.env_list(spec.env)),
+        env=pods.merge_env(pods.env_list(share_env(spec.resources)), pods.env_list(run.env), pods.env_list(spec.env)),
         ports=[
             {"name": name if beside is None else component, "containerPort": port} for name, port in run.ports.items()
         ]

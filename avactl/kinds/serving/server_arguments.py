@@ -273,7 +273,7 @@ def _release_of(image: str, repository: str, releases: Iterable[str]) -> str:
 
 
 def _gpus(spec: ServingDeploymentSpec) -> int:
-    return max(1, spec.resources.gpus) * machines_per_replica(spec)
+    return max(1, spec.resources.visible_gpus) * machines_per_replica(spec)
 
 
 def _options(words: Sequence[str]) -> list[_Argument]:

@@ -10,7 +10,7 @@ DEFAULT_PRIORITIES = ("avactl-low", "avactl-normal")
 DEFAULT_SERVICE_TYPES = ("ClusterIP",)
 
 
-def allowance_annotations(spec: TeamSpec) -> dict[str, str] | None:
+def allowance_annotations(spec: TeamSpec, limits_members: bool) -> dict[str, str] | None:
     """Return the annotations of a Team's namespaces; None for the defaults."""
     priorities = tuple(
         f"avactl-{level}" for level in _PRIORITY_LEVELS[: _PRIORITY_LEVELS.index(spec.member_priority) + 1]
@@ -21,4 +21,5 @@ def allowance_annotations(spec: TeamSpec) -> dict[str, str] | None:
         (names.SERVICE_TYPES, types, DEFAULT_SERVICE_TYPES),
         (names.SERVICE_ACCOUNTS, tuple(account.name for account in spec.service_accounts), ()),
     )
-    return {key: ",".join(values) for key, values, default in declared if values != default} or None
+    found = {key: ",".join(values) for key, values, default in declared if values != default}
+    return {**found, **({names.MEMBER_LIMITS: "true"} if limits_members else {})} or None

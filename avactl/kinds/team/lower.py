@@ -48,6 +48,16 @@ def _no_foreign_affinity(item: Item[TeamSpec], cluster: str, namespace: str) -> 
     )
 
 
+def _limits_members(item: Item[TeamSpec], program: Program, cluster: str) -> bool:
+    """Return True if a Quota of the team limits the GPUs of each member."""
+    return any(
+        entry.per_member is not None
+        for quota in program.quotas()
+        if (quota.team, quota.cluster) == (item.name, cluster)
+        for entry in quota.spec.gpus
+    )
+
+
 def _build_namespace(
     item: Item[TeamSpec], program: Program, cluster: str, namespace: TeamNamespace
 ) -> Iterator[Manifest]:
@@ -61,7 +71,14 @@ def _build_namespace(
     # Deleting a namespace deletes everything in it: homes, checkpoints, Secrets.
     keep = item.spec.deletion_policy != "delete"
     yield namespaces.build_namespace(
-        item, program, cluster, name, level, labels, holds_data=keep, annotations=allowance_annotations(item.spec)
+        item,
+        program,
+        cluster,
+        name,
+        level,
+        labels,
+        holds_data=keep,
+        annotations=allowance_annotations(item.spec, _limits_members(item, program, cluster)),
     )
     yield _no_foreign_affinity(item, cluster, name)
     yield k8s.build_manifest(

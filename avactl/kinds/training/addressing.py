@@ -76,7 +76,7 @@ def config_value(item: Item[TrainingJobSpec], name: str, key: str) -> Body:
 
 def processes_per_pod(part: RolePods) -> int:
     """Number of processes per pod: one per GPU."""
-    return part.compute.gpus or 1
+    return part.compute.visible_gpus or 1
 
 
 def starts_with_torchrun(spec: TrainingJobSpec, part: RolePods) -> bool:
@@ -87,7 +87,7 @@ def starts_with_torchrun(spec: TrainingJobSpec, part: RolePods) -> bool:
 
 def slots_per_worker(spec: TrainingJobSpec, part: RolePods) -> int:
     """Number of MPI ranks per worker of a group."""
-    return spec.slots_per_worker or part.compute.gpus or 1
+    return spec.slots_per_worker or part.compute.visible_gpus or 1
 
 
 def mpi_implementation(spec: TrainingJobSpec) -> str:

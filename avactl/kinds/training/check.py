@@ -115,6 +115,7 @@ def check(item: Item[TrainingJobSpec], program: Program) -> Iterator[Diagnostic]
     yield from _check_variables(item, made)
     yield from _check_torchrun(item, made)
     yield from _check_mpirun(item, made)
+    yield from _check_shares(item, made)
     yield from _check_compute(item, program)
     yield from _check_spot(item, program)
     yield from _check_within(item, program)
@@ -123,6 +124,33 @@ def check(item: Item[TrainingJobSpec], program: Program) -> Iterator[Diagnostic]
     yield from _shared_volumes(item, program, made)
     yield from _check_cluster(item, program, made)
     yield from health_problems(item, program)
+
+
+def _check_shares(item: Item[TrainingJobSpec], made: list[RolePods]) -> Iterator[Diagnostic]:
+    """Yield parts of GPUs for workers that cannot share a GPU with each other."""
+    spec = item.spec
+    shares = [compute for compute in (spec.workers, *spec.worker_groups) if compute.shares_gpu]
+    if not shares:
+        return
+    path = ("spec", "workers") if spec.workers.shares_gpu else ("spec", "workerGroups")
+    span = item.span(*path, "gpus") if path[-1] == "workers" else item.span(*path, key=True)
+    workers = sum(part.replicas for part in made if part.role == "worker")
+    if spec.strategy in ("allReduce", "mpi") and workers > 1:
+        yield Diagnostic(
+            "invalid-value",
+            f"{'.'.join(path)}: {shares[0].gpus:g} of a GPU for each of {workers} workers: two of them may get the "
+            "same GPU, and NCCL refuses that",
+            span,
+            hint="request whole GPUs, write `replicas: 1`, or use `elastic` or `parameterServer`",
+        )
+    if spec.health_check is not None:
+        yield Diagnostic(
+            "conflicting-keys",
+            "the health check takes a GPU that others use for a slow one",
+            item.span("spec", "healthCheck", key=True),
+            hint="remove `healthCheck`, or request whole GPUs",
+            notes=(Note(span, "a part of a GPU"),),
+        )
 
 
 def _role_commands(spec: TrainingJobSpec) -> Iterator[tuple[tuple[str, ...], list[str]]]:
@@ -156,7 +184,7 @@ def _check_torchrun(item: Item[TrainingJobSpec], made: list[RolePods]) -> Iterat
     if spec.framework != "pytorch" or spec.strategy != "allReduce":
         return
     workers = [part for part in made if part.role == "worker"]
-    pods, gpus = sum(part.replicas for part in workers), {part.compute.gpus for part in workers}
+    pods, gpus = sum(part.replicas for part in workers), {part.compute.visible_gpus for part in workers}
     for index, name, value in torchrun_options([*spec.command, *spec.args]):
         wrong = ""
         if name == "--nnodes" and value.isdecimal() and int(value) != pods:

@@ -42,12 +42,11 @@ from avactl.kinds.training.spec import Checkpoint, TrainingJobSpec
 from avactl.kinds.training.starts.dependencies import dependency_annotation
 from avactl.program.checks.dataset_start import data_locality, start_when_warm
 from avactl.program.lowering import k8s, pods
-from avactl.program.lowering.gpu_request import link_annotations
+from avactl.program.lowering.gpu_request import gpu_annotations, share_env
 from avactl.program.lowering.host_network import with_host_network
 from avactl.program.lowering.k8s import drop_none
 from avactl.program.manifest import Body
 from avactl.program.program import Item, Program
-from avactl.spec.schema.compute import GpuLinkCompute
 from avactl.spec.schema.values import duration_seconds
 
 CHECKPOINTS = "/checkpoint"
@@ -98,7 +97,7 @@ def build_template(item: Item[TrainingJobSpec], program: Program, made: list[Rol
             else None,
         ),
     )
-    notes = {DEFAULT_CONTAINER.name: part.role}
+    notes = {DEFAULT_CONTAINER.name: part.role, **pods.member_annotation(item)}
     if part.role == "worker" and spec.health_check is not None:
         pod = health_check.with_health_check(item, program, part, pod, spec.health_check)
     if part.role == "launcher":
@@ -149,8 +148,7 @@ def build_template(item: Item[TrainingJobSpec], program: Program, made: list[Rol
         notes[CHECKPOINT_EVERY.name] = str(ceil(duration_seconds(spec.checkpoint.every)))
     if part.role == "worker" and spot_from(spec):
         notes[SPOT_FROM.name] = str(spot_from(spec))
-    if isinstance(part.compute, GpuLinkCompute):
-        notes |= link_annotations(part.compute)
+    notes |= gpu_annotations(part.compute)
     return {"metadata": {"labels": labels, "annotations": notes}, "spec": pod}
 
 
@@ -204,7 +202,7 @@ def _build_env(item: Item[TrainingJobSpec], program: Program, part: RolePods, gp
     if nics:
         # `=`: exact names. Machines have more NICs, for storage and management.
         own["NCCL_IB_HCA"] = f"={','.join(nics)}"
-    result = [pods.env_list(own), pod_environment(item, part)]
+    result = [pods.env_list(own | share_env(part.compute)), pod_environment(item, part)]
     if part.role == "launcher":
         result.append(mpi.launcher_environment(item))
     if spec.checkpoint is not None:

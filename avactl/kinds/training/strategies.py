@@ -277,7 +277,7 @@ def _check_mpi(item: Item[TrainingJobSpec]) -> Iterator[Diagnostic]:
         yield from _check_single_replica(
             item, ("spec", "launcher", "replicas"), spec.launcher.replicas, "a job has one launcher"
         )
-    several = {group.gpus for group in (spec.workers, *spec.worker_groups)}
+    several = {group.visible_gpus for group in (spec.workers, *spec.worker_groups)}
     if mpi_implementation(spec) == "intel" and spec.slots_per_worker is None and len(several) > 1:
         yield Diagnostic(
             "invalid-value",

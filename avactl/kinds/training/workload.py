@@ -59,7 +59,7 @@ def facts(item: Item[TrainingJobSpec], program: Program) -> dict[str, Fact]:
     least, most = worker_bounds(spec)
     workers: Fact = workers_of(spec) if least == most else f"{least}–{most}"
     found: dict[str, Fact] = {"strategy": spec.strategy, "framework": spec.framework, "workers": workers}
-    gpus: dict[str, tuple[int, int]] = {}
+    gpus: dict[str, tuple[float, float]] = {}
     for path, compute in declared_roles(spec):
         fewest, all_of = (least, most) if path == ("spec", "workers") else (compute.replicas, compute.replicas)
         model = gpu_model(program, item.cluster, compute)
@@ -68,7 +68,7 @@ def facts(item: Item[TrainingJobSpec], program: Program) -> dict[str, Fact]:
             gpus[model] = (low + compute.gpus * fewest, high + compute.gpus * all_of)
     if gpus:
         found["GPUs"] = ", ".join(
-            f"{high} {model}" if low == high else f"{low}–{high} {model}" for model, (low, high) in gpus.items()
+            f"{high:g} {model}" if low == high else f"{low:g}–{high:g} {model}" for model, (low, high) in gpus.items()
         )
     if spec.workers.gpus > 1 and spec.workers.link != "any":
         found["link"] = f"{spec.workers.link} {spec.workers.link_policy}"

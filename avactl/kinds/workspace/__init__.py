@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from avactl.kinds.workspace.check import check
-from avactl.kinds.workspace.lower import home_bytes, lower, workspace_image
+from avactl.kinds.workspace.lower import REPLICAS, home_bytes, lower, workspace_image
 from avactl.kinds.workspace.spec import Workspace, WorkspaceSpec
 from avactl.kinds.workspace.workload import WORKLOAD, impact
 from avactl.program.capacity.capacity import gpu_model
@@ -35,5 +35,6 @@ KIND = Kind(
     facts=facts,
     workload=WORKLOAD,
     impact=impact,
+    owned=(REPLICAS,),
     identity=lambda item: item.spec.user,
 )

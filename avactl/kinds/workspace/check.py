@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 from avactl.diagnostics import Diagnostic, Note
 from avactl.kinds.workspace.authentication import authentication_problems
-from avactl.kinds.workspace.lower import is_shared, workspace_image
+from avactl.kinds.workspace.lower import workspace_image
 from avactl.kinds.workspace.spec import WorkspaceSpec
 from avactl.program.capacity.capacity import gpu_problems
-from avactl.program.capacity.fit import device_choice
 from avactl.program.checks.credentials import argument_problems, credential_problems
 from avactl.program.checks.exposure import expose_problems
 from avactl.program.checks.pod_security_levels import root_problem
@@ -27,7 +26,13 @@ from avactl.spec.schema.pod_requests import on_spot, with_pod
 def check(item: Item[WorkspaceSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield the problems of one workspace."""
     spec = item.spec
-    yield from _check_owner(item, program)
+    if (member := item.resource.metadata.member) not in (None, spec.user):
+        yield Diagnostic(
+            "conflicting-keys",
+            f"the workspace runs for its user `{spec.user}`, and `metadata.member` is `{member}`",
+            item.span("metadata", "member"),
+            hint="remove `metadata.member`",
+        )
     if workspace_image(item, program) is None:
         team = program.team(str(item.team))
         yield Diagnostic(
@@ -48,6 +53,7 @@ def check(item: Item[WorkspaceSpec], program: Program) -> Iterator[Diagnostic]:
     yield from expose_problems(item, program)
     if spec.expose is not None:
         yield from authentication_problems(item, program, spec.expose)
+    yield from _check_stop(item, program)
     yield from root_problem(item, program)
     compute = on_spot(with_pod(spec, spec.pod), spec.spot)
     yield from pod_problems(item, program, spec.pod, ("spec", "pod"), [compute])
@@ -61,26 +67,20 @@ def check(item: Item[WorkspaceSpec], program: Program) -> Iterator[Diagnostic]:
         )
     if spec.shared_home:
         yield from sharing_problems(item, program, "workspace", ("spec", "sharedHome"), "jobs share the home directory")
-    if is_shared(spec.gpus):
-        yield from _shared_gpu(item, program)
-    else:
-        yield from unused_model(item, spec, ("spec",))
-        yield from gpu_problems(item, program, compute, ("spec",))
+    yield from unused_model(item, spec, ("spec",))
+    yield from gpu_problems(item, program, compute, ("spec",))
 
 
-def _check_owner(item: Item[WorkspaceSpec], program: Program) -> Iterator[Diagnostic]:
-    """Yield a warning for a user whom the team does not list. Membership through groups cannot be checked here."""
-    team = program.team(str(item.team))
-    members = team.spec.members
-    listed = [*members.users, *members.admins]
-    if listed and not members.groups and item.spec.user not in listed:
+def _check_stop(item: Item[WorkspaceSpec], program: Program) -> Iterator[Diagnostic]:
+    """Yield a workspace that nothing stops."""
+    cluster = program.cluster(item.cluster)
+    if item.spec.when_idle == "stop" and not cluster.spec.daemons.scheduler:
         yield Diagnostic(
-            "user-not-in-team",
-            f"`{item.spec.user}` is not a member of team {team.name} and cannot access the workspace",
-            item.span("spec", "user"),
-            severity="warning",
-            hint=f"add the user to `members` of Team {team.name}",
-            notes=(Note(team.span("spec", "members", key=True), "the members"),),
+            "missing-daemon",
+            f"`whenIdle: stop` needs the daemon `scheduler`, which cluster {cluster.name} does not run",
+            item.span("spec", "whenIdle"),
+            hint=f"write `daemons: {{scheduler: true}}` in Cluster {cluster.name}",
+            notes=(Note(cluster.span("metadata", "name"), "the cluster"),),
         )
 
 
@@ -111,63 +111,3 @@ def _check_home(item: Item[WorkspaceSpec]) -> Iterator[Diagnostic]:
         yield Diagnostic(
             "mount-conflict", "spec.home: the team's buckets are mounted at `/buckets`", item.span(*where), hint=hint
         )
-
-
-def _shared_gpu(item: Item[WorkspaceSpec], program: Program) -> Iterator[Diagnostic]:
-    spec = item.spec
-    if spec.gpus > 1:
-        yield Diagnostic(
-            "invalid-value",
-            f"spec.gpus: {spec.gpus:g} is neither an integer nor a fraction of one GPU",
-            item.span("spec", "gpus"),
-            hint=f"write {int(spec.gpus)}, {int(spec.gpus) + 1}, or a fraction below 1 such as 0.5",
-        )
-        return
-    if spec.gpus < _MIN_CPU or round(spec.gpus, 2) != spec.gpus:
-        yield Diagnostic(
-            "invalid-value",
-            f"spec.gpus: fractions are multiples of 0.01, at least {_MIN_CPU:g}; got {spec.gpus:g}",
-            item.span("spec", "gpus"),
-            hint=f"write {max(_MIN_CPU, round(spec.gpus, 2)):g}",
-        )
-        return
-    cluster = program.cluster(item.cluster)
-    if not cluster.spec.daemons.scheduler:
-        where = ("spec", "daemons", "scheduler") if "daemons" in cluster.spec.model_fields_set else ("spec",)
-        yield Diagnostic(
-            "shared-gpu-needs-scheduler",
-            f"spec.gpus: fractional GPUs require avactl's scheduler, which is disabled on Cluster {cluster.name}",
-            item.span("spec", "gpus"),
-            hint=f"add `daemons: {{scheduler: true}}` to Cluster {cluster.name}, or request a whole GPU",
-            notes=(Note(cluster.span(*where, key=True), "the cluster's daemons"),),
-        )
-        return
-    # One pod is enough to check that the model and the pool exist.
-    whole = spec.model_copy(update={"gpus": 1})
-    problems = gpu_problems(item, program, on_spot(whole, spec.spot), ("spec",))
-    yield from problems
-    if any(problem.severity == "error" for problem in problems):
-        return
-    pools = program.candidate_pools(item.cluster, spec.gpu, spec.pool, on_spot(spec, spec.spot).tolerates)
-    if pools and all(pool.spec.allocation == "dra" for pool in pools):
-        yield Diagnostic(
-            "invalid-value",
-            f"spec.gpus: pool {pools[0].name} allocates whole GPUs only (`allocation: dra`)",
-            item.span("spec", "gpus"),
-            hint="request a whole GPU, or use a `pool` with `allocation: devicePlugin`",
-            notes=(Note(pools[0].span("spec", "allocation"), "set here"),),
-        )
-        return
-    unsure = [pool for pool in pools if not pool.spec.honours_scheduler]
-    if unsure:
-        yield device_choice(
-            item,
-            f"spec.gpus: {spec.gpus:g} of a GPU is a share that avactl's scheduler keeps track of",
-            item.span("spec", "gpus"),
-            unsure[0],
-            "request a whole GPU",
-            dra=False,
-        )
-
-
-_MIN_CPU = 0.01

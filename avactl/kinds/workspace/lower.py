@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from math import ceil
 
-from avactl.contracts.names import WORKSPACE_PRIORITY
-from avactl.contracts.pod_annotations import CONFIG_DIGEST, GPU_SHARE, PREEMPTIBLE, USER
+from avactl.contracts.names import CONTROLLER, WORKSPACE_PRIORITY
+from avactl.contracts.pod_annotations import CONFIG_DIGEST, PREEMPTIBLE, STOP_WHEN_DONE
 from avactl.kinds.team.names import RUN_ACCOUNT, team_namespaces
 from avactl.kinds.workspace.spec import WorkspaceSpec
 from avactl.program.lowering import k8s, pods
 from avactl.program.lowering.exposure import build_routes, ingress_rules
+from avactl.program.lowering.gpu_request import gpu_annotations
 from avactl.program.lowering.k8s import drop_none
 from avactl.program.lowering.networks import admit_namespaces, build_ingress_policy
+from avactl.program.lowering.rights import account_subject, build_role
 from avactl.program.manifest import Body, Manifest
+from avactl.program.ownership import Owned
 from avactl.program.program import Item, Program
 from avactl.spec.schema.compute import Compute
 from avactl.spec.schema.pod_requests import on_spot, with_pod
 from avactl.spec.schema.values import duration_seconds
 
 COMPONENT = "workspace"
+REPLICAS = Owned("StatefulSet", ("spec", "replicas"), "the scheduler and users, in workspaces with `whenIdle: stop`")
 _JUPYTER_DIRECTORY = "/etc/avactl/jupyter"
 
 
@@ -38,23 +42,16 @@ def home_claim(item: Item[WorkspaceSpec]) -> str:
     return f"{item.name}-home"
 
 
-def is_shared(gpus: float) -> bool:
-    """Return True if the number of GPUs is a fraction of one."""
-    return gpus != int(gpus)
-
-
 def lower(item: Item[WorkspaceSpec], program: Program) -> list[Manifest]:
     """Return the objects of one workspace."""
     spec, cluster, ns = item.spec, item.cluster, item.ns
     select = k8s.component_selector(item, COMPONENT)
     config = _editor_config(item)
-    # A fractional GPU selects nodes like a whole one; the scheduler chooses the device and the fraction.
-    shared = is_shared(spec.gpus)
     defaults = program.team(str(item.team)).spec.workspace
     compute = Compute(
         cpu=spec.cpu or defaults.cpu,
         memory=spec.memory or defaults.memory,
-        gpus=1 if shared else int(spec.gpus),
+        gpus=spec.gpus,
         gpu=spec.gpu,
         pool=spec.pool,
         tolerates=with_pod(spec, spec.pod).tolerates,
@@ -75,8 +72,7 @@ def lower(item: Item[WorkspaceSpec], program: Program) -> list[Manifest]:
     objects = [home]
     if config:
         objects.append(k8s.config_map(item, cluster, f"{item.name}-editor", ns, config, component=COMPONENT))
-    if not shared:
-        objects += gpu.claim(ns)
+    objects += gpu.claim(ns)
     ports = {"http": spec.port}
     objects.append(k8s.build_service(item, cluster, item.name, ns, select, ports, headless=True, component=COMPONENT))
     objects.append(_network_policy(item, program, select))
@@ -85,32 +81,52 @@ def lower(item: Item[WorkspaceSpec], program: Program) -> list[Manifest]:
         web = f"{item.name}-web"
         objects.append(k8s.build_service(item, cluster, web, ns, select, ports, component=COMPONENT))
         objects += build_routes(item, program, web, ports, component=COMPONENT)
-    body = {
-        "replicas": 1 if spec.running else 0,
-        "serviceName": item.name,
-        "selector": {"matchLabels": select},
-        "template": _build_template(item, program, gpu, compute, config),
-    }
+    stops = spec.when_idle == "stop"
+    if stops:
+        objects += _stop_rights(item, program)
+    # A running workspace that may stop is started and stopped by others; a new StatefulSet has one replica.
+    replicas = None if stops and spec.running else int(spec.running)
+    body = drop_none(
+        replicas=replicas,
+        serviceName=item.name,
+        selector={"matchLabels": select},
+        template=_build_template(item, program, gpu, compute, config),
+    )
+    owned = (REPLICAS.field,) if replicas is None else ()
     objects.append(
         k8s.build_manifest(
-            item, cluster, "apps/v1", "StatefulSet", item.name, namespace=ns, component=COMPONENT, spec=body
+            item,
+            cluster,
+            "apps/v1",
+            "StatefulSet",
+            item.name,
+            namespace=ns,
+            component=COMPONENT,
+            owned=owned,
+            spec=body,
         )
     )
     return objects
+
+
+def _stop_rights(item: Item[WorkspaceSpec], program: Program) -> list[Manifest]:
+    """Return the right of the scheduler to scale this StatefulSet, and no other; an admission policy limits it to 0."""
+    rule = k8s.policy_rule(["apps"], ["statefulsets/scale"], ["patch"], resourceNames=[item.name])
+    scheduler = account_subject(CONTROLLER, program.cluster_spec(item.cluster).system_namespace)
+    return build_role(item, item.cluster, f"{item.name}-stop", str(item.ns), [rule], [scheduler], COMPONENT)
 
 
 def _build_template(
     item: Item[WorkspaceSpec], program: Program, gpu: pods.GpuRequest, compute: Compute, config: dict[str, str]
 ) -> Body:
     spec = item.spec
-    shared = is_shared(spec.gpus)
-    notes: dict[str, str] = {USER.name: spec.user}
+    notes = {**pods.member_annotation(item), **gpu_annotations(compute)}
     if config:
         notes[CONFIG_DIGEST.name] = k8s.short_digest(config)
-    if shared:
-        notes[GPU_SHARE.name] = format(spec.gpus, "g")
     if spec.preemptible:
         notes[PREEMPTIBLE.name] = "true"
+    if spec.when_idle == "stop":
+        notes[STOP_WHEN_DONE.name] = COMPONENT
     volumes = pods.PodVolumes(item, program)
     volumes.claim("home", home_claim(item), spec.home)
     # Shared memory for data loaders; its content counts towards the container's memory.
@@ -127,9 +143,7 @@ def _build_template(
         env=_build_env(item, bool(config)),
         workingDir=spec.home,
         ports=[{"name": "http", "containerPort": spec.port}],
-        resources=pods.build_resources(
-            compute.cpu, compute.memory, {} if shared else gpu.resources(), () if shared else gpu.claims
-        ),
+        resources=pods.build_resources(compute.cpu, compute.memory, gpu.resources(), gpu.claims),
     )
     pod = pods.pod_spec(
         item,
@@ -159,9 +173,9 @@ def _build_env(item: Item[WorkspaceSpec], culled: bool) -> list[Body]:
 def _editor_config(item: Item[WorkspaceSpec]) -> dict[str, str]:
     """Return Jupyter's configuration that ends idle kernels and terminals; empty if `idleTimeout` is 0.
 
-    Only the editor can detect idle kernels. The StatefulSet would restart a pod that exits, so idle kernels, which hold
-    the memory, are stopped and the pod stays. Source: jupyter_server's MappingKernelManager and
-    jupyter_server_terminals' TerminalManager, seconds; read from JUPYTER_CONFIG_PATH.
+    Only the editor can detect idle kernels. With `whenIdle: stop`, the server itself ends, too, with exit code 0.
+    Source: jupyter_server's MappingKernelManager and ServerApp (`shutdown_no_activity`), and jupyter_server_terminals'
+    TerminalManager, seconds; read from JUPYTER_CONFIG_PATH.
     """
     timeout = ceil(duration_seconds(item.spec.idle_timeout))
     if not timeout:
@@ -170,6 +184,8 @@ def _editor_config(item: Item[WorkspaceSpec]) -> dict[str, str]:
     kernels = {"cull_idle_timeout": timeout, "cull_interval": interval, "cull_connected": True}
     terminals = {"cull_inactive_timeout": timeout, "cull_interval": interval}
     config = {"MappingKernelManager": kernels, "TerminalManager": terminals}
+    if item.spec.when_idle == "stop":
+        config["ServerApp"] = {"shutdown_no_activity_timeout": timeout}
     return {"jupyter_server_config.json": k8s.json_text(config)}
 
 

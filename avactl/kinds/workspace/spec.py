@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from avactl.spec.schema.base import Env, Resource
-from avactl.spec.schema.compute import TOLERATES, DatasetMount, GpuModel, PodUser, Spot, Tolerates
+from avactl.spec.schema.compute import TOLERATES, DatasetMount, GpuCount, GpuModel, PodUser, Spot, Tolerates
 from avactl.spec.schema.exposure import Expose
 from avactl.spec.schema.pod_settings import PodSettings
 from avactl.spec.schema.values import AbsPath, Bytes, ClusterRef, Duration, Image, NodePoolRef, PodCpu, Port
@@ -27,7 +27,7 @@ class WorkspaceSpec(PodUser):
     pod: PodSettings | None = Field(None, description="Settings of the pod, with Kubernetes' key names.")
     cpu: PodCpu | None = Field(None, description="CPU cores. Default: the team's.")
     memory: Bytes | None = Field(None, description="Memory, in bytes. Default: the team's.")
-    gpus: Annotated[float | int, Field(ge=0, le=16)] = Field(
+    gpus: GpuCount = Field(
         0, description="Number of GPUs, or a fraction of one (0.25, 0.5), which requires avactl's scheduler."
     )
     gpu: GpuModel | None = Field(None, description="GPU model; required for GPUs if the cluster has several models.")
@@ -52,9 +52,13 @@ class WorkspaceSpec(PodUser):
     idle_timeout: Duration = Field(
         "2h",
         description="Jupyter kernels and terminals idle for this long are stopped, which frees their host and GPU "
-        "memory; "
-        "`0s`: never. The pod keeps its GPUs until `running: false`. Other editors can read the "
-        "value in seconds from AVACTL_IDLE_TIMEOUT.",
+        "memory; `0s`: never. Other editors can read the value in seconds from AVACTL_IDLE_TIMEOUT.",
+    )
+    when_idle: Literal["keep", "stop"] = Field(
+        "keep",
+        description="`stop`: an editor without kernels, terminals and requests for `idleTimeout` ends, and the "
+        "workspace stops once its editor ends with exit code 0. Its home is kept; `kubectl scale statefulset NAME "
+        "--replicas=1` starts it. Needs avactl's scheduler. `keep`: the pod keeps its GPUs until `running: false`.",
     )
     preemptible: bool = Field(
         False,
@@ -81,5 +85,11 @@ class Workspace(Resource):
 
     KIND: ClassVar[str] = "Workspace"
     SCOPE: ClassVar[Literal["team"]] = "team"
+    MEMBER_PATH: ClassVar[tuple[str, str]] = ("spec", "user")
     kind: Literal["Workspace"] = Field("Workspace", description="`Workspace`.")
     spec: WorkspaceSpec = Field(description="The workspace.")
+
+    @property
+    def member(self) -> str:
+        """The user."""
+        return self.spec.user

@@ -19,6 +19,8 @@ from avactl.program.workload import GpuCompute
 from avactl.spec.platform.node_pool import NodePoolSpec
 
 Path = tuple[str | int, ...]
+MIN_GPU_SHARE = Fraction(1, 100)
+"""Smallest part of a GPU, and the step between two."""
 
 
 class Ask(NamedTuple):
@@ -33,6 +35,8 @@ class Ask(NamedTuple):
     rdma: bool
     nics: int = 0
     """RDMA NICs that a pod asks for by number; 0: those of its GPUs."""
+    share: Fraction = Fraction(0)
+    """Part of one GPU; 0: whole GPUs."""
 
     @classmethod
     def of(cls, compute: GpuCompute, model: str | None, link: str | None) -> Ask:
@@ -46,10 +50,16 @@ class Ask(NamedTuple):
             link=link or "any",
             rdma=bool(rdma),
             nics=0 if rdma is True else int(rdma),
+            share=Fraction(0) if compute.gpus == ceil(compute.gpus) else Fraction(str(compute.gpus)),
         )
 
+    @property
+    def amount(self) -> Fraction:
+        """GPUs of a pod, or its part of one."""
+        return self.share or Fraction(self.gpus)
+
     def __str__(self) -> str:
-        return f"{self.gpus} {self.model}" if self.gpus else "their CPU and memory"
+        return f"{_format_number(self.amount)} {self.model}" if self.gpus else "their CPU and memory"
 
 
 class Offer(NamedTuple):
@@ -68,7 +78,7 @@ class Offer(NamedTuple):
         """Return the number of such pods that fit on one machine."""
         limits = []
         if ask.gpus:
-            limits.append(self.topology.room(ask.gpus, ask.link))
+            limits.append(self._gpu_room(ask))
         if ask.cpu:
             limits.append(int(self.cpu / ask.cpu))
         if ask.memory:
@@ -76,6 +86,11 @@ class Offer(NamedTuple):
         if ask.nics and not str(self.pool.spec.rdma_resource).startswith("rdma/"):
             limits.append(self.nics // ask.nics)
         return min(limits, default=1_000_000)
+
+    def _gpu_room(self, ask: Ask) -> int:
+        if ask.share:
+            return self.topology.count * int(1 / ask.share)
+        return self.topology.room(ask.gpus, ask.link)
 
     @property
     def nics(self) -> int:
@@ -85,7 +100,7 @@ class Offer(NamedTuple):
     def limit(self, ask: Ask) -> str:
         """Return the resources besides GPUs that limit such pods on a machine: `CPU`, `memory`."""
         pods = self.pods(ask)
-        if ask.gpus and self.topology.room(ask.gpus, ask.link) == pods:
+        if ask.gpus and self._gpu_room(ask) == pods:
             return ""
         return "CPU" if ask.cpu and int(self.cpu / ask.cpu) == pods else "memory"
 
@@ -294,7 +309,9 @@ def gang_problem(item: Item, ask: Ask, found: list[Offer], path: Path, replicas:
         "gang-never-fits",
         f"{pods} cannot run at the same time: {where} fits {most}{why}",
         item.span(*(at or (*path, "gpus"))),
-        label=f"{replicas} × {ask.gpus} = {replicas * ask.gpus} {ask.model}" if ask.gpus else "",
+        label=f"{replicas} × {_format_number(ask.amount)} = {_format_number(replicas * ask.amount)} {ask.model}"
+        if ask.gpus
+        else "",
         hint=hint,
         notes=pool_notes(found, sizes=bool(why)),
     )
@@ -342,7 +359,10 @@ def _way_to_fit(spec: NodePoolSpec, ask: Ask) -> str:
 
 
 def device_choice_problem(item: Item, program: Program, ask: Ask, found: list[Offer], path: Path) -> Diagnostic | None:
-    """Return the diagnostic for a required link that only a choice of GPUs gives, where the choice may not hold."""
+    """Return the diagnostic for a part of a GPU, or a required link that only a choice of GPUs gives, where the choice
+    may not hold."""
+    if ask.share:
+        return _share_problem(item, program, ask, found, path)
     if ask.link == "any" or ask.gpus < 2 or not program.cluster_spec(item.cluster).daemons.scheduler:
         return None
     unsure = [
@@ -361,6 +381,42 @@ def device_choice_problem(item: Item, program: Program, ask: Ask, found: list[Of
         unsure[0].pool,
         f"write `linkPolicy: preferred`, or request all {counts[0]} GPUs of a machine",
     )
+
+
+def _share_problem(item: Item, program: Program, ask: Ask, found: list[Offer], path: Path) -> Diagnostic | None:
+    """Return the diagnostic for a part of a GPU that nobody keeps track of."""
+    cluster, span = program.cluster(item.cluster), item.span(*path, "gpus")
+    key = ".".join(map(str, (*path, "gpus")))
+    if ask.share % MIN_GPU_SHARE:
+        return Diagnostic(
+            "invalid-value",
+            f"{key}: fractions are multiples of 0.01, at least 0.01; got {_format_number(ask.share)}",
+            span,
+            hint=f"write {_format_number(max(MIN_GPU_SHARE, round(ask.share / MIN_GPU_SHARE) * MIN_GPU_SHARE))}",
+        )
+    if not cluster.spec.daemons.scheduler:
+        where = ("spec", "daemons", "scheduler") if "daemons" in cluster.spec.model_fields_set else ("spec",)
+        return Diagnostic(
+            "shared-gpu-needs-scheduler",
+            f"{key}: fractional GPUs require avactl's scheduler, which is disabled on Cluster {cluster.name}",
+            span,
+            hint=f"add `daemons: {{scheduler: true}}` to Cluster {cluster.name}, or request a whole GPU",
+            notes=(Note(cluster.span(*where, key=True), "the cluster's daemons"),),
+        )
+    pools = [offer.pool for offer in found]
+    if all(pool.spec.allocation == "dra" for pool in pools):
+        return Diagnostic(
+            "invalid-value",
+            f"{key}: pool {pools[0].name} allocates whole GPUs only (`allocation: dra`)",
+            span,
+            hint="request a whole GPU, or use a `pool` with `allocation: devicePlugin`",
+            notes=(Note(pools[0].span("spec", "allocation"), "set here"),),
+        )
+    unsure = [pool for pool in pools if not pool.spec.honours_scheduler]
+    if not unsure:
+        return None
+    promise = f"{key}: {_format_number(ask.share)} of a GPU is a share that avactl's scheduler keeps track of"
+    return device_choice(item, promise, span, unsure[0], "request a whole GPU", dra=False)
 
 
 def device_choice(

@@ -40,7 +40,7 @@ def together_problem(item: Item, program: Program, roles: Sequence[WorkloadRole]
         ask = fit.Ask.of(compute, gpu_model(program, item.cluster, compute), None)
         found = fit.machine_offers(program, item.cluster, ask.model, compute.pool, compute.tolerates)
         offers |= {offer.pool.name: offer for offer in found}
-        amounts = {"gpus": Fraction(ask.gpus), "memory": ask.memory, "cpu": ask.cpu}
+        amounts = {"gpus": ask.amount, "memory": ask.memory, "cpu": ask.cpu}
         demands.append(_Demand(role, role.least, amounts, frozenset(offer.pool.name for offer in found)))
     if len(demands) < 2:
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from avactl.contracts import names
-from avactl.contracts.pod_annotations import DEVICES, LINK, LINK_POLICY
+from avactl.contracts.pod_annotations import DEVICES, GPU_SHARE, LINK, LINK_POLICY
 from avactl.program.capacity.capacity import gpu_model
 from avactl.program.lowering.k8s import build_manifest, drop_none
 from avactl.program.manifest import Body, Manifest
@@ -80,7 +80,8 @@ class GpuRequest:
         self.item = item
         self._program = program
         self.cluster = item.cluster
-        self.count = compute.gpus
+        self.count = compute.visible_gpus
+        self._shared = compute.shares_gpu
         self.model = gpu_model(program, self.cluster, compute)
         self.rdma: bool | int = getattr(compute, "rdma", False)
         self.claim_name = f"{item.name}-{role}-gpus"
@@ -122,7 +123,7 @@ class GpuRequest:
     def resources(self) -> dict[str, str]:
         """Return the extended resources of the container."""
         result: dict[str, str] = {}
-        if self.count and self.pools and not self.dra:
+        if self.count and self.pools and not self.dra and not self._shared:
             result[self.pools[0].spec.resource_name] = str(self.count)
         if self.rdma and self.pools and self.pools[0].spec.rdma_resource:
             result[self.pools[0].spec.rdma_resource] = str(self.nics)
@@ -268,11 +269,21 @@ def shares_nics(pool: Item[NodePoolSpec]) -> bool:
     return str(pool.spec.rdma_resource).startswith("rdma/")
 
 
-def link_annotations(compute: GpuLinkCompute) -> dict[str, str]:
-    """Return the scheduler's annotations for the link between a pod's GPUs; empty if it does not matter."""
-    if compute.gpus < 2 or compute.link == "any":
+def gpu_annotations(compute: Compute) -> dict[str, str]:
+    """Return the scheduler's annotations for a pod's part of a GPU, or for the link between its GPUs."""
+    if compute.shares_gpu:
+        # Such a pod selects nodes like one with a whole GPU; the scheduler chooses the device.
+        return {GPU_SHARE.name: format(compute.gpus, "g")}
+    if compute.gpus < 2 or not isinstance(compute, GpuLinkCompute) or compute.link == "any":
         return {}
     return {LINK.name: compute.link, LINK_POLICY.name: compute.link_policy}
+
+
+def share_env(compute: Compute) -> dict[str, str]:
+    """Return variables of a pod with a part of a GPU: TensorFlow and JAX take the memory of the whole GPU otherwise."""
+    if not compute.shares_gpu:
+        return {}
+    return {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "XLA_PYTHON_CLIENT_MEM_FRACTION": format(compute.gpus, "g")}
 
 
 def device_class(model: str) -> str:

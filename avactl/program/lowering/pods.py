@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from avactl.contracts import names
+from avactl.contracts.pod_annotations import USER
 from avactl.program import dataset_access
 from avactl.program.lowering.gpu_request import NO_GPUS as NO_GPUS
 from avactl.program.lowering.gpu_request import GpuRequest as GpuRequest
@@ -69,6 +70,11 @@ def _build_source(value: EnvSource) -> Body:
     if value.config_map is not None:
         return {"configMapKeyRef": {"name": value.config_map.name, "key": value.config_map.key}}
     return {"fieldRef": {"fieldPath": value.field}}
+
+
+def member_annotation(item: Item) -> dict[str, str]:
+    """Return the annotation of pods that names the member for whom they run; empty for the team's own."""
+    return {USER.name: item.resource.member} if item.resource.member else {}
 
 
 def merge_env(*parts: Iterable[Body]) -> list[Body]:

@@ -17,6 +17,7 @@ from avactl.hardware.placement.request import Request
 from avactl.scheduler.cache.change_journal import ChangeJournal
 from avactl.scheduler.cache.tables import ChangeListener, ClusterTables
 from avactl.scheduler.objects.config import TeamQuota
+from avactl.scheduler.objects.limits import quote
 from avactl.scheduler.objects.pod_info import PodInfo
 from avactl.scheduler.queue.gang_request import QuotaOwner
 
@@ -54,6 +55,9 @@ class QuotaExceeded(NamedTuple):
             have = f"uses {refusal.used / unit:g} of {refusal.limit / unit:g}{suffix}"
             return f"requests {refusal.asked / unit:g}{suffix} {name}, {have}"
         guaranteed, most = refusal.guaranteed / MILLI_PER_GPU, refusal.limit / MILLI_PER_GPU
+        if refusal.member:
+            have = f"{quote(refusal.member)} uses {refusal.used / MILLI_PER_GPU:g} of {most:g} of each member"
+            return f"requests {refusal.asked / MILLI_PER_GPU:g} {refusal.resource}, {have}"
         borrowed = f" ({guaranteed:g} guaranteed + {most - guaranteed:g} borrowed)" if most > guaranteed else ""
         if not self.preemptible and not borrowed:
             borrowed = " (non-preemptible pods use guaranteed GPUs only)"
@@ -195,9 +199,14 @@ class TeamUsage(ChangeListener):
         labels = self._tables.namespaces.get(pod.namespace, {})
         return self._teams.get(pod.namespace) or labels.get(names.TEAM_LABEL) or pod.namespace
 
+    def member(self, pod: PodInfo) -> str:
+        """Return the member of its team whose limit a pod counts for; empty if it, or the team, has none."""
+        known = self._quotas.get(self.team(pod)) if pod.member else None
+        return pod.member if known is not None and known.quota.per_member else ""
+
     def owner(self, pod: PodInfo) -> QuotaOwner:
         """Return the properties of a pod that quotas and preemption use."""
-        return QuotaOwner(self.team(pod), pod.rank, pod.preemptible, pod.never_preempts)
+        return QuotaOwner(self.team(pod), pod.rank, pod.preemptible, pod.never_preempts, self.member(pod))
 
     def _work_of(self, pod: PodInfo, node: str) -> TeamWorkload | None:
         info = self._tables.nodes.get(node)
@@ -217,6 +226,7 @@ class TeamUsage(ChangeListener):
             preemptible=pod.preemptible,
             amounts=amounts,
             guaranteed_only=not pod.preemptible,
+            member=self.member(pod),
         )
 
     # -- asking -----------------------------------------------------------------------------------------------------
@@ -280,17 +290,24 @@ class TeamUsage(ChangeListener):
         for nominated in self.nominated_works:
             ledger.start(nominated)
             started.append(nominated.key)
-        for number, (request, pods) in enumerate(wishes):
+        # Pods with the gang label of others count for their own members.
+        of_members = [
+            (wish.request, wish.pods, member, count)
+            for wish in wishes
+            for member, count in Counter(map(self.member, wish.pods)).items()
+        ]
+        for number, (request, pods, member, count) in enumerate(of_members):
             wanted = model if not request.models or model in request.models else min(request.models)
             preemptible = all(pod.preemptible for pod in pods)
             work = TeamWorkload(
                 ("wish", number),
                 self.team(pods[0]),
-                len(pods),
+                count,
                 request.total_milli,
                 wanted if request.gpus else "",
                 amounts=request.amounts[:2],
                 guaranteed_only=not preemptible,
+                member=member,
             )
             refusals = ledger.may_start(work)
             if refusals:
@@ -358,5 +375,6 @@ def _in_milli(quota: QuotaNode) -> QuotaNode:
             )
             for model, limit in quota.limits.items()
         },
+        per_member={model: most * MILLI_PER_GPU for model, most in quota.per_member.items()},
         shapes=tuple(QuotaShape(shape.machines, shape.gpus * MILLI_PER_GPU, shape.model) for shape in quota.shapes),
     )

@@ -52,5 +52,6 @@ class TeamQuota:
             limits={each.gpu: QuotaLimit(each.guaranteed, each.borrow, each.weight) for each in leaf.gpus},
             shapes=tuple(QuotaShape(each.machines, each.gpus, each.gpu) for each in leaf.shapes),
             amounts=(None if leaf.cpu is None else round(leaf.cpu * 1000), leaf.memory_bytes),
+            per_member={each.gpu: each.per_member for each in leaf.gpus if each.per_member is not None},
         )
         return cls(leaf.team, leaf.namespaces, quota)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import inf
 from sys import intern
+from time import monotonic
 from typing import Any
 
 from avactl.base.object_identity import namespaced_name
@@ -16,7 +17,9 @@ from avactl.contracts.pod_annotations import (
     PREEMPTIBLE,
     PREEMPTION,
     SPOT_FROM,
+    STOP_WHEN_DONE,
     TIMEOUT,
+    USER,
     WITHIN,
 )
 from avactl.kube import logs
@@ -47,6 +50,8 @@ class PodInfo:
         "created",
         "deleting",
         "devices",
+        "done_at",
+        "done_seen",
         "ends",
         "ephemeral_claims",
         "evicting",
@@ -59,6 +64,7 @@ class PodInfo:
         "key",
         "labels",
         "managed",
+        "member",
         "message",
         "name",
         "namespace",
@@ -82,6 +88,7 @@ class PodInfo:
         "serving",
         "shape",
         "started",
+        "stops_with",
         "timed_out",
         "timeout",
         "uid",
@@ -101,6 +108,8 @@ class PodInfo:
         self.managed: bool = spec.get("schedulerName") == names.SCHEDULER_NAME
         self.created: str = metadata["creationTimestamp"]
         self.priority: int = spec.get("priority") or 0
+        self.member = intern(notes.get(USER.name, ""))
+        """Member of the team for whom it runs, whose limit it counts for; empty: for the team."""
         self.seen = seen
         """Monotonic time at which the scheduler first saw the pod."""
         self.shape: PodRequirements = self.asks(item, refused)
@@ -147,6 +156,12 @@ class PodInfo:
         self.timeout = int(seconds) if self.managed and len(seconds) < 10 and seconds.isdecimal() else 0
         """Seconds that it may run; 0: for ever."""
         self.timed_out = False
+        self.stops_with: str = notes.get(STOP_WHEN_DONE.name, "") if self.managed else ""
+        """Container of a workspace that is stopped once it has ended with exit code 0."""
+        self.done_at = _clean_exit(item.get("status") or NO_ENTRIES, self.stops_with) if self.stops_with else ""
+        """Time at which that container last ended with exit code 0; empty if it failed since, or never ended."""
+        self.done_seen = -inf
+        """Monotonic time at which the scheduler saw it end; minus infinity if it had ended before."""
         self.started = ""
         """Time of its binding, according to the API server."""
         self.ends = 0.0
@@ -226,6 +241,10 @@ class PodInfo:
                 for each in spec["resourceClaims"]
                 if each.get("resourceClaimName") or made.get(each["name"], "") is not None
             )
+        if self.stops_with:
+            done_at = _clean_exit(status, self.stops_with)
+            if done_at != self.done_at:
+                self.done_at, self.done_seen = done_at, monotonic()
         if self.managed:
             self._read_status(status, (metadata.get("annotations") or NO_ENTRIES).get(PREEMPTION.name, ""))
 
@@ -268,6 +287,16 @@ class PodInfo:
 
     def __repr__(self) -> str:
         return f"Pod({self.key})"
+
+
+def _clean_exit(status: Mapping[str, Any], container: str) -> str:
+    """Return the time of a container's last end, if that was with exit code 0; else empty."""
+    for each in status.get("containerStatuses") or ():
+        if each.get("name") == container:
+            states: list[Mapping[str, Any]] = [each.get("state") or {}, each.get("lastState") or {}]
+            ended: Mapping[str, Any] = next((state["terminated"] for state in states if state.get("terminated")), {})
+            return (ended.get("finishedAt") or "") if ended.get("exitCode") == 0 else ""
+    return ""
 
 
 def _small_number(text: str) -> int:

@@ -163,7 +163,7 @@ def suitable_models(cache: ClusterCache, need: PreemptionRequest) -> list[str]:
     return sorted(models)
 
 
-def demand_as_work(need: PreemptionRequest, team: str, model: str) -> TeamWorkload:
+def demand_as_work(cache: ClusterCache, need: PreemptionRequest, team: str, model: str) -> TeamWorkload:
     """Return the demand of a pod group as a workload of its team."""
     amounts = [0, 0]
     for wish in need.wishes:
@@ -180,6 +180,7 @@ def demand_as_work(need: PreemptionRequest, team: str, model: str) -> TeamWorklo
         serving=any(pod.serving for pod in pods),
         amounts=tuple(amounts),
         guaranteed_only=not all(pod.preemptible for pod in pods),
+        member=cache.quotas.member(pods[0]),
     )
 
 

@@ -205,6 +205,7 @@ def _single_pod_work(key: Hashable, pod: PodInfo, work: TeamWorkload, protected:
         pod.reclaim_only,
         bool(pod.preempted_for),
         work.guaranteed_only,
+        work.member,
     )
 
 
@@ -248,6 +249,7 @@ def _gang_work(
         any(pod.reclaim_only for pod in everyone),
         preempted,
         any(work.guaranteed_only for work in works),
+        first.member,
     )
 
 

@@ -50,8 +50,8 @@ SECOND_EVICTION_DELAY_S = 30.0
 """Seconds before pods are evicted again for a unit that did not start in its reserved places."""
 
 
-NominatedUsage = tuple[tuple[str, str, bool], Sequence[int]]
-"""Team, GPU model, and whether only guaranteed GPUs may be used; GPU milli, CPU and memory."""
+NominatedUsage = tuple[tuple[str, str, bool, str], Sequence[int]]
+"""Team, GPU model, whether only guaranteed GPUs may be used, and member; GPU milli, CPU and memory."""
 
 
 class Nomination:
@@ -157,7 +157,7 @@ class Preemptor:
 
     def _count_nominations(self, without: str = "") -> None:
         """Count the reserved places in the teams' usage."""
-        sums: dict[tuple[str, str, bool], list[int]] = {}
+        sums: dict[tuple[str, str, bool, str], list[int]] = {}
         for key, nomination in self._nominations.items():
             if key == without:
                 continue
@@ -168,7 +168,7 @@ class Preemptor:
                     total[index] += amount
         self._cache.quotas.nominated_works = [
             TeamWorkload(
-                ("nominated", team, model, guaranteed_only),
+                ("nominated", team, model, guaranteed_only, member),
                 team,
                 1,
                 gpus,
@@ -176,8 +176,9 @@ class Preemptor:
                 preemptible=False,
                 amounts=(cpu, memory),
                 guaranteed_only=guaranteed_only,
+                member=member,
             )
-            for (team, model, guaranteed_only), (gpus, cpu, memory) in sums.items()
+            for (team, model, guaranteed_only, member), (gpus, cpu, memory) in sums.items()
         ]
 
     def reset(self) -> None:
@@ -297,7 +298,7 @@ class Preemptor:
                 works = self._collect_candidates(team, model, going)
                 mask, wanted = (
                     self._cache.quotas.model_mask(model) if model else None,
-                    demand_as_work(need, team, model),
+                    demand_as_work(self._cache, need, team, model),
                 )
                 with self._nominations_counted(works), Statement(self._cache, need.restricted) as statement:
                     trial = Trial(self._cache, statement, need, works, mask)
@@ -316,7 +317,7 @@ class Preemptor:
     def _nominated_works(self, nomination: Nomination) -> list[NominatedUsage]:
         """Return what a nominated unit counts in its team's usage, by GPU model."""
         places, state = nomination.places, self._cache.tables.state
-        team = self._cache.quotas.team(places[0].pod)
+        team, member = self._cache.quotas.team(places[0].pod), self._cache.quotas.member(places[0].pod)
         guaranteed_only = not all(place.pod.preemptible for place in places)
         sums: dict[str, list[int]] = {}
         for _, _, booking in places:
@@ -325,7 +326,7 @@ class Preemptor:
             mine[0] += booking.gpus.bit_count() * booking.milli
             mine[1] += booking.amounts[0]
             mine[2] += booking.amounts[1]
-        return [((team, model, guaranteed_only), amounts) for model, amounts in sums.items()]
+        return [((team, model, guaranteed_only, member), amounts) for model, amounts in sums.items()]
 
     def _start_preemption(
         self,

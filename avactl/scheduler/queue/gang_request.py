@@ -47,6 +47,7 @@ class QuotaOwner(NamedTuple):
     rank: tuple[bool, int]
     preemptible: bool
     never_preempts: bool
+    member: str
 
 
 class WaitGroup(NamedTuple):

@@ -22,6 +22,12 @@ class GpuQuota(Model):
     weight: Annotated[int, Field(ge=1, le=1000)] = Field(
         1, description="Relative share of idle GPUs among borrowing teams."
     )
+    per_member: Gpus | None = Field(
+        None,
+        description="GPUs that one member of the team may use at a time, by `metadata.member` of specs, `user` of "
+        "workspaces, and the account that creates other pods; the rest of their work waits. Specs without a member "
+        "have no such limit. Needs avactl's scheduler. Default: the whole quota.",
+    )
 
 
 class Shape(Model):

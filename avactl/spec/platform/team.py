@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, Field
 
 from avactl.contracts.names import MANAGER
 from avactl.spec.schema.base import Annotations, Labels, Model, Resource
@@ -17,31 +17,10 @@ from avactl.spec.schema.values import (
     Name,
     ObjectUrl,
     PodCpu,
+    Subject,
     TeamRef,
     value_error,
 )
-
-
-def _check_subject(value: str) -> str:
-    if value.startswith("system:"):
-        raise value_error(f"`{value}` is reserved by Kubernetes", "use a user or group of the identity provider")
-    if not value or value.split() != [value]:
-        what = f"`{value}` contains whitespace" if value else "the name is empty"
-        raise value_error(what, "write the name exactly as the identity provider reports it")
-    if "*" in value:
-        raise value_error(
-            f"`{value}` is not a name: patterns and `*` match nobody or everybody", "list users and groups by name"
-        )
-    return value
-
-
-Subject = Annotated[
-    str,
-    Field(max_length=253),
-    AfterValidator(_check_subject),
-    WithJsonSchema({"type": "string", "pattern": r"^(?!system:)[^\s*]+$", "maxLength": 253}),
-]
-"""A user or group name from the identity provider."""
 
 ServiceType = Literal["ClusterIP", "NodePort", "LoadBalancer"]
 

@@ -16,6 +16,7 @@ from avactl.spec.schema.values import (
     LABEL_KEY_PATTERN,
     LABEL_VALUE_PATTERN,
     Name,
+    Subject,
     TeamRef,
     label_key,
     label_value,
@@ -95,6 +96,11 @@ class Metadata(Model):
 
     name: Name = Field(description="Name of the spec; names of Kubernetes objects are derived from it.")
     team: TeamRef | None = Field(None, description="Team that owns the spec. Required for kinds that belong to teams.")
+    member: Subject | None = Field(
+        None,
+        description="Member of the team for whom the pods run, by the name in the identity provider: their GPUs count "
+        "for `perMember` of the team's Quota.",
+    )
     namespace: Name | None = Field(
         None, description="Namespace of the objects, one of the team's. Default: the team's first namespace."
     )
@@ -250,6 +256,9 @@ class Resource(Model):
     PLATFORM_OWNED: ClassVar[bool] = False
     """True for a team's spec that `owners` in avactl.yaml must allow by kind, as it does platform kinds."""
 
+    MEMBER_PATH: ClassVar[tuple[str, str]] = ("metadata", "member")
+    """Path of the member for whom the pods run."""
+
     OBJECT_NAME_HINT: ClassVar[str] = "remove the key"
     """Remedy for `metadata.objectName` in a kind that does not support it."""
 
@@ -284,6 +293,11 @@ class Resource(Model):
     def team(self) -> str | None:
         """`metadata.team`."""
         return self.metadata.team
+
+    @property
+    def member(self) -> str | None:
+        """Member of the team for whom the pods run; None: the team."""
+        return self.metadata.member
 
     @property
     def owner(self) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import ceil
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, WithJsonSchema
@@ -66,12 +67,41 @@ TOLERATES = (
 )
 
 
+def _gpu_count(value: float) -> float:
+    if value == int(value):
+        return int(value)
+    if value > 1:
+        raise value_error(
+            f"{value:g} is neither an integer nor a fraction of one GPU",
+            f"write {int(value)}, {int(value) + 1}, or a fraction below 1 such as 0.5",
+        )
+    return value
+
+
+GpuCount = Annotated[
+    float | int,
+    Field(ge=0, le=16),
+    AfterValidator(_gpu_count),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 0, "maximum": 16},
+                {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1},
+            ]
+        }
+    ),
+]
+"""A number of GPUs, or a fraction of one."""
+
+
 class Compute(Model):
     """CPU, memory and GPUs of one pod."""
 
     cpu: PodCpu = Field("1", description="CPU cores per pod.")
     memory: Bytes = Field("2Gi", description="Memory per pod, in bytes.")
-    gpus: int = Field(0, ge=0, le=16, description="GPUs per pod.")
+    gpus: GpuCount = Field(
+        0, description="GPUs per pod, or a fraction of one (0.25, 0.5), which requires avactl's scheduler."
+    )
     gpu: GpuModel | None = Field(
         None, description="GPU model. Default: the cluster's only model; required if there are several."
     )
@@ -80,6 +110,16 @@ class Compute(Model):
     shared_memory: Bytes | None = Field(
         None, description="Size of /dev/shm, in bytes; counts towards `memory`. PyTorch data loaders need it."
     )
+
+    @property
+    def visible_gpus(self) -> int:
+        """Number of GPUs that the pod sees: one, if it has a part of it."""
+        return ceil(self.gpus)
+
+    @property
+    def shares_gpu(self) -> bool:
+        """True if the pod has a part of a GPU."""
+        return self.gpus != self.visible_gpus
 
 
 class GpuLinkCompute(Compute):

@@ -583,3 +583,25 @@ Count = Annotated[int, Field(ge=1, le=100_000)]
 """A count of at least 1."""
 Port = Annotated[int, Field(ge=1, le=65535)]
 """A TCP port."""
+
+
+def _check_subject(value: str) -> str:
+    if value.startswith("system:"):
+        raise value_error(f"`{value}` is reserved by Kubernetes", "use a user or group of the identity provider")
+    if not value or value.split() != [value]:
+        what = f"`{value}` contains whitespace" if value else "the name is empty"
+        raise value_error(what, "write the name exactly as the identity provider reports it")
+    if "*" in value:
+        raise value_error(
+            f"`{value}` is not a name: patterns and `*` match nobody or everybody", "list users and groups by name"
+        )
+    return value
+
+
+Subject = Annotated[
+    str,
+    Field(max_length=253),
+    AfterValidator(_check_subject),
+    WithJsonSchema({"type": "string", "pattern": r"^(?!system:)[^\s*]+$", "maxLength": 253}),
+]
+"""A user or group name from the identity provider."""

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from avactl.contracts import names
 from avactl.contracts.foreign_keys import domain_pattern, refused_on_pods
-from avactl.contracts.pod_annotations import written_only_by_scheduler
+from avactl.contracts.pod_annotations import GPU_SHARE, USER, written_only_by_scheduler
 from avactl.kinds.cluster.daemons.delivery import delivery_account
 from avactl.kinds.cluster.daemons.serving import serving_account
 from avactl.kinds.cluster.priorities import PRIORITIES
@@ -34,9 +34,9 @@ from avactl.spec.schema.pod_settings import LONGEST_GRACE, RUNTIME_PARTS, RUNTIM
 COMPONENT = "admission"
 POLICIES = tuple(
     f"avactl-team-{what}"
-    for what in ("pods", "annotations", "networks", "services", "volumes", "claims", "deletions", "rollouts")
+    for what in ("pods", "members", "annotations", "networks", "services", "volumes", "claims", "deletions", "rollouts")
 )
-PODS, MARKS, NETWORKS, SERVICES, VOLUMES, CLAIMS, DELETIONS, ROLLOUTS = POLICIES
+PODS, MEMBERS, MARKS, NETWORKS, SERVICES, VOLUMES, CLAIMS, DELETIONS, ROLLOUTS = POLICIES
 _JOB_ACCOUNTS = ("follower", "launcher", "master")
 """Endings of accounts that compiled training jobs have."""
 HARMLESS_PRIORITY = 1000
@@ -53,11 +53,14 @@ class AdmissionRule(NamedTuple):
 
 def admission_policies(item: Item[ClusterSpec], program: Program) -> list[Manifest]:
     """Return the policies and bindings of one cluster."""
+    templates = [
+        _build_resources("apps", ["deployments", "statefulsets", "replicasets", "daemonsets"]),
+        _build_resources("batch", ["jobs", "cronjobs"]),
+    ]
     workloads = [
         _build_resources("", ["pods"]),
         _build_resources("", ["pods/ephemeralcontainers"], ("UPDATE",)),
-        _build_resources("apps", ["deployments", "statefulsets", "replicasets", "daemonsets"]),
-        _build_resources("batch", ["jobs", "cronjobs"]),
+        *templates,
     ]
     marks = [
         _build_resources("", ["pods"]),
@@ -73,6 +76,7 @@ def admission_policies(item: Item[ClusterSpec], program: Program) -> list[Manife
             _pod_rules(item, program),
             _rule_variables(item),
         ),
+        *_build_members(item, [_build_resources("", ["pods"], ("CREATE",)), *templates]),
         *_build_policy(
             item,
             MARKS,
@@ -108,6 +112,38 @@ def admission_policies(item: Item[ClusterSpec], program: Program) -> list[Manife
         ),
         *_build_rollouts(item),
     ]
+
+
+def _build_members(item: Item[ClusterSpec], resources: list[Body]) -> list[Manifest]:
+    """Return the policy that the member for whom a pod runs is the account that creates it.
+
+    Members of teams with `perMember` name themselves in pods with GPUs, which would have no limit otherwise. Templates
+    are checked, too: their controllers create the pods.
+    """
+    name = f"variables.notes[?'{USER.name}'].orValue('')"
+    prefix = item.spec.oidc.username_prefix
+    asked = ("requests", "limits")
+    rule = AdmissionRule(
+        "member",
+        f"variables.platform || ({name} == '' ? !(variables.limited && variables.gpus) : "
+        f"request.userInfo.username == {k8s.json_line(prefix)} + {name})",
+        f"the GPUs of a pod count for a member of the team; set the annotation {USER.name} to your user name"
+        + (f", without `{prefix}`" if prefix else ""),
+    )
+    variables = {
+        **{key: _rule_variables(item)[key] for key in ("pod", "containers", "platform")},
+        "notes": _POD_NOTES.format("object"),
+        "limited": f"namespaceObject.metadata.?annotations[?'{names.MEMBER_LIMITS}'].orValue('') == 'true'",
+        # Every resource with a domain, so that no kind of GPUs is forgotten.
+        "gpus": f"'{GPU_SHARE.name}' in variables.notes || variables.pod.?resourceClaims.orValue([]).size() > 0 || "
+        "variables.containers.exists(c, "
+        + " || ".join(f"c.?resources.?{part}.orValue({{}}).exists(r, r.contains('/'))" for part in asked)
+        + ")",
+    }
+    notes = {side: _POD_NOTES.format(side) for side in ("object", "oldObject")}
+    changed = [f"{POD.format('object')} != {POD.format('oldObject')}"]
+    changed += [f"{notes['object']}[?'{key}'] != {notes['oldObject']}[?'{key}']" for key in (USER.name, GPU_SHARE.name)]
+    return _build_policy(item, MEMBERS, resources, " || ".join(changed), [rule], variables)
 
 
 def _build_networks(item: Item[ClusterSpec], workloads: list[Body]) -> list[Manifest]:

@@ -164,12 +164,18 @@ def scheduler_policy(item: Item[ClusterSpec]) -> list[Manifest]:
             ),
             "the scheduler only adds finalizers",
         ),
+        AdmissionRule(
+            "scale",
+            _requirement_for("statefulsets/scale", "object.spec.?replicas.orValue(0) == 0"),
+            "the scheduler only stops workspaces",
+        ),
     ]
     resources = [
         _build_resources("", ["pods"], "DELETE"),
         _build_resources("", ["pods/status", "persistentvolumes", "persistentvolumeclaims"], "UPDATE"),
         _build_resources("", ["pods/binding"], "CREATE"),
         _build_resources("resource.k8s.io", ["resourceclaims"], "UPDATE"),
+        _build_resources("apps", ["statefulsets/scale"], "UPDATE"),
     ]
     return limit_policy(item, names.CONTROLLER, item.spec.system_namespace, resources, rules, "scheduler")
 

@@ -84,7 +84,7 @@ def _check_capacity(item: Item[ServingDeploymentSpec], program: Program) -> Iter
 
 def _check_together(item: Item[ServingDeploymentSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield GPUs that suffice for each role, but not for both."""
-    sums: dict[str, int] = {}
+    sums: dict[str, float] = {}
     for role in ROLES:
         spec = of_role(item, role).spec
         model = gpu_model(program, item.cluster, spec.resources)
@@ -95,7 +95,7 @@ def _check_together(item: Item[ServingDeploymentSpec], program: Program) -> Iter
         if wanted > has and model in program.gpu_models(item.cluster) and not unknown_capacity(program):
             yield Diagnostic(
                 "gang-never-fits",
-                f"both roles need {wanted} {model} at the same time, and cluster {item.cluster} has {has}",
+                f"both roles need {wanted:g} {model} at the same time, and cluster {item.cluster} has {has}",
                 item.span(*PATH, "replicas"),
                 hint="lower `replicas` of one of them, or add machines",
                 notes=(Note(item.span("spec", "replicas"), "the decode replicas"),),
@@ -199,7 +199,7 @@ def _check_stages(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
     spec, own = item.spec, prefill_of(item.spec)
     assert own is not None
     reads, generates = (of_role(item, role).spec for role in ROLES)
-    found, gpus = split_model(reads), max(1, reads.resources.gpus) * machines_per_replica(reads)
+    found, gpus = split_model(reads), max(1, reads.resources.visible_gpus) * machines_per_replica(reads)
     if found.tensor * found.pipeline != gpus:
         key = "tensorParallel" if own.tensor_parallel is not None else "pipelineParallel"
         yield Diagnostic(

@@ -92,7 +92,7 @@ def _check_arguments(item: Item[TrainingJobSpec], part: RolePods, check: HealthC
         "--wait": ceil(duration_seconds(check.wait)),
         "--replacements": check.replacements,
         "--below": f"{check.below:g}",
-        **({"--gpus": part.compute.gpus} if part.compute.gpus else {}),
+        **({"--gpus": part.compute.visible_gpus} if part.compute.gpus else {}),
     }
     words = [str(word) for pair in found.items() for word in pair]
     return [*words, "--replace-slow"] if check.slow == "replace" else words
