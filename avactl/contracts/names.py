@@ -82,6 +82,8 @@ PROGRESS = f"{GROUP}/progress"
 """Annotation of an elastic job's ConfigMap, written by its master: the progress as JSON, for `avactl jobs`."""
 TOPOLOGY_CONDITION = f"{GROUP}/TopologyMatches"
 """Node condition: GPUs, links and NICs match the pool's machine type."""
+GPUS_CONDITION = f"{GROUP}/GPUsHealthy"
+"""Node condition: the driver reports no fault of a GPU; the message has the faults (`contracts.gpu_faults`)."""
 
 POLICY, POLICY_KEY = "avactl-policy", "policy.json"
 """ConfigMap in the system namespace with the placement policy, which the daemons read, and its key. It names the

@@ -211,6 +211,10 @@ class PoolFacts(Contract):
     levels: Annotated[tuple[Label, ...], Field(max_length=32)] = ()
     node_labels: Mapping[Label, Label] = Field(default={}, max_length=1000)
     node_taints: Annotated[tuple[PoolTaint, ...], Field(max_length=1000)] = ()
+    on_fault: Literal["avoid", "evict", "drain"] = absent("avoid")
+    """The effect of a fault on the pods of a machine."""
+    fault_conditions: Annotated[tuple[Label, ...], Field(max_length=64)] = absent(())
+    """Types of node conditions that report faults of the machine while they are true, beside those that it knows."""
     machine: MachineFacts
 
 

@@ -31,6 +31,8 @@ class TopologyComparison:
     infos: tuple[str, ...] = ()
     numbering: tuple[int, ...] = ()
     """GPU of the type by GPU of the machine."""
+    links_down: tuple[tuple[int, str], ...] = ()
+    """GPUs of the machine with fewer links to NVSwitch than others, and how many."""
 
 
 class _Declared:
@@ -80,16 +82,17 @@ def compare(machine: Machine, matrix: Matrix, found: MatrixHardware) -> Topology
     differences = _differences(declared, seen, same, with_nics)
     if not differences:
         return TopologyComparison((), tuple(infos), same)
+    down = tuple(_links_down(declared, seen).items())
     numbering = _renumber(declared, seen, with_nics)
     if numbering is None and with_nics:
         # The GPUs may match in another order, and only NICs differ.
         numbering = _renumber(declared, seen, False)
     if numbering is None or numbering == same:
-        return TopologyComparison(tuple(differences), tuple(infos), same)
+        return TopologyComparison(tuple(differences), tuple(infos), same, down)
     differences = _differences(declared, seen, numbering, with_nics)
     moved = ", ".join(f"{matrix.gpus[i]} ↔ GPU{j} of the type" for i, j in enumerate(numbering) if i != j)
     alike = "the GPUs are the same" if differences else "same"
-    return TopologyComparison(tuple(differences), (f"{alike} up to numbering: {moved}", *infos), numbering)
+    return TopologyComparison(tuple(differences), (f"{alike} up to numbering: {moved}", *infos), numbering, down)
 
 
 def _counts(machine: Machine, matrix: Matrix, found: MatrixHardware) -> str:
@@ -132,20 +135,34 @@ def _broken(declared: _Declared, seen: _Seen, numbering: Sequence[int]) -> dict[
     """Return GPUs with fewer NVSwitch links to all others: reported once per GPU, not per pair."""
     if not declared.switched or len(numbering) < 3:
         return {}
-    broken: dict[int, str] = {}
     wants = declared.links[0][1]
-    best = [max(row[:i] + row[i + 1 :]) for i, row in enumerate(seen.links)]
+    best = _best_links(seen)
     if all(has == best[0] for has in best):
         if best[0] == wants:
             return {}
         text = f"{_links(best[0])} from each GPU to NVSwitch, the type has {wants}"
         everywhere = {cell for i, row in enumerate(seen.links) for j, cell in enumerate(row) if i != j} == {best[0]}
         return dict.fromkeys(range(len(numbering)), text) if everywhere else {}
-    for i, has in enumerate(best):
-        if has < wants:
-            down = "all" if not has else str(wants - has)
-            broken[i] = f"{seen.names[i]}: {has} of {wants} NVLinks to NVSwitch: {down} down"
-    return broken
+    return {gpu: f"{seen.names[gpu]}: {text}" for gpu, text in _links_down(declared, seen).items()}
+
+
+def _best_links(seen: _Seen) -> list[int]:
+    """Return the links of each GPU to the GPU to which it has most."""
+    return [max(row[:i] + row[i + 1 :]) for i, row in enumerate(seen.links)]
+
+
+def _links_down(declared: _Declared, seen: _Seen) -> dict[int, str]:
+    """Return the GPUs with fewer NVSwitch links than others of the machine."""
+    if not declared.switched or len(seen.names) < 3:
+        return {}
+    wants, best = declared.links[0][1], _best_links(seen)
+    if all(has == best[0] for has in best):
+        return {}  # rather another machine type
+    return {
+        gpu: f"{has} of {wants} NVLinks to NVSwitch: {wants - has if has else 'all'} down"
+        for gpu, has in enumerate(best)
+        if has < wants
+    }
 
 
 def _links(count: int) -> str:
@@ -199,6 +216,8 @@ class TopologyVerdict(NamedTuple):
     status: Literal["True", "False", "Unknown"]
     reason: str
     message: str
+    links_down: tuple[tuple[int, str], ...] = ()
+    """GPUs whose links to NVSwitch are down, and how many."""
 
 
 def judge(machine: Machine, type_name: str, output: str) -> TopologyVerdict:
@@ -212,7 +231,8 @@ def judge(machine: Machine, type_name: str, output: str) -> TopologyVerdict:
         return unknown("OutputDamaged", f"`nvidia-smi topo -m`: {message}")
     result = compare(machine, matrix, find(matrix))
     if result.differences:
-        return TopologyVerdict("False", "TopologyDiffers", f"not a {type_name}: {_few(result.differences)}")
+        message = f"not a {type_name}: {_few(result.differences)}"
+        return TopologyVerdict("False", "TopologyDiffers", message, result.links_down)
     infos = f" ({'; '.join(result.infos)})" if result.infos else ""
     return TopologyVerdict("True", "TopologyMatches", f"the machine is a {type_name}{infos}")
 

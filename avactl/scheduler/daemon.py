@@ -21,12 +21,13 @@ from avactl.kube.identity import identify
 from avactl.kube.reflector import Reflector
 from avactl.scheduler import metrics, metrics_collector
 from avactl.scheduler.cache.cluster import ClusterCache
+from avactl.scheduler.cache.node_faults import describe_faulty_nodes
 from avactl.scheduler.constraints.constraint_set import ConstraintSet
 from avactl.scheduler.cycle.scheduling_cycle import SchedulingCycle
 from avactl.scheduler.dra.manager import DraManager
 from avactl.scheduler.handlers import resources
 from avactl.scheduler.handlers.pods import PodHandler
-from avactl.scheduler.objects.pod_info import PodInfo
+from avactl.scheduler.objects.pod_info import FAULT, PodInfo
 from avactl.scheduler.objects.wait_reasons import WaitReason
 from avactl.scheduler.objects.watch_store import CallbackStore
 from avactl.scheduler.preemption.disruption_budgets import DisruptionBudgets
@@ -35,6 +36,7 @@ from avactl.scheduler.queue.throttle import NamespaceThrottle
 from avactl.scheduler.writers.binder import REFUSED, Binder
 from avactl.scheduler.writers.done_workspaces import DoneWorkspaces
 from avactl.scheduler.writers.evictor import Evictor
+from avactl.scheduler.writers.fault_evictions import FaultEvictions
 from avactl.scheduler.writers.node_warnings import (
     GPUS_UNUSABLE,
     PODS_FAIL,
@@ -43,6 +45,7 @@ from avactl.scheduler.writers.node_warnings import (
     nodes_with_unusable_gpus,
 )
 from avactl.scheduler.writers.pod_reporter import PodReporter
+from avactl.scheduler.writers.pod_stopper import PodStopper
 from avactl.scheduler.writers.run_timeouts import RunTimeouts
 from avactl.scheduler.writers.stale_gangs import StaleGangs
 from avactl.scheduler.writers.stale_nominations import StaleNominations
@@ -109,11 +112,14 @@ class SchedulerDaemon(ElectedDaemon):
         )
         self.stale_nominations = StaleNominations(self.cache, evictor, self._wanted)
         self.pod_handler = PodHandler(self.cache, self.queue, self.cycle.forget)
-        self.gangs = StaleGangs(client, rate, self.queue, self.reporter, options.gang_grace, self.leading)
+        stopper = PodStopper(client, rate, self.reporter, self.leading)
+        self.gangs = StaleGangs(stopper, self.queue, self.reporter, options.gang_grace)
+        self.fault_evictions = FaultEvictions(self.cache, self.queue, self.budgets, stopper)
         tables = self.cache.tables
         self.node_warnings = (
-            NodeWarnings(PODS_FAIL, lambda: failing_nodes(tables.failed), self.reporter),
+            NodeWarnings(PODS_FAIL, lambda: failing_nodes(tables), self.reporter),
             NodeWarnings(GPUS_UNUSABLE, lambda: nodes_with_unusable_gpus(tables), self.reporter),
+            NodeWarnings(FAULT, lambda: describe_faulty_nodes(tables), self.reporter),
         )
         self.timeouts = RunTimeouts(client, rate, self.cache.tables, self.leading)
         self.workspaces = DoneWorkspaces(client, rate, self.cache.tables, self.reporter, self.leading)
@@ -280,6 +286,7 @@ class SchedulerDaemon(ElectedDaemon):
             for look in (
                 self.reporter.later,
                 self.gangs.tick,
+                self.fault_evictions.tick,
                 self.stale_nominations.tick,
                 self.timeouts.tick,
                 self.workspaces.tick,

@@ -55,9 +55,15 @@ FAILING_JOBS = Gauge(
     ["node"],
     registry=REGISTRY,
 )
+FAULTS = Gauge(
+    "avactl_scheduler_node_faults",
+    "Faults of a node and its GPUs that its conditions report; only nodes with faults.",
+    ["node"],
+    registry=REGISTRY,
+)
 UNUSABLE_GPUS = Gauge(
     "avactl_scheduler_node_unusable_gpus",
-    "GPUs of a node that pods do not get, because the device plugin withdrew some of them or shares them.",
+    "GPUs of a node that pods do not get, because of faults, or as the device plugin withdrew or shares some of them.",
     ["node"],
     registry=REGISTRY,
 )

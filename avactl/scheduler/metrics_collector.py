@@ -23,12 +23,19 @@ async def collect(cache: ClusterCache, measure: Measure) -> None:
     if cache.tables.stale:
         return
     state = cache.tables.state
-    _clear_gauges(metrics.FAILING_JOBS, metrics.UNUSABLE_GPUS)
+    _clear_gauges(metrics.FAILING_JOBS, metrics.FAULTS, metrics.UNUSABLE_GPUS)
     for node, pods in cache.tables.failed.suspects().items():
         metrics.FAILING_JOBS.labels(node).set(len(pods))
     for name, info in cache.tables.nodes.items():
-        if info.unusable_gpus is not None and name in state.slots:
-            metrics.UNUSABLE_GPUS.labels(name).set(int(state.gpu_count[state.slots[name]]))
+        if info.faults:
+            metrics.FAULTS.labels(name).set(len(info.faults))
+        slot = state.slots.get(name)
+        if slot is None:
+            continue
+        faulty = int(state.faulty[slot]).bit_count()
+        unusable = faulty + int(state.gpu_count[slot]) if info.unusable_gpus is not None else faulty
+        if unusable:
+            metrics.UNUSABLE_GPUS.labels(name).set(unusable)
     partial_gpus_by_model: dict[str, float] = {}
     for node, held in partial_gpus.by_node(cache).items():
         model = cache.tables.model_of(node)

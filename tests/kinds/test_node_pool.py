@@ -172,3 +172,14 @@ def test_the_api_server_takes_the_topology(kube: KubeClient, namespace: str) -> 
     text = (CLUSTER % "").replace("platform", namespace) + NAMED % "a"
     config = body(compiled(text), "ConfigMap", "avactl-pool-dgx", namespace)
     assert kube.apply(config).warnings == []
+
+
+def test_faults_are_for_the_scheduler() -> None:
+    pool = "---\nkind: NodePool\nmetadata: {name: p}\nspec: {cluster: main, machineType: dgx1-v100, count: 2%s}\n"
+    image = "registry.example.com/avactl@sha256:" + "a" * 64
+    cluster = CLUSTER % f", daemons: {{scheduler: true}}, images: {{avactl: '{image}'}}"
+    plain = pool_json(compiled(cluster + pool % ""), "p")
+    assert "onFault" not in plain, "an upgrade changes no ConfigMap"
+    given = pool_json(compiled(cluster + pool % ", onFault: drain, faultConditions: [BurnInFailed]"), "p")
+    assert (given["onFault"], given["faultConditions"]) == ("drain", ["BurnInFailed"])
+    assert load(PoolFacts, json.dumps(plain)).on_fault == "avoid"

@@ -67,13 +67,30 @@ def test_pods_that_run_already_may_overcommit_amounts_never_gpus() -> None:
         state.book("again", Booking(0, (0, 0), 0b1), forced=True)
 
 
+def test_a_faulty_gpu_is_given_to_nobody_else() -> None:
+    state = small()
+    state.book("old", Booking(0, (1000, 1), 0b11))
+    state.put_node(Node("a", (4000, 64), 4, "H100", faulty=0b110))
+    assert (state.gpu_count[0], state.whole[0], state.gpu_total[0]) == (2, 0b1000, MILLI_PER_GPU)
+    with pytest.raises(BookingError, match="GPU 2"):
+        state.book("new", Booking(0, (1, 1), 0b100))
+    mark = state.mark()
+    state.release("old")
+    assert (state.whole[0], state.gpu_total[0]) == (0b1001, 2 * MILLI_PER_GPU), "one of the two was faulty"
+    state.rollback(mark)
+    assert (state.whole[0], state.bookings["old"].gpus) == (0b1000, 0b11)
+    assert state.emptied().whole[0] == 0b1111, "it will be repaired"
+    state.put_node(Node("a", (4000, 64), 4, "H100"))
+    assert (state.gpu_count[0], state.whole[0], state.gpu_total[0]) == (4, 0b1100, 2 * MILLI_PER_GPU)
+
+
 def test_nodes_change_under_their_bookings() -> None:
     state = small()
     state.book("x", Booking(0, (1000, 1), 0b10))
-    assert state.put_node(Node("a", (4000, 64), 4, "H100", missing=0b1)) == 0
+    assert state.put_node(Node("a", (4000, 64), 4, "H100", faulty=0b1)) == 0
     assert (state.free[0, 0], state.whole[0], state.gpu_total[0]) == (3000, 0b1100, 2 * MILLI_PER_GPU)
     with pytest.raises(BookingError, match=r"GPUs \(1,\) are booked"):
-        state.put_node(Node("a", (4000, 64), 4, "H100", missing=0b10))
+        state.put_node(Node("a", (4000, 64), 1, "H100"))
     assert state.drop_node("a") == ["x"]
     assert not state.bookings
     assert state.model_free.tolist() == [0, 2 * MILLI_PER_GPU, 0, 0]

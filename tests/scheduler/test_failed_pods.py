@@ -11,6 +11,7 @@ from avactl.contracts import names
 from avactl.contracts.pod_annotations import GANG_SIZE
 from avactl.kube.timestamps import timestamp
 from avactl.scheduler.cache.failed_pods import MAX_FAILED_PODS, SUSPECT_S, FailedPods, read_failed_pod
+from avactl.scheduler.cache.tables import ClusterTables
 from avactl.scheduler.objects.pod_info import read_pod
 from avactl.scheduler.writers.node_warnings import PODS_FAIL, NodeWarnings, failing_nodes
 from tests.scheduler.memory import Memory
@@ -130,6 +131,62 @@ def test_all_take_a_node_last_that_fails_pods_of_several_jobs() -> None:
     assert start(world, "d-0", "d") == node, "nothing else is left"
 
 
+def test_a_team_cannot_make_others_avoid_a_node() -> None:
+    world = Memory()
+    node = start(world, "a-0", "a")
+    fail(world, "a-0", **REFUSED)
+    assert start(world, "b-0", "b") == node
+    fail(world, "b-0", **REFUSED)
+    other = ({"n0", "n1"} - {node}).pop()
+    world.pod("ads", "theirs", 8)
+    world.settle()
+    assert world.where()["theirs"] == node, "pods of one team have failed, and it can make such pods"
+    world.drop("ads", "theirs")
+    assert start(world, "c-0", "c") == other, "its own pods take the node last"
+    world.drop("team", "c-0")
+    # A job of a second team fails there, too.
+    world.pod("ads", "bad", 8, labels={JOB: "bad"})
+    world.settle()
+    assert world.where()["bad"] == node
+    item = world.items["ads/bad"]
+    item["status"] |= {"phase": "Failed", "startTime": timestamp(), **REFUSED}
+    world.pod_handler.put(item)
+    world.pod("nlp", "third", 8)
+    world.settle()
+    assert world.where()["third"] == other
+
+
+def test_nodes_that_have_failed_take_turns() -> None:
+    """One of them may have been repaired, and the other fails every try."""
+    world = Memory()
+    nodes = []
+    for attempt in range(4):
+        nodes.append(start(world, f"train-{attempt}", "train"))
+        fail(world, f"train-{attempt}", **REFUSED)
+    assert set(nodes[:2]) == set(nodes[2:]) == {"n0", "n1"}
+
+
+def test_a_failing_attempt_is_made_twice_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Memory(machines=3)
+    for job in ("a", "b"):
+        start(world, f"{job}-0", job)
+        fail(world, f"{job}-0", **REFUSED)
+    start(world, "mine-0", "mine")
+    fail(world, "mine-0", **REFUSED)
+    attempts: list[object] = []
+    choose = world.cache.choose
+
+    def count(*arguments: Any) -> Any:
+        attempts.append(arguments)
+        return choose(*arguments)
+
+    monkeypatch.setattr(world.cache, "choose", count)
+    world.pod("team", "mine-1", 16, labels={JOB: "mine"})
+    world.settle()
+    assert "mine-1" not in world.where()
+    assert len(attempts) == 2
+
+
 def waits(reason: str, message: str = "") -> dict[str, Any]:
     """The status of a pod whose container the kubelet will try to start again."""
     container = {"name": "main", "state": {"waiting": {"reason": reason, "message": message}}}
@@ -234,7 +291,9 @@ def test_each_suspicion_is_told_once() -> None:
             told.append((node, reason, note))
 
     failed = FailedPods(lambda: now)
-    suspects = NodeWarnings(PODS_FAIL, lambda: failing_nodes(failed), Reporter())
+    tables = ClusterTables((), "pack")
+    tables.failed = failed
+    suspects = NodeWarnings(PODS_FAIL, lambda: failing_nodes(tables), Reporter())
     failed.put("team/a", item("a", "a", now))
     suspects.tick()
     assert not told
@@ -243,7 +302,10 @@ def test_each_suspicion_is_told_once() -> None:
     suspects.tick()
     suspects.tick()
     jobs = "team/a, team/b, team/c and 1 more"
-    note = f"pods of 4 jobs failed before they ran (UnexpectedAdmissionError): {jobs}; other pods take the node last"
+    note = (
+        f"pods of 4 jobs failed before they ran (UnexpectedAdmissionError): {jobs}; "
+        "pods of the same team take the node last"
+    )
     assert told == [("n0", "PodsFail", note)]
     now += SUSPECT_S + 60
     suspects.tick()

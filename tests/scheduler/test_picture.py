@@ -99,3 +99,15 @@ def test_parts_of_gpus_are_told_too() -> None:
     assert (pool.gpus, pool.used, pool.whole) == (2, 0.285, 0)
     assert [team[:3] for team in usage.teams(made, made.tables.pods.values())] == [("vision", "A100", 0.285)]
     assert [job.gpus for job in usage.jobs(made, made.tables.pods.values())] == [0.285]
+
+
+def test_faulty_gpus() -> None:
+    sick = node("n1")
+    message = "GPU 3 NoExecute: needs a reset; GPU 5 NoExecute: needs a reset"
+    sick["status"]["conditions"] = [{"type": "avactl.dev/GPUsHealthy", "status": "False", "message": message}]
+    said = titles(draw(cache([sick, node("n2")], [pod("old", 1, "n1", "5")])))
+    assert "n1: fault" in said
+    assert "n1 GPU 3: faulty" in said
+    assert "n1 GPU 5: vision/old of vision (pod vision/old)" in said
+    assert "n1 GPU 5: faulty" not in said
+    assert "n2" in said

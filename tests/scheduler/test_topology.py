@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests import forked
+from tests.hardware.smi_logs import health
 from tests.hardware.topo_matrices import library_machine, render, rows
 from tests.kinds.compiling import DIGEST, apply, body, compiled
 from tests.scheduler import offline
@@ -27,7 +29,7 @@ kind: NodePool
 metadata: {{name: dgx}}
 spec: {{cluster: main, machineType: dgx1-v100, count: 2, taints: [{{key: gpus, effect: NoSchedule}}]}}
 """
-CONDITION = "avactl.dev/TopologyMatches"
+CONDITION, GPUS = "avactl.dev/TopologyMatches", "avactl.dev/GPUsHealthy"
 WATCH = ["topo", "watch"]
 
 
@@ -54,11 +56,24 @@ def matrix(*changes: tuple[int, int, str]) -> str:
     ],
 )
 def test_what_a_machine_says(tmp_path: Path, output: str, code: int, said: str) -> None:
-    (tmp_path / "matrix").write_text(output)
-    more = ["--once", "--node", "n", "--pool", str(pool_file(tmp_path)), "--command", f"cat {tmp_path}/matrix"]
-    done = forked.run([*WATCH, *more])
+    done = watch_once(tmp_path, output, health())
     assert (done.returncode, done.stderr) == (code, "")
-    assert done.stdout.startswith(said)
+    first, second = done.stdout.splitlines()
+    assert f"{first}\n".startswith(f"TopologyMatches {said}")
+    assert second == "GPUsHealthy True: the driver reports no fault of its 8 GPUs"
+
+
+def watch_once(folder: Path, topology: str, gpus: str, *more: str) -> subprocess.CompletedProcess[str]:
+    (folder / "matrix").write_text(topology)
+    (folder / "health").write_text(gpus)
+    pool = ["--pool", str(pool_file(folder)), "--command", f"cat {folder}/matrix"]
+    return forked.run([*WATCH, "--once", "--node", "n", *pool, "--health-command", f"cat {folder}/health", *more])
+
+
+def test_what_the_driver_says(tmp_path: Path) -> None:
+    done = watch_once(tmp_path, matrix(), health({3: "<gpu_recovery_action>Reset</gpu_recovery_action>"}))
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[1] == "GPUsHealthy False: GPU 3 NoExecute: needs a reset"
 
 
 @pytest.mark.parametrize(
@@ -69,10 +84,11 @@ def test_what_a_machine_says(tmp_path: Path, output: str, code: int, said: str) 
     ],
 )
 def test_a_command_that_fails_is_not_a_difference(tmp_path: Path, command: str, said: str) -> None:
-    more = ["--once", "--node", "n", "--pool", str(pool_file(tmp_path)), "--command", command]
-    done = forked.run([*WATCH, *more])
-    assert done.stdout.startswith("Unknown: ")
-    assert said in done.stdout
+    for option, number in (("--command", 0), ("--health-command", 1)):
+        done = watch_once(tmp_path, matrix(), health(), option, command)
+        line = done.stdout.splitlines()[number]
+        assert " Unknown: " in line
+        assert said in line
 
 
 def test_on_links_of_a_machine_that_differs_nobody_counts() -> None:
@@ -129,9 +145,9 @@ def token_of(world: World, pod: dict[str, Any]) -> str:
     return str(world.kube.request("POST", path, body={**request, "spec": spec}).body["status"]["token"])
 
 
-def condition(world: World, node: str) -> dict[str, Any]:
+def condition(world: World, node: str, kind: str = CONDITION) -> dict[str, Any]:
     conditions = world.kube.get("v1", "Node", node)["status"].get("conditions") or ()
-    return next((each for each in conditions if each["type"] == CONDITION), {})
+    return next((each for each in conditions if each["type"] == kind), {})
 
 
 def patch(kube: KubeClient, node: str, change: dict[str, Any]) -> int:
@@ -183,6 +199,7 @@ def test_the_condition_follows_the_machine(machine: World, tmp_path: Path) -> No
     with machine.plane.client(token) as kube:
         mine_only = {"status": {"conditions": [{"type": CONDITION, "status": "True"}]}}
         assert patch(kube, "a", mine_only) == 200
+        assert patch(kube, "a", {"status": {"conditions": [{"type": GPUS, "status": "True"}]}}) == 200
         assert patch(kube, "b", mine_only) == 403
         assert patch(kube, "a", {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}) == 403
         assert patch(kube, "a", {"status": {"capacity": {"nvidia.com/gpu": "99"}}}) == 403
@@ -194,3 +211,61 @@ def test_the_condition_follows_the_machine(machine: World, tmp_path: Path) -> No
         assert patch(kube, "a", mine_only) == 403
     # Others are not held to it.
     assert patch(machine.kube, "b", {"metadata": {"labels": {"note": "x"}}}) == 200
+
+
+@pytest.mark.controlplane
+@pytest.mark.xdist_group("scheduler")
+def test_a_fault_ends_only_after_a_probation(machine: World, tmp_path: Path) -> None:
+    """Neither a daemon that is killed nor a check that fails ends it, and nothing is told twice."""
+    token = token_of(machine, daemon_pod(machine, "a"))
+    kubeconfig, topology, gpus = tmp_path / "kubeconfig", tmp_path / "matrix", tmp_path / "health"
+    machine.plane.write_kubeconfig(kubeconfig, token)
+    topology.write_text(matrix())
+    gpus.write_text(health())
+    more = ["--node", "a", "--pool", str(pool_file(tmp_path)), "--command", f"cat {topology}", "--interval", "1"]
+    more += ["--health-command", f"cat {gpus}", "--health-interval", "1", "--kubeconfig", str(kubeconfig)]
+
+    def start(probation: str) -> forked.Process:
+        with (tmp_path / "log").open("ab") as log:
+            process = forked.start([*WATCH, *more, "--probation", probation], log=log)
+        machine.running.append(process)
+        return process
+
+    def now() -> tuple[str, str]:
+        found = condition(machine, "a", GPUS)
+        return found.get("status", ""), found.get("message", "")
+
+    def told() -> list[str]:
+        events = machine.kube.list("events.k8s.io/v1", "Event", "default")
+        mine = [each for each in events if each["regarding"]["name"] == "a" and each["reason"].startswith("GPUs")]
+        return sorted(each["reason"] for each in mine)
+
+    process = start("3600")
+    machine.wait(lambda: now()[0] == "True")
+    gpus.write_text(health({3: "<gpu_recovery_action>Reset</gpu_recovery_action>"}))
+    machine.wait(lambda: now() == ("False", "GPU 3 NoExecute: needs a reset"))
+    machine.wait(lambda: told() == ["GPUsFaulty"])
+    # The scheduler gives the GPU to nobody: the machine of 8 has 7.
+    machine.start()
+    machine.ready()
+    machine.pod("all", 8, nodeSelector={"kubernetes.io/hostname": "a"})
+    machine.pod("seven", 7, nodeSelector={"kubernetes.io/hostname": "a"})
+    machine.bound("seven")
+    used = machine.kube.get("v1", "Pod", "seven", machine.namespace)["metadata"]["annotations"]["avactl.dev/devices"]
+    assert "3" not in used.split(",")
+    # Another daemon's first check is no recovery.
+    machine.kill(process)
+    gpus.write_text(health())
+    process = start("3600")
+    machine.wait(lambda: "on probation" in now()[1] or "repaired" in now()[1])
+    assert now() == ("False", "GPU 3 NoSchedule: repaired, used again after 3600 s without a fault")
+    assert condition(machine, "a", GPUS)["reason"] == "GPUsOnProbation"
+    machine.kill(process)
+    topology.write_text(matrix((0, 1, "SYS")))
+    process = start("0")
+    machine.wait(lambda: "not used again: not a dgx1-v100" in now()[1])
+    topology.write_text(matrix())
+    machine.wait(lambda: now()[0] == "True")
+    machine.wait(lambda: told() == ["GPUsFaulty", "GPUsRecovered"])
+    process.terminate()
+    assert process.wait(patience()) == 0

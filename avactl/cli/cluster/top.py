@@ -91,6 +91,11 @@ def _json_text(view: ClusterView, target: IdentityTarget, namespace: str) -> str
             for node, failed in view.cache.tables.failed.suspects().items()
         },
         "unusableGpus": _unusable_gpus(view),
+        "nodeFaults": {
+            name: [fault._asdict() for fault in info.faults]
+            for name, info in sorted(view.cache.tables.nodes.items())
+            if info.faults
+        },
         "hidden": view.hidden,
         "broken": view.broken,
     }
@@ -174,7 +179,9 @@ def _bad_nodes(view: ClusterView) -> list[str]:
         f"node {plain_text(node)}: no pod gets its GPUs: {plain_text(why)}"
         for node, why in sorted(_unusable_gpus(view).items())
     ]
+    faulty = [f"node {plain_text(node)}: {plain_text(why)}" for node, why in sorted(_faulty_nodes(view).items())]
     return [
+        *_first_lines(faulty, "nodes with faults"),
         *_first_lines(failing, "nodes that fail pods"),
         *_first_lines(unusable, "nodes whose GPUs no pod gets"),
     ]
@@ -185,10 +192,21 @@ def _first_lines(lines: list[str], what: str) -> list[str]:
     return lines if more <= 0 else [*lines[:_MAX_NODES], f"… and {more} more {what}"]
 
 
+def _faulty_nodes(view: ClusterView) -> dict[str, str]:
+    """Return the nodes that report faults, with these and what follows for pods."""
+    from avactl.scheduler.cache.node_faults import describe_faulty_nodes
+
+    return describe_faulty_nodes(view.cache.tables)
+
+
 def _unusable_gpus(view: ClusterView) -> dict[str, str]:
-    """Return the nodes whose GPUs pods do not get, with the reason."""
+    """Return the nodes whose GPUs pods do not get, with the reason; those with faults have lines of their own."""
     nodes = view.cache.tables.nodes
-    return {name: info.describe_unusable_gpus() for name, info in nodes.items() if info.unusable_gpus is not None}
+    return {
+        name: info.describe_unusable_gpus()
+        for name, info in nodes.items()
+        if info.unusable_gpus is not None and not info.faults
+    }
 
 
 def _unseen_parts(view: ClusterView) -> list[str]:

@@ -210,24 +210,47 @@ def watch(
         str, typer.Option("--command", help="Command that prints the matrix; split like a shell command.")
     ] = "nvidia-smi topo -m",
     interval: Annotated[float, typer.Option("--interval", min=1, help="Seconds between checks.")] = 300.0,
-    once: Annotated[bool, typer.Option("--once", help="Print the condition without updating the node.")] = False,
+    health_command: Annotated[
+        str, typer.Option("--health-command", help="Command that prints the state of the GPUs; split likewise.")
+    ] = "nvidia-smi -q -x",
+    health_interval: Annotated[
+        float, typer.Option("--health-interval", min=1, help="Seconds between checks of the GPUs' health.")
+    ] = 30.0,
+    probation: Annotated[
+        float,
+        typer.Option("--probation", min=0, help="Seconds without a fault until a GPU that had one is used again."),
+    ] = 600.0,
+    once: Annotated[bool, typer.Option("--once", help="Print the conditions without updating the node.")] = False,
     kubeconfig: DaemonKubeconfig = None,
 ) -> None:
-    """Update the condition `avactl.dev/TopologyMatches` of the machine's node periodically."""
+    """Update the conditions `avactl.dev/TopologyMatches` and `avactl.dev/GPUsHealthy` of the node periodically."""
     import asyncio
-    import shlex
 
     with guard_imports():
         from avactl.daemons.topology import daemon
+        from avactl.daemons.topology.options import TopologyOptions
+    options = TopologyOptions(
+        node,
+        pool,
+        _split_command("--command", command),
+        interval,
+        _split_command("--health-command", health_command),
+        health_interval,
+        probation,
+    )
+    if once:
+        conditions = asyncio.run(daemon.check_once(options))
+        for name, (status, _, message) in conditions.items():
+            print(f"{name} {status}: {message}")
+        raise typer.Exit(PROBLEMS if any(value.status != "True" for value in conditions.values()) else 0)
+    asyncio.run(daemon.run(connect(kubeconfig), options))
+
+
+def _split_command(option: str, command: str) -> list[str]:
+    import shlex
+
     try:
         words = shlex.split(command)
     except ValueError as error:
-        exit_with(f"--command: {str(error).lower()}", USAGE)
-    if not words:
-        exit_with("--command is empty", USAGE)
-    options = daemon.TopologyOptions(node, pool, words, interval)
-    if once:
-        verdict = asyncio.run(daemon.check_topology(options))
-        print(f"{verdict.status}: {verdict.message}")
-        raise typer.Exit(PROBLEMS if verdict.status != "True" else 0)
-    asyncio.run(daemon.run(connect(kubeconfig), options))
+        exit_with(f"{option}: {str(error).lower()}", USAGE)
+    return words or exit_with(f"{option} is empty", USAGE)

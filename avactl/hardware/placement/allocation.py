@@ -45,8 +45,8 @@ class Node:
     """Machine type; None if the links are unknown."""
     domains: tuple[Hashable | None, ...] = ()
     """Domain names in the order of `AllocationState.levels`: block, rack, NVLink domain, …; None or omitted: none."""
-    missing: int = 0
-    """Mask of unusable GPUs."""
+    faulty: int = 0
+    """Mask of GPUs on which nothing more is placed; those who hold them keep them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +96,8 @@ class AllocationState:
     """Sum of the free milli of a node's GPUs."""
     gpu_count: npt.NDArray[np.int32] = field(init=False)
     """Usable GPUs."""
+    faulty: npt.NDArray[np.int32] = field(init=False)
+    """Mask of GPUs on which nothing more is placed: they are absent, also once their holders have left."""
     whole: npt.NDArray[np.int32] = field(init=False)
     """Mask of entirely free GPUs."""
     model: npt.NDArray[np.int16] = field(init=False)
@@ -122,6 +124,7 @@ class AllocationState:
         self.gpu_free = np.full((slots, MAX_GPUS), ABSENT, np.int32)
         self.gpu_total = np.zeros(slots, np.int32)
         self.gpu_count = np.zeros(slots, np.int32)
+        self.faulty = np.zeros(slots, np.int32)
         self.whole = np.zeros(slots, np.int32)
         self.model = np.zeros(slots, np.int16)
         self.kind = np.zeros(slots, np.int16)
@@ -152,11 +155,12 @@ class AllocationState:
         if not 0 <= node.gpus <= MAX_GPUS:
             raise ValueError(f"{node.name}: {node.gpus} GPUs; at most {MAX_GPUS}")
         slot = self.slots.get(node.name)
-        usable = ((1 << node.gpus) - 1) & ~node.missing
+        present = (1 << node.gpus) - 1
+        usable = present & ~node.faulty
         holders = [self.bookings[key] for key in self.held[slot]] if slot is not None else []
-        gone = [booking for booking in holders if booking.gpus & ~usable]
+        gone = [booking for booking in holders if booking.gpus & ~present]
         if gone:
-            raise BookingError(f"{node.name}: GPUs {gpus_in_mask(gone[0].gpus & ~usable)} are booked")
+            raise BookingError(f"{node.name}: GPUs {gpus_in_mask(gone[0].gpus & ~present)} are booked")
         if slot is None:
             slot = self._add_slot(node.name)
         else:
@@ -165,6 +169,7 @@ class AllocationState:
         self.capacity[slot] = self.free[slot] = node.amounts
         self.gpu_free[slot] = [MILLI_PER_GPU if usable >> gpu & 1 else ABSENT for gpu in range(MAX_GPUS)]
         self.gpu_count[slot] = usable.bit_count()
+        self.faulty[slot] = present & node.faulty
         self.gpu_total[slot] = MILLI_PER_GPU * usable.bit_count()
         self.whole[slot] = usable
         self.model[slot] = self._model_index(node.model)
@@ -189,7 +194,7 @@ class AllocationState:
         self.model_free[self.model[slot]] -= self.gpu_total[slot]
         self.capacity[slot] = self.free[slot] = ABSENT
         self.gpu_free[slot] = ABSENT
-        self.gpu_count[slot] = self.gpu_total[slot] = self.whole[slot] = 0
+        self.gpu_count[slot] = self.gpu_total[slot] = self.whole[slot] = self.faulty[slot] = 0
         self.domains[slot] = ABSENT
         for mask in self.allowed.values():
             mask[slot] = False
@@ -240,7 +245,8 @@ class AllocationState:
     def book(self, key: Hashable, booking: Booking, forced: bool = False) -> None:
         """Book resources for a pod. Raises BookingError, without any change, if they are not free.
 
-        `forced` is for running pods: amounts may become negative, as with static pods. A GPU is never overbooked.
+        `forced` is for running pods: amounts may become negative, as with static pods, and GPUs may be faulty. A usable
+        GPU is never overbooked.
         """
         slot = booking.node
         if key in self.bookings:
@@ -256,7 +262,8 @@ class AllocationState:
             raise BookingError(f"{key}: {booking.milli} milli of a GPU")
         if booking.gpus:
             row = self.gpu_free[slot].tolist()
-            for gpu in gpus_in_mask(booking.gpus):
+            checked = booking.gpus & ~int(self.faulty[slot]) if forced else booking.gpus
+            for gpu in gpus_in_mask(checked):
                 if gpu >= MAX_GPUS or row[gpu] < booking.milli:
                     less = f"has less than {booking.milli} milli free"
                     raise BookingError(f"{key}: GPU {gpu} of {self.names[slot]} {less}")
@@ -285,16 +292,17 @@ class AllocationState:
         for index, amount in enumerate(booking.amounts):
             if amount:
                 row[index] -= sign * amount
-        if not booking.gpus:
+        usable = booking.gpus & ~int(self.faulty[slot])
+        if not usable:
             return
         change, gpus = sign * booking.milli, self.gpu_free[slot]
         whole = int(self.whole[slot])
-        for gpu in gpus_in_mask(booking.gpus):
+        for gpu in gpus_in_mask(usable):
             left = int(gpus[gpu]) - change
             gpus[gpu] = left
             whole = whole | 1 << gpu if left == MILLI_PER_GPU else whole & ~(1 << gpu)
         self.whole[slot] = whole
-        milli = change * booking.gpus.bit_count()
+        milli = change * usable.bit_count()
         self.gpu_total[slot] -= milli
         self.model_free[self.model[slot]] -= milli
 
@@ -337,16 +345,24 @@ class AllocationState:
         return other
 
     def emptied(self) -> AllocationState:
-        """Return a copy without bookings."""
+        """Return a copy without bookings and with repaired GPUs."""
         other = self.copy()
         other.bookings, other.held = {}, [set() for _ in self.held]
         other.free = other.capacity.copy()
-        present = other.gpu_free != ABSENT
+        present = self.present_gpus(slice(None))
+        other.faulty[:] = 0
+        other.gpu_count[:] = present.sum(1)
         other.gpu_free[present] = MILLI_PER_GPU
         other.gpu_total[:] = MILLI_PER_GPU * other.gpu_count
         other.whole[:] = (present << np.arange(MAX_GPUS)).sum(1)
         other.model_free[:] = np.bincount(other.model, other.gpu_total, len(other.model_free)).astype(np.int64)
         return other
+
+    def present_gpus(self, slots: slice | npt.NDArray[np.integer]) -> npt.NDArray[np.bool_]:
+        """Return the GPUs of nodes by slot, the faulty ones included."""
+        faulty = (self.faulty[slots, None] >> np.arange(MAX_GPUS)) & 1 == 1
+        result: npt.NDArray[np.bool_] = (self.gpu_free[slots] != ABSENT) | faulty
+        return result
 
     # -- for caches -------------------------------------------------------------------------------------------------
 
@@ -374,4 +390,4 @@ class AllocationState:
             self._journal_start += gone
 
 
-_ARRAYS = ("capacity", "free", "gpu_free", "gpu_total", "gpu_count", "whole", "model", "kind", "domains")
+_ARRAYS = ("capacity", "free", "gpu_free", "gpu_total", "gpu_count", "faulty", "whole", "model", "kind", "domains")

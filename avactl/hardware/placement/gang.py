@@ -67,7 +67,8 @@ def count_fitting(
     if request.gpus:
         gpus = state.gpu_free[slots, : state.width]
         if empty:
-            gpus = np.where(gpus == ABSENT, ABSENT, MILLI_PER_GPU)
+            # Faulty GPUs will be repaired: what lacks only them does not lack them for ever.
+            gpus = np.where(state.present_gpus(slots)[:, : state.width], MILLI_PER_GPU, ABSENT)
         np.minimum(room, _count_fitting_by_gpus(state, request, slots, gpus), out=room)
         if request.models:
             wanted = np.array([model in request.models for model in state.models], np.bool_)

@@ -39,6 +39,7 @@ def check(item: Item[NodePoolSpec], program: Program) -> Iterator[Diagnostic]:
     yield from _check_spot(item, program)
     yield from _check_gpu_keys(item, program)
     yield from _check_device_choice(item, program)
+    yield from _check_faults(item, program)
     yield from check_duplicates(item, ("spec", "disks"), paths, "disk", key="path")
 
 
@@ -150,6 +151,30 @@ def _check_device_choice(item: Item[NodePoolSpec], program: Program) -> Iterator
         )
 
 
+def _check_faults(item: Item[NodePoolSpec], program: Program) -> Iterator[Diagnostic]:
+    """Yield keys about faults that nobody reads, and conditions whose status `True` is no fault."""
+    spec = item.spec
+    for name, key in (("on_fault", "onFault"), ("fault_conditions", "faultConditions")):
+        if name in spec.model_fields_set and not program.cluster_spec(item.cluster).daemons.scheduler:
+            yield Diagnostic(
+                "without-effect",
+                f"spec.{key} is for avactl's scheduler, which Cluster {item.cluster} does not run",
+                item.span("spec", key, key=True),
+                severity="warning",
+                hint=f"add `daemons: {{scheduler: true}}` to Cluster {item.cluster}, or remove the key",
+            )
+    for index, kind in enumerate(spec.fault_conditions):
+        if kind.endswith(_GOOD_ENDINGS):
+            yield Diagnostic(
+                "invalid-value",
+                f"spec.faultConditions: `{kind}` is `True` while the machine works",
+                item.span("spec", "faultConditions", index),
+                hint="name conditions that are `True` because of a fault",
+            )
+    yield from check_duplicates(item, ("spec", "faultConditions"), spec.fault_conditions, "condition", key=None)
+
+
+_GOOD_ENDINGS = ("Ready", "Healthy", "Matches")
 _SIZE_HINTS = {
     ("count", "nodes"): "avactl counts the names",
     ("count", "autoscaling"): "an autoscaled pool has bounds instead of a count",

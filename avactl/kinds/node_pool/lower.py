@@ -98,6 +98,8 @@ def _build_topology(item: Item[NodePoolSpec], program: Program) -> Manifest:
         levels=tuple(cluster.placement.levels),
         node_labels=node_labels(item, program),
         node_taints=_build_taints(spec),
+        on_fault=spec.on_fault,
+        fault_conditions=tuple(spec.fault_conditions),
         machine=machine_facts(program.machine(item)),
     )
     return k8s.config_map(

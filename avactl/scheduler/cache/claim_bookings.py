@@ -127,7 +127,7 @@ class ClaimBookings:
 
     def counted_claims(self, pod: PodInfo) -> Iterator[ResourceClaim]:
         """Yield the claims counted for a pod. A shared claim counts for its first pod with a node."""
-        for claim in self._claims_of(pod):
+        for claim in self.claims_of(pod):
             if next(iter(self._tables.claim_users.get(claim.key, ())), pod.uid) == pod.uid:
                 yield claim
 
@@ -138,7 +138,7 @@ class ClaimBookings:
         claims: dict[str, None] = {}
         for pod in users:
             claims.update(dict.fromkeys(self.given.get(pod.uid, ())))
-            for claim in self._claims_of(pod):
+            for claim in self.claims_of(pod):
                 if all(consumer["uid"] in uids for consumer in claim.reserved):
                     claims[claim.uid] = None
         return list(claims)
@@ -147,7 +147,8 @@ class ClaimBookings:
         """Return the devices of a GPU mask as a reservation holds them: entire and exclusive."""
         return tuple(AllocationResult(key, False, False, ()) for key in self._dra.keys(node, gpus))
 
-    def _claims_of(self, pod: PodInfo) -> list[ResourceClaim]:
+    def claims_of(self, pod: PodInfo) -> list[ResourceClaim]:
+        """Return the known ResourceClaims of a pod."""
         claims = (self._dra.claims.get(f"{pod.namespace}/{name}") for _, name in pod.claims)
         return [claim for claim in claims if claim is not None]
 
@@ -253,7 +254,7 @@ class ClaimBookings:
 
         Placed pods count before the claim is reserved for them, or the last ones of a gang could not be bound.
         """
-        for claim in self._claims_of(pod):
+        for claim in self.claims_of(pod):
             reserved = {consumer["uid"] for consumer in claim.reserved}
             consumers = reserved | self._tables.claim_users.get(claim.key, {}).keys()
             if len(consumers - {pod.uid}) >= MAX_CONSUMERS:
@@ -267,7 +268,7 @@ class ClaimBookings:
         demand = self._dra.demand(pod)
         if demand.held or (demand.wanted and not demand.exact):
             return True
-        if any(not each.template for each in self._claims_of(pod)):
+        if any(not each.template for each in self.claims_of(pod)):
             return True
         nodes = self._tables.nodes.values()
         return bool(demand.wanted) and not any(self._dra.simple(info.name, info.labels, demand.key) for info in nodes)

@@ -200,6 +200,8 @@ class ClusterCache:
             tables.preemption_marks.add(key)
         elif pod.has_disruption_mark:
             tables.preemption_marks.add(key)
+        if pod.unhealthy_device:
+            tables.unhealthy_pods.add(key)
         if pod.ended and not pod.gang:
             self.drop_pod(key)
         if pod.managed:

@@ -1,11 +1,13 @@
 """Pods that failed because of their node.
 
 The next pods of their job avoid the node while they fit elsewhere, and a node that fails pods of several jobs is taken
-last by all. Nothing is stored: the API server keeps failed pods for as long as their Job, so a restart forgets nothing.
+last: by all if these are jobs of several teams, so that no team can make others avoid a node. Nothing is stored: the
+API server keeps failed pods for as long as their Job, so a restart forgets nothing.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from sys import intern
 from time import time
@@ -21,7 +23,7 @@ MAX_FAILED_PODS = 20_000
 SUSPECT_S = 3600.0
 """Seconds for which a failed pod counts against its node."""
 SUSPECT_JOBS = 2
-"""Number of jobs whose pods must have failed on a node until all others take it last."""
+"""Number of jobs, and of teams, whose pods must have failed on a node until others take it last."""
 AT_ONCE_S = 10.0
 """A program that fails within this time may have failed because of its node."""
 _REFRESH_S = 10.0
@@ -53,6 +55,7 @@ class FailedPod(NamedTuple):
 
     owner: str
     """Its job, `namespace/name`, or the UID of its controller."""
+    namespace: str
     node: str
     reason: str
     by_node: bool
@@ -115,6 +118,12 @@ class FailedPods:
         """Return the nodes on which pods of a job have failed."""
         return frozenset(self._by_owner.get(owner, {}).values())
 
+    def worst_nodes_of(self, owner: str) -> frozenset[str]:
+        """Return the nodes on which more pods of a job have failed than on others: a machine may have been repaired."""
+        counts = Counter(self._by_owner.get(owner, {}).values())
+        least = min(counts.values(), default=0)
+        return frozenset(node for node, count in counts.items() if count > least)
+
     def suspects(self) -> dict[str, list[FailedPod]]:
         """Return the nodes on which pods of several jobs have failed lately, with the last pod of each job."""
         now = self._clock()
@@ -153,7 +162,7 @@ def read_failed_pod(item: Mapping[str, Any]) -> FailedPod | None:
     if not owner:
         return None
     at = unix_time_or(0.0, status.get("startTime") or metadata["creationTimestamp"])
-    return FailedPod(owner, intern(node), quote(reason), by_node, at)
+    return FailedPod(owner, intern(metadata["namespace"]), intern(node), quote(reason), by_node, at)
 
 
 def _failure(status: Mapping[str, Any], phase: str) -> tuple[str, bool]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from avactl.hardware.machine import Machine, PcieSwitch
@@ -11,6 +12,7 @@ from avactl.scheduler.cache.pod_bookings import PodBookings
 from avactl.scheduler.cache.requests import RequestBuilder
 from avactl.scheduler.cache.tables import ClusterTables
 from avactl.scheduler.dra.manager import DraManager
+from avactl.scheduler.objects.node_faults import NodeFault
 from avactl.scheduler.objects.node_info import NodeInfo
 from avactl.scheduler.objects.node_rules import Obstacle, ObstacleKind
 
@@ -26,7 +28,7 @@ class NodeOffers:
         state = self._tables.state
         node, slot = self._offer(info), state.slots.get(info.name)
         # A device plugin that restarts takes GPUs away for a while, which their pods keep.
-        recount = slot is not None and state.gpu_count[slot] != node.gpus
+        recount = slot is not None and int(state.gpu_count[slot] + state.faulty[slot].bit_count()) != node.gpus
         pods = self._bookings.release_all(info.name) if recount else []
         try:
             slot = state.put_node(node)
@@ -45,11 +47,18 @@ class NodeOffers:
         else:
             info.gpu_resource = next((name for name in sorted(gpu_resources) if info.allocatable.get(name)), "")
         machine = pool.machine if pool is not None else None
+        info.apply_fault_conditions(pool.fault_conditions if pool is not None else ())
+        drained = bool(info.faults) and pool is not None and pool.on_fault == "drain"
+        info.closed = _fault_obstacle(info.faults) if drained else None
         info.devices = self._dra.number(info.name, info.labels)
         if info.devices:
-            gpus, info.gpu_resource, info.unusable_gpus = info.devices, "", None
+            gpus, info.gpu_resource = info.devices, ""
+            faulty = _faulty_gpus(info.faults, gpus)
+            info.unusable_gpus = None if faulty is not None else _fault_obstacle(info.faults)
+            faulty = (1 << gpus) - 1 if faulty is None else faulty
         else:
-            gpus, info.unusable_gpus = _plugin_gpus(info, machine)
+            gpus, faulty, info.unusable_gpus = _plugin_gpus(info, machine)
+        self._dra.set_faulty(info.name, faulty if info.devices else 0)
         if machine is not None and (info.differs or machine.gpus != gpus):
             machine = _unlinked(machine, gpus, info.differs)
         domains: list[tuple[str, ...] | None] = []
@@ -66,14 +75,30 @@ class NodeOffers:
             model=self._tables.model_of(info.name),
             machine=machine,
             domains=tuple(domains),
+            faulty=faulty,
         )
 
 
-def _plugin_gpus(info: NodeInfo, machine: Machine | None) -> tuple[int, Obstacle | None]:
-    """Return the GPUs that a device plugin has on a node, and why pods get none of them.
+def _faulty_gpus(faults: Sequence[NodeFault], gpus: int) -> int | None:
+    """Return the mask of the GPUs that have faults; None if it is not known which of them have."""
+    faulty = 0
+    for fault in faults:
+        if fault.gpu is None or fault.gpu >= gpus:
+            return None
+        faulty |= 1 << fault.gpu
+    return faulty
+
+
+def _fault_obstacle(faults: Sequence[NodeFault]) -> Obstacle:
+    return Obstacle(ObstacleKind.FAULT, faults[0].condition)
+
+
+def _plugin_gpus(info: NodeInfo, machine: Machine | None) -> tuple[int, int, Obstacle | None]:
+    """Return the GPUs that a device plugin has on a node, the mask of faulty ones, and why pods get none of them.
 
     Pods name the GPUs that the scheduler chose by index, so it must know which GPU each index is: that is unknown if
-    some are withdrawn or divided. The kubelet knows it, and hands out healthy ones where it chooses.
+    some are divided, or withdrawn without a fault that names them. The kubelet knows it, and hands out healthy ones
+    where it chooses: all whose faults the plugin knows, too.
     """
     kubelet_chooses = machine is not None and machine.kubelet_chooses
     amount, withdrawn = info.allocatable.get(info.gpu_resource, 0), info.withdrawn.get(info.gpu_resource, 0)
@@ -82,11 +107,17 @@ def _plugin_gpus(info: NodeInfo, machine: Machine | None) -> tuple[int, Obstacle
     )
     if sharing is not None and not (sharing.whole and kubelet_chooses):
         present = sharing.gpus or (machine.gpus if machine is not None else amount)
-        return min(present, MAX_GPUS), Obstacle(ObstacleKind.PLUGIN_SHARING, sharing.way)
-    if withdrawn and not kubelet_chooses:
-        # Its pods keep their GPUs, whose indexes can be any of all.
-        return min(amount + withdrawn, MAX_GPUS), Obstacle(ObstacleKind.WITHDRAWN)
-    return min(amount, MAX_GPUS), None
+        return min(present, MAX_GPUS), 0, Obstacle(ObstacleKind.PLUGIN_SHARING, sharing.way)
+    # Its pods keep withdrawn GPUs, whose indexes can be any of all.
+    gpus = min(amount if kubelet_chooses else amount + withdrawn, MAX_GPUS)
+    faulty = _faulty_gpus(info.faults, min(amount + withdrawn, MAX_GPUS))
+    if faulty is None or (kubelet_chooses and withdrawn < faulty.bit_count()):
+        return gpus, 0, _fault_obstacle(info.faults)
+    if kubelet_chooses:
+        return gpus, 0, None
+    if withdrawn and withdrawn != faulty.bit_count():
+        return gpus, 0, Obstacle(ObstacleKind.WITHDRAWN)
+    return gpus, faulty, None
 
 
 def _unlinked(machine: Machine, gpus: int, differs: bool) -> Machine:

@@ -70,13 +70,13 @@ class PodBookings(ChangeListener):
         if not count:
             return 0
         tables, state, node = self._tables, self._tables.state, pod.assumed or pod.node
-        free = state.gpu_free[slot].tolist()
+        free, faulty = state.gpu_free[slot].tolist(), int(state.faulty[slot])
         mine = self._named_devices(pod, count)
         twice = [gpu for gpu in gpus_in_mask(mine) if 0 <= free[gpu] < milli]
         others = [key for key in state.held[slot] if state.bookings[key].gpus & mine] if twice else []
         if twice:
             logs.error("GPUs are held twice", pod=pod.key, node=pod.node, gpus=twice, others=sorted(map(str, others)))
-        booked = [gpu for gpu in gpus_in_mask(mine) if free[gpu] >= milli]
+        booked = [gpu for gpu in gpus_in_mask(mine) if free[gpu] >= milli or faulty >> gpu & 1]
         if len(booked) < mine.bit_count():
             self._substituted.add(node)
         if len(booked) < count:

@@ -257,7 +257,9 @@ class RequestBuilder(ChangeListener):
                 return Obstacle(ObstacleKind.GPU_SHARING)
         elif source.resource and info.gpu_resource != source.resource:
             return Obstacle(ObstacleKind.RESOURCE, source.resource)
-        unusable = info.unusable_gpus if source.shared or source.resource else None
+        if info.closed is not None and not (lasting or rules.tolerates_cordons):
+            return info.closed
+        unusable = info.unusable_gpus if source.shared or source.resource or source.counted else None
         if unusable is not None and not (lasting and unusable.transient):
             return unusable
         taints, cordoned = ((), False) if lasting else (info.taints, info.cordoned)

@@ -14,9 +14,9 @@ import numpy as np
 from avactl.contracts import names
 from avactl.contracts.scheduling import GangKind
 from avactl.hardware.placement.allocation import AllocationState
-from avactl.hardware.placement.masks import Mask, preferred_masks_first
+from avactl.hardware.placement.masks import Mask, intersect_masks, preferred_masks_first
 from avactl.hardware.placement.score import Objective, Scorer
-from avactl.scheduler.cache.failed_pods import FailedPods
+from avactl.scheduler.cache.failed_pods import SUSPECT_JOBS, FailedPods
 from avactl.scheduler.objects.config import ConfiguredPool
 from avactl.scheduler.objects.gang_kinds import GangNeeds
 from avactl.scheduler.objects.node_info import NodeInfo
@@ -102,6 +102,8 @@ class ClusterTables:
         self.nodes: dict[str, NodeInfo] = {}
         self.namespaces: dict[str, Mapping[str, str]] = {}
         """Labels by namespace."""
+        self.quota_teams: Mapping[str, str] = {}
+        """Team by namespace, for namespaces that a quota names."""
         self.pods: dict[str, PodInfo] = {}
         """Pods that hold resources or that avactl schedules, by `namespace/name`."""
         self.pods_by_node: dict[str, dict[str, PodInfo]] = {}
@@ -118,6 +120,8 @@ class ClusterTables:
         """Kinds of other controllers whose pods start together."""
         self.gang_needs: dict[str, GangNeeds] = {}
         """The pods that such an object starts with, by gang (`namespace/Kind/name`)."""
+        self.unhealthy_pods: set[str] = set()
+        """Keys of pods with a device that their kubelet reports as unhealthy."""
         self.failed = FailedPods()
         self.waits = EventWaits()
         self.stale = True
@@ -151,15 +155,38 @@ class ClusterTables:
         result[[slot for name in nodes if (slot := self.state.slots.get(name)) is not None]] = True
         return result
 
+    def team_of(self, namespace: str) -> str:
+        """Return the team of a namespace by quota or label, otherwise the namespace itself."""
+        labels = self.namespaces.get(namespace, {})
+        return self.quota_teams.get(namespace) or labels.get(names.TEAM_LABEL) or namespace
+
+    def suspects_for(self, pod: PodInfo) -> list[str]:
+        """Return the nodes that have failed pods of several jobs: of several teams, or of the team of this pod.
+
+        A team alone, which can make pods that fail, makes only itself avoid a node.
+        """
+        suspects = self.failed.suspects()
+        team = self.team_of(pod.namespace) if suspects else ""
+        result = []
+        for node, failed in suspects.items():
+            teams = [self.team_of(each.namespace) for each in failed]
+            if len(set(teams)) >= SUSPECT_JOBS or teams.count(team) >= SUSPECT_JOBS:
+                result.append(node)
+        return result
+
     def trusted_first(self, pod: PodInfo, masks: Sequence[Mask | None]) -> list[Mask | None]:
         """Return the masks without the nodes on which pods have failed, then the masks as they are.
 
-        Nodes that failed pods of several jobs are tried again before those that failed a pod of this pod's job.
+        Nodes that failed pods of several jobs are tried again before those that failed a pod of this pod's job, and of
+        these first those that failed fewest.
         """
-        result = list(masks)
-        for nodes in (self.failed.suspects(), self.failed.nodes_of(pod.owner)):
+        suspects = self.suspects_for(pod)
+        result = preferred_masks_first(~self.mask(suspects) if suspects else None, masks)
+        others = list(result)
+        for nodes in (self.failed.worst_nodes_of(pod.owner), self.failed.nodes_of(pod.owner)):
             if nodes:
-                result = preferred_masks_first(~self.mask(nodes), result)
+                sound = ~self.mask(nodes)
+                result = [*(intersect_masks(mask, sound) for mask in others), *result]
         return result
 
     def pool_of(self, info: NodeInfo) -> ConfiguredPool | None:

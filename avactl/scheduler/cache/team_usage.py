@@ -74,8 +74,6 @@ class TeamUsage(ChangeListener):
         self._tables, self._held_gpus = tables, held_gpus
         tables.subscribe(self)
         self._quotas: dict[str, TeamQuota] = {}
-        self._teams: dict[str, str] = {}
-        """Team by namespace, for namespaces that a quota names."""
         self._ledger = Ledger([], {})
         """One workload for each pod."""
         self._ranks: dict[str, Counter[tuple[bool, int]]] = {}
@@ -104,7 +102,7 @@ class TeamUsage(ChangeListener):
             self._quotas.pop(team, None)
         else:
             self._quotas[team] = quota
-        self._teams = {name: known.team for known in self._quotas.values() for name in known.namespaces}
+        self._tables.quota_teams = {name: known.team for known in self._quotas.values() for name in known.namespaces}
         self._stale = True
         self._tables.change_epoch += 1
 
@@ -196,8 +194,7 @@ class TeamUsage(ChangeListener):
 
     def team(self, pod: PodInfo) -> str:
         """Return the team of a pod: that of its namespace by quota or label, otherwise the namespace itself."""
-        labels = self._tables.namespaces.get(pod.namespace, {})
-        return self._teams.get(pod.namespace) or labels.get(names.TEAM_LABEL) or pod.namespace
+        return self._tables.team_of(pod.namespace)
 
     def member(self, pod: PodInfo) -> str:
         """Return the member of its team whose limit a pod counts for; empty if it, or the team, has none."""

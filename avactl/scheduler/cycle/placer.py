@@ -97,11 +97,16 @@ class Placer:
 
     def place(self, attempt: StartAttempt, mask: Mask | None) -> Sequence[Booking] | None:
         """Return a booking for each of the pods on the nodes of a mask; None if they do not fit. Raises RuleError."""
-        for preferred in self._cache.tables.trusted_first(attempt.pods[0], [mask]):
-            bookings = self._place_within(attempt, preferred)
-            if bookings is not None:
-                return bookings
-        return None
+        best, *others = self._cache.tables.trusted_first(attempt.pods[0], [mask])
+        bookings = self._place_within(attempt, best)
+        if bookings is not None or not others:
+            return bookings
+        # What does not fit on all nodes, fits on no part of them.
+        anywhere = self._place_within(attempt, others.pop())
+        if anywhere is None:
+            return None
+        placements = (self._place_within(attempt, preferred) for preferred in others)
+        return next((bookings for bookings in placements if bookings is not None), anywhere)
 
     def _place_within(self, attempt: StartAttempt, mask: Mask | None) -> Sequence[Booking] | None:
         unit, pods, requests = attempt.unit, attempt.pods, attempt.requests

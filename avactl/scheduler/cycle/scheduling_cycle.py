@@ -358,7 +358,11 @@ class SchedulingCycle:
             return False
         tables = self.cache.tables
         nodes = self._reasons.within_quota(nodes, models)
-        for domain in tables.trusted_first(pod, gang_domains(tables.state, unit)):
+        domains = gang_domains(tables.state, unit)
+        masks = tables.trusted_first(pod, domains)
+        if len(masks) > len(domains) and not self._fits(pod, request, intersect_masks(nodes.mask, masks[-1])):
+            masks = []
+        for domain in masks:
             choice = self._placer.best_choice(pod, request, intersect_masks(nodes.mask, domain))
             if choice is not None:
                 self._starter.start([pod], [choice.booking(request)])
@@ -366,6 +370,9 @@ class SchedulingCycle:
         reason = self._reasons.explain_pod(pod, request, nodes)
         self.reporter.unschedulable(pod, f"the gang is running; additional pod: {reason}", WaitReason.GROWTH)
         return False
+
+    def _fits(self, pod: PodInfo, request: Request, mask: Mask | None) -> bool:
+        return self._placer.best_choice(pod, request, mask) is not None
 
 
 def _turn_event(team: str) -> str:

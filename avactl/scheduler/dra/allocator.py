@@ -7,7 +7,7 @@ only one of several equivalent devices. Source: k8s.io/dynamic-resource-allocati
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from avactl.scheduler.cel import compiler as cel
@@ -33,7 +33,14 @@ class StuckError(Exception):
 
 def tolerated(device: SliceDevice, wanted: DeviceRequest) -> bool:
     """Return True if a request tolerates the taints of a device."""
-    return all(any(_toleration_covers(each, taint) for each in wanted.tolerations) for taint in device.taints)
+    return find_untolerated(device.taints, wanted.tolerations) is None
+
+
+def find_untolerated(
+    taints: Iterable[Mapping[str, Any]], tolerations: Collection[Mapping[str, Any]]
+) -> Mapping[str, Any] | None:
+    """Return the first taint of a device that is not tolerated."""
+    return next((taint for taint in taints if not any(_toleration_covers(each, taint) for each in tolerations)), None)
 
 
 def _toleration_covers(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:

@@ -9,13 +9,13 @@ Source: resource.k8s.io/v1.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from avactl.hardware.placement.allocation import MAX_GPUS
 from avactl.scheduler.cel import compiler as cel
-from avactl.scheduler.dra.allocator import AllocatedDevice, Allocator, StuckError, takes
+from avactl.scheduler.dra.allocator import AllocatedDevice, Allocator, StuckError, find_untolerated, takes
 from avactl.scheduler.dra.resource_claim import (
     ALL,
     ClaimSpec,
@@ -108,6 +108,8 @@ class DraManager:
         """Number of changes that can affect a pod's demand."""
         self._gpus: dict[str, tuple[SliceDevice, ...]] = {}
         self._places: dict[Key, tuple[str, int]] = {}
+        self._faulty: dict[str, int] = {}
+        """Mask of the GPUs of a node that nobody gets any more, by node; none: 0."""
         self._kinds: dict[tuple[Any, ...], SliceDevice] = {}
         """One GPU of each kind, as an example."""
         self._parsed: WeakKeyDictionary[ClaimSpec, ParsedClaim | RuleError] = WeakKeyDictionary()
@@ -215,6 +217,7 @@ class DraManager:
         """Handle a node that was added, removed or relabelled."""
         self.devices.node_changed(name)
         self._simple.pop(name, None)
+        self._faulty.pop(name, None)
         if self._gpus.pop(name, None):
             self.version += 1
 
@@ -241,6 +244,48 @@ class DraManager:
         self._gpus[name] = tuple(gpus)
         self.version += bool(gpus)
         return len(gpus)
+
+    def set_faulty(self, name: str, gpus: int) -> None:
+        """Set the mask of a node's GPUs that are not allocated any more, until they are repaired."""
+        if self._faulty.get(name, 0) != gpus:
+            self._faulty[name] = gpus
+            self.devices.changed(name)
+
+    def _without_faulty(self, node: str, pools: Mapping[PoolKey, ReachablePool]) -> Mapping[PoolKey, ReachablePool]:
+        """Leave out the faulty GPUs of a node, and parts of GPUs that may be of a faulty one."""
+        mask = self._faulty.get(node, 0)
+        if not mask:
+            return pools
+        faulty = set(self.keys(node, mask))
+        sound = {device.key for device in self.gpus(node)} - faulty
+        drivers = {key[0] for key in faulty}
+        whole = {_own_attribute(device, "uuid") for device in self.gpus(node) if device.key in sound} - {None}
+
+        def works(device: SliceDevice) -> bool:
+            if device.key in sound or device.key[0] not in drivers:
+                return True
+            return _own_attribute(device, "parentUUID") in whole
+
+        return {
+            key: pool._replace(devices=tuple(device for device in pool.devices if works(device)))
+            for key, pool in pools.items()
+        }
+
+    def evicted_claims(self) -> Iterator[tuple[ResourceClaim, str]]:
+        """Yield the allocated claims with a device whose taint NoExecute they do not tolerate, and its key.
+
+        Source: pkg/controller/devicetainteviction of Kubernetes, which evicts pods one by one.
+        """
+        devices = self.devices.evicting_devices
+        if not devices:
+            return
+        for claim in self.claims.values():
+            for given in ((claim.allocation or {}).get("devices") or {}).get("results") or ():
+                device = devices.get((given["driver"], given["pool"], given["device"]))
+                taint = device and find_untolerated(device.evicting_taints, given.get("tolerations") or ())
+                if taint:
+                    yield claim, taint["key"]
+                    break
 
     def place(self, key: Key) -> tuple[str, int] | None:
         """Return node and number of a device; None if it is not a GPU of a node."""
@@ -421,6 +466,7 @@ class DraManager:
         requests = {each.selectors: each for claim in claims for request in claim.requests for each in request}
         # Devices of one node are few: to remember them for each node would take much memory.
         common, own = self._relevant_common(view.common, requests), self._relevant(view.own, requests)
+        own = self._without_faulty(node, own)
         if not own and not prefer and view.own_keys.isdisjoint(common):
             return self._search_common(view.common, claims, common.values())
         pools = [*(pool for key, pool in common.items() if key not in view.own_keys), *own.values()]
@@ -562,6 +608,11 @@ def _is_whole_gpu(device: SliceDevice) -> bool:
     if device.shared:
         return False
     return own.get("type") in ("gpu", "full") if "type" in own else not device.counters
+
+
+def _own_attribute(device: SliceDevice, name: str) -> Any:
+    """Return an attribute that a device's own driver defines; None if there is none."""
+    return device.facts.attributes.get(device.key[0], {}).get(name)
 
 
 def _gpu_kind(device: SliceDevice) -> tuple[Any, ...]:

@@ -86,6 +86,11 @@ class SliceDevice:
         self.named = each and bool(item.get("nodeName"))
 
     @property
+    def evicting_taints(self) -> Sequence[Mapping[str, Any]]:
+        """Taints that pods which use the device have to tolerate."""
+        return [taint for taint in self.taints if taint["effect"] == "NoExecute"]
+
+    @property
     def plain(self) -> bool:
         """True for a whole device without taints, counters, sharing or binding conditions."""
         return not (self.taints or self.counters or self.shared or self.binding or self.binds or self.match)
@@ -259,6 +264,8 @@ class DeviceInventory:
         """Slices that can concern several nodes."""
         self._pools: dict[PoolKey, dict[str, Slice]] = {}
         self._slice_by_device: dict[Key, Slice] = {}
+        self._evicting: dict[str, dict[Key, SliceDevice]] = {}
+        """Devices with a taint NoExecute, by slice."""
         self._views: dict[str, NodeView] = {}
         self._matchers: frozenset[NodeMatcher] | None = None
         """All selections of nodes that slices of no single node have; None: to be collected."""
@@ -295,6 +302,9 @@ class DeviceInventory:
         if added.counters or not added.node:
             self._shared[added.name] = added
         self._pools.setdefault(added.pool, {})[added.name] = added
+        evicting = {device.key: device for device in added.devices if device.evicting_taints}
+        if evicting:
+            self._evicting[added.name] = evicting
         for device in added.devices:
             other = self._slice_by_device.get(device.key)
             if other is None or other.generation <= added.generation:
@@ -308,6 +318,7 @@ class DeviceInventory:
         if known is None:
             return False
         self._shared.pop(name, None)
+        self._evicting.pop(name, None)
         if known.node:
             del self._by_node[known.node][name]
             if not self._by_node[known.node]:
@@ -432,6 +443,11 @@ class DeviceInventory:
         """Return a device by its key."""
         known = self._slice_by_device.get(key)
         return next((device for device in known.devices if device.key == key), None) if known is not None else None
+
+    @property
+    def evicting_devices(self) -> Mapping[Key, SliceDevice]:
+        """Devices with a taint NoExecute."""
+        return {key: device for devices in self._evicting.values() for key, device in devices.items()}
 
     def node_of(self, key: Key) -> str:
         """Return the node of a device; empty if it does not belong to a single node."""

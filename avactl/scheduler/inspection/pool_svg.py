@@ -12,9 +12,11 @@ import re
 from collections.abc import Hashable, Iterable, Set
 from typing import NamedTuple
 
+import numpy as np
+
 from avactl.base.svg import Svg
 from avactl.hardware.machine import Machine
-from avactl.hardware.placement.allocation import ABSENT, MILLI_PER_GPU, Booking
+from avactl.hardware.placement.allocation import MILLI_PER_GPU, Booking
 from avactl.hardware.topology import gpus_in_mask
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.inspection import partial_gpus, usage
@@ -40,7 +42,7 @@ _PALETTE = (
 _SHADES = (1.0, 0.68, 0.84)
 """Opacities, so that jobs of one team are told apart."""
 _INK, _SOFT, _LINE, _FREE, _GONE = "#1f2933", "#697586", "#c3cad4", "#ffffff", "#e4e7eb"
-_STATES = {"cordoned": "#d97706", "not ready": "#dc2626", "not as its type": "#9333ea"}
+_STATES = {"cordoned": "#d97706", "not ready": "#dc2626", "fault": "#be123c", "not as its type": "#9333ea"}
 """Colour of the frames of machines that something is the matter with."""
 
 
@@ -101,7 +103,7 @@ def draw(cache: ClusterCache, pools: Iterable[str] | None = None) -> str:
 
 def _machine(cache: ClusterCache, info: NodeInfo, slot: int) -> _DrawnMachine:
     levels = [value for level in cache.tables.levels if (value := info.labels.get(level))]
-    state = usage.away(info) or ("not as its type" if info.differs else "")
+    state = usage.away(info) or ("fault" if info.faults else "not as its type" if info.differs else "")
     pool = cache.tables.pool_of(info)
     if not cache.tables.state.gpu_count[slot] and pool is not None and not pool.machine.gpus:
         cores = max(1, info.allocatable.get("cpu", 0))
@@ -112,8 +114,7 @@ def _machine(cache: ClusterCache, info: NodeInfo, slot: int) -> _DrawnMachine:
 
 def _places(cache: ClusterCache, slot: int, machine: Machine | None) -> tuple[tuple[tuple[int, ...], ...], ...]:
     """GPUs by socket and switch; of a machine that nobody describes all stand together."""
-    row = cache.tables.state.gpu_free[slot].tolist()
-    present = [gpu for gpu, free in enumerate(row) if free != ABSENT]
+    present = np.flatnonzero(cache.tables.state.present_gpus(np.array([slot]))[0]).tolist()
     if machine is None or machine.gpus < len(present):
         return ((tuple(present),),)
     sockets: dict[int, list[tuple[int, ...]]] = {}
@@ -323,6 +324,11 @@ class _Picture:
         """GPUs of one switch. Neighbours of one pod are one block."""
         style, svg, cell = self._style, self._svg, self._style.cell
         svg.rect(x, y, len(switch) * cell, cell, fill=_FREE, stroke=_LINE, title=f"{machine.name} {_gpus(switch)}")
+        faulty = int(self._cache.tables.state.faulty[machine.slot])
+        for place, gpu in enumerate(switch):
+            if faulty >> gpu & 1 and gpu not in held:
+                title = f"{machine.name} GPU {gpu}: faulty"
+                svg.rect(x + place * cell, y, cell, cell, fill=_GONE, stroke=_LINE, title=title)
         start = 0
         while start < len(switch):
             now = held.get(switch[start], [])
@@ -356,7 +362,8 @@ class _Picture:
             (self._colours[team], "", f"{team} {shown[team]:.4g}" if shown[team] else team) for team in sorted(shown)
         ]
         entries.append((_FREE, _LINE, "free"))
-        entries += [(_FREE if state == "not as its type" else _GONE, _STATES[state], state) for state in sorted(states)]
+        away = ("cordoned", "not ready")
+        entries += [(_GONE if state in away else _FREE, _STATES[state], state) for state in sorted(states)]
         for fill, stroke, label in entries:
             width = 34 + 6.8 * len(label)
             if x > _MARGIN and x + width > _WIDTH - _MARGIN:

@@ -21,6 +21,10 @@ class ConfiguredPool:
     rdma_resource: str
     driver: str
     machine: Machine
+    on_fault: str = "avoid"
+    """`avoid`, `evict` or `drain`."""
+    fault_conditions: tuple[str, ...] = ()
+    """Types of node conditions that report faults, beside the known ones."""
 
     @classmethod
     def from_facts(cls, facts: PoolFacts) -> ConfiguredPool:
@@ -33,6 +37,8 @@ class ConfiguredPool:
             rdma_resource=way.rdma_resource or "",
             driver=way.driver or "",
             machine=replace(Machine.from_facts(facts.machine), kubelet_chooses=way.devices_chosen_by == "kubelet"),
+            on_fault=facts.on_fault,
+            fault_conditions=facts.fault_conditions,
         )
 
 

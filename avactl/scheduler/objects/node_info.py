@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from sys import intern
 from typing import Any
 
 from avactl.base.quantity import resource_amount
 from avactl.contracts import names
 from avactl.hardware.plugin_sharing import find_plugin_sharing
+from avactl.scheduler.objects.node_faults import NodeFault, faults_of, read_faults, read_true_conditions
 from avactl.scheduler.objects.node_rules import Obstacle, ObstacleKind
 
 MAX_RESOURCES = 128
 """Maximum number of resources that are read from one node."""
+_MAX_FAULTS_SHOWN = 4
 
 
 class NodeInfo:
@@ -20,15 +22,19 @@ class NodeInfo:
 
     __slots__ = (
         "allocatable",
+        "closed",
         "cordoned",
         "devices",
         "differs",
+        "faults",
         "features",
         "gpu_resource",
         "labels",
         "name",
+        "reported_faults",
         "source",
         "taints",
+        "true_conditions",
         "unusable_gpus",
         "withdrawn",
     )
@@ -41,11 +47,15 @@ class NodeInfo:
             {key: value for key, value in taint.items() if key != "timeAdded"} for taint in spec.get("taints") or ()
         )
         self.cordoned = bool(spec.get("unschedulable"))
+        conditions = status.get("conditions") or ()
         self.differs = any(
-            each["type"] == names.TOPOLOGY_CONDITION and each["status"] == "False"
-            for each in status.get("conditions") or ()
+            each["type"] == names.TOPOLOGY_CONDITION and each["status"] == "False" for each in conditions
         )
         """True if its GPUs or links differ from its machine type (`avactl topo watch`)."""
+        self.reported_faults = read_faults(conditions)
+        self.true_conditions = read_true_conditions(conditions)
+        self.faults: Sequence[NodeFault] = self.reported_faults
+        """Faults that its conditions report, by the rules of its pool."""
         self.features = frozenset(status.get("declaredFeatures") or ())
         """Features declared by its kubelet."""
         given = status.get("allocatable") or {}
@@ -56,7 +66,9 @@ class NodeInfo:
         self.withdrawn = _withdrawn_devices(status.get("capacity") or {}, self.allocatable)
         """Devices that device plugins have withdrawn as unhealthy, by extended resource."""
         self.unusable_gpus: Obstacle | None = None
-        """Why pods do not get GPUs of the device plugin here; None if they do."""
+        """Why pods do not get GPUs here; None if they do."""
+        self.closed: Obstacle | None = None
+        """Why no pods start here, with or without GPUs; None if they do."""
         self.gpu_resource = ""
         """Extended resource of its GPUs; empty if there is none."""
 
@@ -68,14 +80,26 @@ class NodeInfo:
         obstacle = self.unusable_gpus
         if obstacle is None:
             return ""
+        if obstacle.kind is ObstacleKind.FAULT:
+            return self.describe_faults()
         if obstacle.kind is ObstacleKind.WITHDRAWN:
             number = self.withdrawn.get(self.gpu_resource, 0)
             return (
-                f"the device plugin has withdrawn {number} of them, without saying which; repair them, or let the "
-                "kubelet choose (`devicesChosenBy: kubelet` in the pool), or use DRA"
+                f"the device plugin has withdrawn {number} of them, without saying which; repair them, let the "
+                "node daemon name them (`daemons: {topology: true}`) or the kubelet choose (`devicesChosenBy: kubelet` "
+                "in the pool), or use DRA"
             )
         sharing = find_plugin_sharing(self.labels, self.allocatable)
         return f"the device plugin shares them ({obstacle.subject}); {sharing.remedy if sharing else ''}"
+
+    def apply_fault_conditions(self, fault_conditions: Collection[str]) -> None:
+        """Count the conditions that the node's pool names as faults."""
+        self.faults = faults_of(self.reported_faults, self.true_conditions, fault_conditions)
+
+    def describe_faults(self) -> str:
+        """Return the faults that its conditions report; empty if there are none."""
+        more = len(self.faults) - _MAX_FAULTS_SHOWN
+        return "; ".join([*map(str, self.faults[:_MAX_FAULTS_SHOWN]), *([f"… and {more} more"] if more > 0 else [])])
 
     def same(self, other: NodeInfo) -> bool:
         """Return True if nothing relevant changed: most updates are heartbeats."""
@@ -87,6 +111,8 @@ class NodeInfo:
             and self.features == other.features
             and self.differs == other.differs
             and self.withdrawn == other.withdrawn
+            and self.reported_faults == other.reported_faults
+            and self.true_conditions == other.true_conditions
         )
 
 

@@ -31,6 +31,7 @@ class ObstacleKind(Enum):
     DEVICES = "no devices for its ResourceClaim"
     WITHDRAWN = "with GPUs that the device plugin withdrew, without saying which"
     PLUGIN_SHARING = "with GPUs that the device plugin shares ({})"
+    FAULT = "with a fault ({})"
 
 
 class Obstacle(NamedTuple):
@@ -43,7 +44,7 @@ class Obstacle(NamedTuple):
     @property
     def transient(self) -> bool:
         """True if it can disappear without a change of the pod or of the node's labels and devices."""
-        return self.kind in (ObstacleKind.CORDON, ObstacleKind.TAINT, ObstacleKind.WITHDRAWN)
+        return self.kind in (ObstacleKind.CORDON, ObstacleKind.TAINT, ObstacleKind.WITHDRAWN, ObstacleKind.FAULT)
 
     def __str__(self) -> str:
         return self.kind.value.format(self.subject)
@@ -225,6 +226,7 @@ class NodeRules:
             _compile_preferences(affinity.get("preferredDuringSchedulingIgnoredDuringExecution") or ())
         )
         self.tolerations = tuple(spec.get("tolerations") or ())
+        self.tolerates_cordons = any(tolerates(each, _UNSCHEDULABLE) for each in self.tolerations)
 
     def __hash__(self) -> int:
         return hash(self._key)
@@ -259,7 +261,7 @@ class NodeRules:
         for feature in self.features:
             if feature not in features:
                 return Obstacle(ObstacleKind.FEATURE, feature)
-        if cordoned and not any(tolerates(each, _UNSCHEDULABLE) for each in self.tolerations):
+        if cordoned and not self.tolerates_cordons:
             return Obstacle(ObstacleKind.CORDON)
         taint = self.untolerated(taints)
         if taint is not None:

@@ -36,6 +36,8 @@ BY_OTHERS = "?"
 """Preemption of a pod that another scheduler has marked."""
 PARTIAL = "PartialGang"
 """Reason of the condition if a partial gang is restarted."""
+FAULT = "NodeFault"
+"""Reason of the condition if its node, or a GPU of it, has a fault."""
 _ENDED = ("Succeeded", "Failed")
 NO_ENTRIES: Mapping[str, str] = {}
 
@@ -92,6 +94,7 @@ class PodInfo:
         "timed_out",
         "timeout",
         "uid",
+        "unhealthy_device",
         "volumes",
         "wait_reason",
         "within",
@@ -162,6 +165,8 @@ class PodInfo:
         """Time at which that container last ended with exit code 0; empty if it failed since, or never ended."""
         self.done_seen = -inf
         """Monotonic time at which the scheduler saw it end; minus infinity if it had ended before."""
+        self.unhealthy_device = ""
+        """A device of it that its kubelet reports as unhealthy; empty if there is none."""
         self.started = ""
         """Time of its binding, according to the API server."""
         self.ends = 0.0
@@ -251,6 +256,7 @@ class PodInfo:
     def _read_status(self, status: Mapping[str, Any], preemption: str) -> None:
         self.nominated, self.preemption = intern(status.get("nominatedNodeName") or ""), preemption
         self.preempted_for, self.has_disruption_mark = "", False
+        self.unhealthy_device = _find_unhealthy_device(status)
         for condition in status.get("conditions") or ():
             if condition["type"] == "PodScheduled" and not self.node:
                 self.message, self.wait_reason = condition.get("message") or "", intern(condition.get("reason") or "")
@@ -263,7 +269,7 @@ class PodInfo:
                     self.preempted_for = preemption or BY_OTHERS
                     self.has_disruption_mark = bool(preemption)
                 else:
-                    self.has_disruption_mark = condition.get("reason") == PARTIAL
+                    self.has_disruption_mark = condition.get("reason") in (PARTIAL, FAULT)
 
     @property
     def rank(self) -> tuple[bool, int]:
@@ -312,6 +318,19 @@ def read_pod(item: Mapping[str, Any], seen: float) -> PodInfo:
     except Exception as error:
         logs.error("invalid pod", pod=namespaced_name(item), error=repr(error))
         return PodInfo(stripped(item), seen, f"the scheduler cannot parse this pod: {quote(repr(error))}")
+
+
+def _find_unhealthy_device(status: Mapping[str, Any]) -> str:
+    """Return a device of the pod that its kubelet reports as unhealthy; empty if there is none.
+
+    Device plugins and DRA drivers report it (KEP-4680, on by default since Kubernetes 1.36).
+    """
+    for container in status.get("containerStatuses") or ():
+        for allocated in container.get("allocatedResourcesStatus") or ():
+            for device in allocated.get("resources") or ():
+                if device.get("health") == "Unhealthy":
+                    return quote(f"{allocated['name']} {device['resourceID']}")
+    return ""
 
 
 def _volume_claims(spec: Mapping[str, Any], name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -1,12 +1,13 @@
-"""Events about nodes: those that fail pods of several jobs, and those whose GPUs pods do not get."""
+"""Events about nodes: those that fail pods, those whose GPUs pods do not get, and those that report faults."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from avactl.scheduler.cache.failed_pods import FailedPods, describe
+from avactl.scheduler.cache.failed_pods import describe
 from avactl.scheduler.cache.tables import ClusterTables
+from avactl.scheduler.objects.node_rules import ObstacleKind
 
 PODS_FAIL, GPUS_UNUSABLE = "PodsFail", "GPUsUnusable"
 """Reasons of the Events."""
@@ -35,11 +36,14 @@ class NodeWarnings:
         self._told = set(notes)
 
 
-def failing_nodes(failed: FailedPods) -> dict[str, str]:
+def failing_nodes(tables: ClusterTables) -> dict[str, str]:
     """Return the nodes that fail pods of several jobs, with a note."""
-    return {
-        node: f"{describe(suspects)}; other pods take the node last" for node, suspects in failed.suspects().items()
-    }
+    notes = {}
+    for node, suspects in tables.failed.suspects().items():
+        several = len({tables.team_of(pod.namespace) for pod in suspects}) > 1
+        others = "other pods" if several else "pods of the same team"
+        notes[node] = f"{describe(suspects)}; {others} take the node last"
+    return notes
 
 
 def nodes_with_unusable_gpus(tables: ClusterTables) -> dict[str, str]:
@@ -47,5 +51,5 @@ def nodes_with_unusable_gpus(tables: ClusterTables) -> dict[str, str]:
     return {
         name: f"no pod gets its GPUs: {info.describe_unusable_gpus()}"
         for name, info in tables.nodes.items()
-        if info.unusable_gpus is not None
+        if info.unusable_gpus is not None and info.unusable_gpus.kind is not ObstacleKind.FAULT
     }

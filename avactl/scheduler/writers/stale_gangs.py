@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from time import monotonic
 
 from avactl.kube import logs
-from avactl.kube.client import STRATEGIC, ApiError, Client, Rate, UnreachableError
-from avactl.scheduler import metrics
-from avactl.scheduler.objects.pod_info import PARTIAL, PodInfo
+from avactl.scheduler.objects.pod_info import PARTIAL
 from avactl.scheduler.objects.wait_reasons import WaitReason
 from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup, SchedulingQueue, is_partial
-from avactl.scheduler.writers.evictor import disruption_patch
 from avactl.scheduler.writers.pod_reporter import PodReporter
+from avactl.scheduler.writers.pod_stopper import PodStopper
 
 SETTLING_TIME_S = 2.0
 """Time after the last pod of a gang was created until missing pods are reported."""
@@ -22,19 +18,8 @@ SETTLING_TIME_S = 2.0
 class StaleGangs:
     """Handles gangs left partial by a crash, a lost node or a deleted pod."""
 
-    def __init__(
-        self,
-        client: Client,
-        rate: Rate,
-        queue: SchedulingQueue,
-        reporter: PodReporter,
-        grace: float,
-        leading: Callable[[], bool],
-    ) -> None:
-        self._client, self._rate, self._queue, self._reporter, self._grace = client, rate, queue, reporter, grace
-        self._leading = leading
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._deleting: set[str] = set()
+    def __init__(self, stopper: PodStopper, queue: SchedulingQueue, reporter: PodReporter, grace: float) -> None:
+        self._stopper, self._queue, self._reporter, self._grace = stopper, queue, reporter, grace
 
     def tick(self) -> None:
         """Track partial gangs, and evict those that have been partial for too long."""
@@ -64,42 +49,7 @@ class StaleGangs:
     def _restart_gang(self, unit: QueuedPodGroup) -> None:
         running = [pod for pod in unit.pods.values() if pod.node and not (pod.ended or pod.deleting)]
         note = f"{len(running)} of {unit.size} pods of the gang run and the others do not fit: the gang is restarted"
-        for pod in running:
-            if pod.uid not in self._deleting:
-                self._deleting.add(pod.uid)
-                task = asyncio.ensure_future(self._delete_pod(pod, note))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
         if running:
             logs.warn("partial gang stopped", gang=unit.key, running=len(running), size=unit.size)
+            self._stopper.stop(running, PARTIAL, note, "partial-gang")
         unit.partial = None
-
-    async def _delete_pod(self, pod: PodInfo, note: str) -> None:
-        try:
-            if await self._mark_and_delete(pod, note):
-                metrics.EVICTIONS.labels("partial-gang").inc()
-                self._reporter.stopped(pod, PARTIAL, note)
-        except (ApiError, UnreachableError) as error:
-            logs.warn("pod not stopped", pod=pod.key, error=str(error))
-        finally:
-            self._deleting.discard(pod.uid)
-
-    async def _mark_and_delete(self, pod: PodInfo, note: str) -> bool:
-        """Delete a pod, marked so that its Job does not count it as a failure; return True if it was deleted.
-
-        Raises ApiError and UnreachableError.
-        """
-        path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
-        try:
-            await self._rate.take()
-            if self._leading():
-                marked = disruption_patch(pod, PARTIAL, note)
-                await self._client.send("PATCH", f"{path}/status", marked, content_type=STRATEGIC)
-            await self._rate.take()
-            if self._leading():
-                await self._client.send("DELETE", path, {"preconditions": {"uid": pod.uid}})
-                return True
-        except ApiError as error:
-            if error.status not in (404, 409):
-                raise
-        return False

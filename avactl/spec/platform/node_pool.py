@@ -102,6 +102,11 @@ NodeName = Annotated[
 ]
 
 
+ConditionType = Annotated[
+    str, Field(pattern=r"^([A-Za-z0-9.-]+/)?[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?$", max_length=316)
+]
+
+
 class NodePoolSpec(Model):
     """Machines of one type. Set one of `count`, `nodes`, `autoscaling`."""
 
@@ -150,6 +155,19 @@ class NodePoolSpec(Model):
     )
     rdma_resource: str | None = Field(
         None, description="Extended resource of RDMA NICs, e.g. `rdma/hca`.", pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$"
+    )
+
+    on_fault: Literal["avoid", "evict", "drain"] = Field(
+        "avoid",
+        description="What avactl's scheduler does when a fault of a GPU or machine is reported. `avoid`: no new pods "
+        "get the GPU, and those that run stay. `evict`: pods whose GPU cannot go on are stopped with their gang, may "
+        "save, and start elsewhere. `drain`: no pod starts on the machine, and all leave it, until it is repaired.",
+    )
+    fault_conditions: list[ConditionType] = Field(
+        default_factory=list,
+        max_length=64,
+        description="Types of node conditions that report a fault of the machine while they are `True`, beside those "
+        "that avactl knows: of a Node Problem Detector with checks of your own.",
     )
 
     @property

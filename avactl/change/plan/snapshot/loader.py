@@ -24,6 +24,7 @@ from avactl.contracts.pod_annotations import AnnotationReader, read_by
 from avactl.contracts.scheduling import POOL_KEY, QUOTA_KEY, PlacementPolicy
 from avactl.program.manifest import Body
 from avactl.scheduler.objects.gangs import GANG_LABELS
+from avactl.scheduler.objects.node_faults import reports_fault
 from avactl.scheduler.objects.pod_info import DISRUPTED
 from avactl.scheduler.objects.pod_requirements import DISKS
 from avactl.scheduler.objects.storage_objects import OLD_CLASS, SELECTED_NODE
@@ -167,6 +168,13 @@ def _strip_node(item: Mapping[str, Any]) -> Body:
     }
     if withdrawn:
         found["status"]["capacity"] = withdrawn
+    conditions = [
+        _keep_keys(each, "type", "status", "reason", "message")
+        for each in status.get("conditions") or ()
+        if reports_fault(each) or (each["type"] == names.TOPOLOGY_CONDITION and each["status"] == "False")
+    ]
+    if conditions:
+        found["status"]["conditions"] = conditions
     found["spec"] = _keep_keys({**spec, "taints": taints}, "taints", "unschedulable")
     return found
 

@@ -84,9 +84,9 @@ def identity_rules() -> list[Body]:
 
 
 def topology_cluster_rules() -> list[Body]:
-    """Rules of the topology daemon. An admission policy restricts it to its own node's condition."""
+    """Rules of the topology daemon. An admission policy restricts it to its own node's conditions."""
     return [
-        # The condition avactl.dev/TopologyMatches. `get` is not needed: a patch returns the node.
+        # The conditions TopologyMatches and GPUsHealthy of avactl.dev. `get` is not needed: a patch returns the node.
         rule([""], ["nodes/status"], ("patch",)),
     ]
 
@@ -94,7 +94,7 @@ def topology_cluster_rules() -> list[Body]:
 def topology_event_rules() -> list[Body]:
     """Rules of the topology daemon in the namespace of node events."""
     return [
-        # Events when a machine stops or starts matching its pool.
+        # Events when a machine stops or starts matching its pool, and when its GPUs have faults.
         rule(["events.k8s.io"], ["events"], ("create", "patch")),
     ]
 

@@ -1,4 +1,7 @@
-"""The topology daemon, which compares GPU machines with their declared type: a DaemonSet per pool, and its RBAC."""
+"""The topology daemon, which compares GPU machines with their type and reports their faults.
+
+It is a DaemonSet per pool, with its RBAC.
+"""
 
 from __future__ import annotations
 
@@ -121,7 +124,7 @@ def _build_rights(item: Item[ClusterSpec], system: str) -> list[Manifest]:
 
 
 def _own_node_only(item: Item[ClusterSpec], system: str) -> list[Manifest]:
-    """Return the admission policy that restricts the account to one condition of its own node, which RBAC cannot do.
+    """Return the admission policy that restricts the account to two conditions of its own node, which RBAC cannot do.
 
     The API server knows the node of a pod from the pod's token (KEP-4193, on by default since Kubernetes 1.30).
     """
@@ -131,14 +134,15 @@ def _own_node_only(item: Item[ClusterSpec], system: str) -> list[Manifest]:
         for path in _UNCHANGED_FIELDS
     ]
     same += [f"object.status.?{field} == oldObject.status.?{field}" for field in _KEPT_STATUS]
-    others = "{}.status.?conditions.orValue([]).filter(c, c.type != '" + names.TOPOLOGY_CONDITION + "')"
+    own = (names.TOPOLOGY_CONDITION, names.GPUS_CONDITION)
+    others = f"{{}}.status.?conditions.orValue([]).filter(c, !(c.type in {list(own)}))"
     rules = [
         (
             f"request.userInfo.?extra['{node_name}'].orValue([]).exists(n, n == request.name)",
             f"a pod of {NAME} may only update the node that it runs on",
         ),
         *(
-            (expression, f"{NAME} may only write the condition {names.TOPOLOGY_CONDITION}")
+            (expression, f"{NAME} may only write the conditions {' and '.join(own)}")
             for expression in (f"{others.format('object')} == {others.format('oldObject')}", " && ".join(same))
         ),
     ]

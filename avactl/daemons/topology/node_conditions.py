@@ -1,0 +1,64 @@
+"""Conditions of the daemon's own node, with an Event for each change."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from avactl.base.object_identity import object_reference
+from avactl.base.terminal import shorten_middle, visible_text
+from avactl.contracts.gpu_faults import MAX_MESSAGE_LENGTH
+from avactl.kube import logs
+from avactl.kube.client import STRATEGIC, Client
+from avactl.kube.events import EventRecorder
+from avactl.kube.timestamps import timestamp
+
+_MAX_NOTE_LENGTH = 1024
+"""Longest note of an Event, in characters."""
+
+
+class ConditionValue(NamedTuple):
+    """Status, reason and message of a condition."""
+
+    status: str
+    reason: str
+    message: str
+
+
+class NodeCondition:
+    """One condition of a node. The API server has what it was before: nothing is lost when the daemon is killed."""
+
+    def __init__(self, client: Client, events: EventRecorder, node: str, kind: str) -> None:
+        self._client, self._events, self._node, self._kind = client, events, node, kind
+        self._path = f"/api/v1/nodes/{node}/status"
+
+    async def read(self) -> tuple[dict[str, Any], dict[str, Any] | None]:
+        """Return the node, and the condition that it has. Raises ApiError, UnreachableError."""
+        # A patch that changes nothing returns the node: the right to read nodes is not needed.
+        node: dict[str, Any] = await self._client.request("PATCH", self._path, {}, content_type=STRATEGIC)
+        conditions = (node.get("status") or {}).get("conditions") or ()
+        return node, next((each for each in conditions if each["type"] == self._kind), None)
+
+    async def write(self, value: ConditionValue) -> None:
+        """Write the condition, and an Event if its status has changed. Raises ApiError, UnreachableError."""
+        node, before = await self.read()
+        now = timestamp()
+        same = before is not None and before["status"] == value.status
+        # A command's output is untrusted text too.
+        message = visible_text(shorten_middle(value.message, MAX_MESSAGE_LENGTH))
+        condition = {
+            "type": self._kind,
+            "status": value.status,
+            "reason": value.reason,
+            "message": message,
+            "lastHeartbeatTime": now,
+            "lastTransitionTime": (before or {}).get("lastTransitionTime") if same else now,
+        }
+        await self._client.send("PATCH", self._path, {"status": {"conditions": [condition]}}, content_type=STRATEGIC)
+        if same:
+            return
+        logs.info("condition changed", node=self._node, condition=self._kind, status=value.status, said=message)
+        if before is not None or value.status != "True":
+            regarding, warning = object_reference("v1", "Node", node["metadata"]), value.status != "True"
+            await self._events.record(
+                regarding, value.reason, shorten_middle(message, _MAX_NOTE_LENGTH), warning=warning
+            )
