@@ -34,6 +34,7 @@ from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup, SchedulingQu
 from avactl.scheduler.queue.throttle import NamespaceThrottle
 from avactl.scheduler.writers.binder import REFUSED, Binder
 from avactl.scheduler.writers.evictor import Evictor
+from avactl.scheduler.writers.group_conditions import GroupConditions
 from avactl.scheduler.writers.node_warnings import (
     GPUS_UNUSABLE,
     PODS_FAIL,
@@ -109,6 +110,7 @@ class SchedulerDaemon(ElectedDaemon):
         self.pod_handler = PodHandler(self.cache, self.queue, self.cycle.forget)
         self.gangs = StaleGangs(client, rate, self.queue, self.reporter, options.gang_grace, self.leading)
         tables = self.cache.tables
+        self.group_conditions = GroupConditions(client, rate, tables.pod_groups, self.leading)
         self.node_warnings = (
             NodeWarnings(PODS_FAIL, lambda: failing_nodes(tables.failed), self.reporter),
             NodeWarnings(GPUS_UNUSABLE, lambda: nodes_with_unusable_gpus(tables), self.reporter),
@@ -272,6 +274,7 @@ class SchedulerDaemon(ElectedDaemon):
             for look in (
                 self.reporter.later,
                 self.gangs.tick,
+                self.group_conditions.tick,
                 self.stale_nominations.tick,
                 self.timeouts.tick,
                 *(warnings.tick for warnings in self.node_warnings),

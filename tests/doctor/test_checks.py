@@ -83,3 +83,16 @@ def test_kinds_that_the_specs_define_are_not_missing() -> None:
     assert message == "L of h/v1 is not served; needed by B"
     found = [message for message, _ in _messages(needs, Live("1.36.0"), CheckState.OK)]
     assert "1 of 2 kinds are served, 1 of them once the specs are applied" in found
+
+
+def test_pod_groups() -> None:
+    """API servers before Kubernetes 1.37 have them as versions that the scheduler does not read."""
+    needs = ProgramNeeds("c", "1.36")
+    for versions in (None, {"v1"}, {"v1", "v1beta1"}, {"v1", "v1alpha3", "v1beta1"}):
+        live = Live("1.36.0", scheduling=None if versions is None else frozenset(versions))
+        assert _messages(needs, live, CheckState.WARNING) == []
+    ((message, remedy),) = _messages(
+        needs, Live("1.36.0", scheduling=frozenset(("v1", "v1alpha2"))), CheckState.WARNING
+    )
+    assert message == "PodGroups of scheduling.k8s.io are served as v1alpha2, and the scheduler reads v1beta1"
+    assert "1.37" in remedy

@@ -37,8 +37,9 @@ def scheduler_cluster_rules() -> list[Body]:
         rule(["policy"], ["poddisruptionbudgets"], WATCH),
         # Jobs that pods wait for (`after`).
         rule(["batch"], ["jobs"], WATCH),
-        # Groups of the pods that the Job controller puts into one.
+        # PodGroups with the policy `gang` are gangs. The patch writes the condition PodGroupInitiallyScheduled.
         rule(["scheduling.k8s.io"], ["podgroups"], WATCH),
+        rule(["scheduling.k8s.io"], ["podgroups/status"], ("patch",)),
         # DRA: available devices and claims.
         rule(["resource.k8s.io"], ["resourceslices", "deviceclasses"], WATCH),
         # The patch adds the finalizer that protects an allocated claim in use by a pod.
