@@ -11,6 +11,10 @@ WORKERS := -n $(JOBS) --dist loadgroup --no-loadscope-reorder
 # ALL=1: also the tests that tests/long_tests.txt leaves to CI.
 ALL ?=
 SELECTED := not slow and not frameworks$(if $(ALL),, and not long)
+# Minor version of the control plane: 1.36 is the one before the default (tools/controlplane/build.py).
+KUBERNETES ?=
+export KUBERNETES
+ON := $(if $(KUBERNETES), on Kubernetes $(KUBERNETES))
 # Runs a command, and writes the row of a target in docs/measured.md.
 MEASURED := $(BIN)/python -m tools.measured
 
@@ -60,13 +64,13 @@ test-frameworks: $(STAMP)  ## train with PyTorch, TensorFlow, JAX and Open MPI
 	$(MEASURED) test-frameworks $(BIN)/python -m pytest -n 0 -m frameworks
 
 e2e: $(STAMP)  ## tests with real pods, as root
-	$(MEASURED) e2e $(BIN)/python -m pytest -n 0 -m e2e tests/e2e
+	$(MEASURED) "e2e$(ON)" $(BIN)/python -m pytest -n 0 -m e2e tests/e2e
 
 e2e-kubernetes: $(STAMP)  ## Kubernetes' own tests of scheduling and DRA on real nodes, as root
-	$(BIN)/python -m benchmarks.kubernetes_e2e
+	KUBERNETES=1.36 $(BIN)/python -m benchmarks.kubernetes_e2e
 
-soak: $(STAMP) controlplane alluxio  ## the long forms of the tests
-	HYPOTHESIS_PROFILE=soak $(MEASURED) soak $(BIN)/python -m pytest $(WORKERS) -m "not e2e and not frameworks"
+soak: $(STAMP) controlplane alluxio  ## the long forms of the tests; KUBERNETES=1.36: on that version
+	HYPOTHESIS_PROFILE=soak $(MEASURED) "soak$(ON)" $(BIN)/python -m pytest $(WORKERS) -m "not e2e and not frameworks"
 
 bench: $(STAMP)  ## every figure, peers beside it
 	$(BIN)/python -m benchmarks

@@ -26,11 +26,12 @@ PATIENCE = 600.0
 SILENCE = 5.0
 """Seconds without new events after which all are assumed to be written."""
 SYSTEM_NAMESPACE = "avactl-system"
-POLICY = {
+POLICY: dict[str, Any] = {
     "cluster": "bench",
     "gpuDriver": "gpu.nvidia.com",
     "levels": ["topology.kubernetes.io/rack"],
     "objective": "pack",
+    "podGroups": True,
     "reconcile": "files",
     "schedulerName": "avactl",
     "systemNamespace": SYSTEM_NAMESPACE,

@@ -30,6 +30,7 @@ SMALLEST = {
 """Options for a run of at most some CPU seconds."""
 ELSEWHERE = {
     "agreement": "tests/scheduler/test_agreement.py runs 100 sets",
+    "pod_groups": "tests/scheduler/test_pod_groups_agreement.py runs 50 sets",
     "balancing": "tests/client/test_benchmark.py runs its short form",
     "cache": "an Alluxio cluster and FUSE mounts for each measurement: `make bench`",
     "canary": "tests/serving/test_traffic.py runs `--short` in `make soak`",

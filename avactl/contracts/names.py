@@ -71,6 +71,8 @@ WORKSPACE_PRIORITY = "avactl-workspace"
 """Priority class of interactive pods, which workloads of their own team do not preempt."""
 CLAIM_FINALIZER = "resource.kubernetes.io/delete-protection"
 """Finalizer of ResourceClaims that are allocated."""
+INITIALLY_SCHEDULED = "PodGroupInitiallyScheduled"
+"""Condition of a PodGroup of Kubernetes: True, and then for ever, once as many pods as it asks for were scheduled."""
 TIMED_OUT = f"{GROUP}/TimedOut"
 """Pod condition: the pod ran for its timeout. Its Job fails instead of starting it again."""
 REPLACED_EXIT = 79

@@ -206,8 +206,6 @@ class PoolFacts(Contract):
     machine_type: Label = ""
     size: PoolSize = PoolSize()
     allocation: PoolAllocation
-    pod_groups: bool = False
-    """True if the scheduler's account may read PodGroups."""
     levels: Annotated[tuple[Label, ...], Field(max_length=32)] = ()
     node_labels: Mapping[Label, Label] = Field(default={}, max_length=1000)
     node_taints: Annotated[tuple[PoolTaint, ...], Field(max_length=1000)] = ()

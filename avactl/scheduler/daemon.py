@@ -37,6 +37,7 @@ from avactl.scheduler.writers.binder import REFUSED, Binder
 from avactl.scheduler.writers.done_workspaces import DoneWorkspaces
 from avactl.scheduler.writers.evictor import Evictor
 from avactl.scheduler.writers.fault_evictions import FaultEvictions
+from avactl.scheduler.writers.group_conditions import GroupConditions
 from avactl.scheduler.writers.node_warnings import (
     GPUS_UNUSABLE,
     PODS_FAIL,
@@ -116,6 +117,7 @@ class SchedulerDaemon(ElectedDaemon):
         self.gangs = StaleGangs(stopper, self.queue, self.reporter, options.gang_grace)
         self.fault_evictions = FaultEvictions(self.cache, self.queue, self.budgets, stopper)
         tables = self.cache.tables
+        self.group_conditions = GroupConditions(client, rate, tables.pod_groups, self.leading)
         self.node_warnings = (
             NodeWarnings(PODS_FAIL, lambda: failing_nodes(tables), self.reporter),
             NodeWarnings(GPUS_UNUSABLE, lambda: nodes_with_unusable_gpus(tables), self.reporter),
@@ -287,6 +289,7 @@ class SchedulerDaemon(ElectedDaemon):
                 self.reporter.later,
                 self.gangs.tick,
                 self.fault_evictions.tick,
+                self.group_conditions.tick,
                 self.stale_nominations.tick,
                 self.timeouts.tick,
                 self.workspaces.tick,

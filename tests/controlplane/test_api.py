@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tools.controlplane import ApiError, ControlPlane, KubeClient, UnknownKindError, build_binaries
+from tools.controlplane.build import KUBERNETES_VERSION
 from tools.waiting import wait_until
 
 
@@ -159,4 +160,4 @@ def test_kubectl_takes_the_kubeconfig(control_plane: ControlPlane) -> None:
     kubectl = build_binaries(["kubectl"])["kubectl"]
     command = [str(kubectl), f"--kubeconfig={control_plane.kubeconfig}", "version", "--output=yaml"]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert output.count("gitVersion: v1.36.3") == 2
+    assert output.count(f"gitVersion: {KUBERNETES_VERSION}") == 2

@@ -110,3 +110,16 @@ def test_which_services_have_pickers_that_watch() -> None:
     needs = needs_of(compiled, "dc1")
     assert needs.watched == {"ServingDeployment language/complete"}
     assert "language" in needs.tenants
+
+
+def test_pod_groups() -> None:
+    """API servers before Kubernetes 1.37 have them as versions that the scheduler does not read."""
+    needs = ProgramNeeds("c", "1.36")
+    for versions in (None, {"v1"}, {"v1", "v1beta1"}, {"v1", "v1alpha3", "v1beta1"}):
+        live = Live("1.36.0", scheduling=None if versions is None else frozenset(versions))
+        assert _messages(needs, live, CheckState.WARNING) == []
+    ((message, remedy),) = _messages(
+        needs, Live("1.36.0", scheduling=frozenset(("v1", "v1alpha2"))), CheckState.WARNING
+    )
+    assert message == "PodGroups of scheduling.k8s.io are served as v1alpha2, and the scheduler reads v1beta1"
+    assert "1.37" in remedy

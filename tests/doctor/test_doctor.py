@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from tests.cli.running import Run
 from tests.conftest import ROOT
 from tests.definitions import define_monitoring, define_routes
 from tools.controlplane import ControlPlane, KubeClient, build_binaries
+from tools.controlplane.build import KUBERNETES_MINOR, KUBERNETES_VERSION
 
 MODERN = ROOT / "examples" / "modern"
 OUTPUT = ROOT / "tests" / "golden" / "doctor"
@@ -27,12 +29,18 @@ class Platform:
 
     def __init__(self, plane: ControlPlane, kube: KubeClient, avactl: Run, folder: Path) -> None:
         self.plane, self.kube, self.avactl, self.folder = plane, kube, avactl, folder
+        self.specs = folder / "modern"
+        shutil.copytree(MODERN, self.specs)
+        platform = self.specs / "platform.yaml"
+        # The version of the control plane, which both specs and doctor name.
+        text = platform.read_text()
+        platform.write_text(text.replace('kubernetesVersion: "1.36"', f'kubernetesVersion: "{KUBERNETES_MINOR}"'))
 
     def run(self, *words: str, kubeconfig: Path | None = None) -> tuple[int, str]:
         config = str(kubeconfig or self.plane.kubeconfig)
-        done = self.avactl(*words, str(MODERN), *(("--kubeconfig", config) if words[0] == "doctor" else ()))
+        done = self.avactl(*words, str(self.specs), *(("--kubeconfig", config) if words[0] == "doctor" else ()))
         text = (done.stdout + done.stderr).replace(self.plane.url, "https://dc1.example.com")
-        return done.returncode, re.sub(r"Kubernetes 1\.36\.\d+", "Kubernetes 1.36.3", text)
+        return done.returncode, text.replace(f"Kubernetes {KUBERNETES_VERSION[1:]}", "Kubernetes 1.36.3")
 
     def findings(self, *words: str, kubeconfig: Path | None = None) -> dict[tuple[str, str], list[str]]:
         """The messages by check and state."""

@@ -12,6 +12,7 @@ import pytest
 
 from tests.e2e.pods import Cluster, is_ready, sh
 from tools.controlplane import KubeClient
+from tools.controlplane.build import KUBERNETES_VERSION
 from tools.realnode import RealNode
 from tools.realnode.keeper import TUNABLES
 from tools.realnode.machine import Machine
@@ -26,7 +27,7 @@ def test_nodes_are_ready(node: RealNode, kube: KubeClient) -> None:
     assert set(nodes) == set(node.names) == {"node-0", "node-1"}
     assert all(is_ready(body) for body in nodes.values())
     information = nodes["node-0"]["status"]["nodeInfo"]
-    assert information["kubeletVersion"] == "v1.36.3"
+    assert information["kubeletVersion"] == KUBERNETES_VERSION
     assert information["containerRuntimeVersion"].startswith("containerd://")
 
 

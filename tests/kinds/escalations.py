@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from tools.controlplane.build import KUBERNETES_MINOR
+
 SYSTEM, CACHE, TEAM, NETWORK, PLATFORM = "avactl-system", "avactl-cache", "vision", "fabric", "monitoring"
 RBAC, ADMISSION = "rbac.authorization.k8s.io/v1", "admissionregistration.k8s.io/v1"
 ACCOUNTS = {
@@ -21,6 +23,9 @@ ACCOUNTS = {
     "reconcile": (SYSTEM, "avactl-reconcile"),
 }
 MERGE, JSON = "application/merge-patch+json", "application/json"
+POD_GROUPS = KUBERNETES_MINOR != "1.36"
+"""True if the API server can serve the PodGroups that the scheduler reads."""
+GATES = "--feature-gates=GenericWorkload=true"
 
 
 class Attempt(NamedTuple):
@@ -412,6 +417,13 @@ def own_attempts(name: str) -> Iterator[Attempt]:
             claim = ("resource.k8s.io/v1", "resourceclaims", TEAM, "gpu")
             yield patch(*claim, {"metadata": {"finalizers": None}})
             yield patch(*claim, {"metadata": {"labels": {"a": "b"}}})
+            if POD_GROUPS:
+                group = ("scheduling.k8s.io/v1beta1", "podgroups", TEAM, "ranks")
+                yield patch(*group, {"spec": {"schedulingPolicy": {"gang": {"minCount": 1}}}})
+                for kind in ("DisruptionTarget", "Ready"):
+                    condition = {"type": kind, "status": "True", "reason": "A", "message": ""}
+                    condition["lastTransitionTime"] = "2026-01-01T00:00:00Z"
+                    yield patch(*group, {"status": {"conditions": [condition]}}, "/status")
         case "serving":
             yield job(TEAM, pod("ps-follower"))
             yield job(TEAM, pod("platform"))

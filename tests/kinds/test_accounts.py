@@ -17,7 +17,9 @@ from tests.kinds.compiling import DIGEST, apply, compiled
 from tests.kinds.escalations import (
     ACCOUNTS,
     CACHE,
+    GATES,
     PLATFORM,
+    POD_GROUPS,
     SYSTEM,
     TEAM,
     Attempt,
@@ -94,7 +96,8 @@ class Sender:
 
 @pytest.fixture(scope="module")
 def plane(control_plane_binaries: None) -> Iterator[ControlPlane]:
-    with ControlPlane(controller_manager=True) as running:
+    gates = [GATES] if POD_GROUPS else []
+    with ControlPlane(controller_manager=True, arguments={"kube-apiserver": gates}) as running:
         yield running
 
 
@@ -176,6 +179,13 @@ def foreign() -> Iterator[dict[str, Any]]:
         "metadata": {"name": "gpu", "namespace": TEAM, "finalizers": ["resource.kubernetes.io/delete-protection"]},
         "spec": {"devices": {"requests": [{"name": "gpus", "exactly": exactly}]}},
     }
+    if POD_GROUPS:
+        yield {
+            "apiVersion": "scheduling.k8s.io/v1beta1",
+            "kind": "PodGroup",
+            "metadata": {"name": "ranks", "namespace": TEAM},
+            "spec": {"schedulingPolicy": {"gang": {"minCount": 2}}},
+        }
     for name in ("extension-apiserver-authentication", "foreign"):
         yield {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "kube-system"}}
     yield {

@@ -7,6 +7,8 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 import pytest
@@ -79,6 +81,11 @@ spec:
 @pytest.fixture(scope="module")
 def jobs() -> Compilation:
     """The example, and a job of each pair."""
+    return compile_jobs()
+
+
+def compile_jobs() -> Compilation:
+    """Compile the example, and a job of each pair."""
     tree = {str(path.relative_to(EXAMPLE)): path.read_bytes() for path in EXAMPLE.rglob("*.yaml")}
     more = pairs(tree["platform.yaml"])
     assert len(more) == 20
@@ -122,8 +129,15 @@ class Jobs(NamedTuple):
 @pytest.fixture(scope="module")
 def placed(control_plane_binaries: None, jobs: Compilation, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
     """All jobs on a plane with avactl's scheduler: first with a machine that is too small for all, then with eight."""
-    folder = tmp_path_factory.mktemp("scheduler")
-    with ControlPlane(controller_manager=True, kwok=True) as plane, plane.client() as kube:
+    with place(jobs, tmp_path_factory.mktemp("scheduler")) as found:
+        yield found
+
+
+@contextmanager
+def place(jobs: Compilation, folder: Path, *gates: str) -> Iterator[Jobs]:
+    """Apply all jobs on a plane with these feature gates and avactl's scheduler, and a machine too small for all."""
+    arguments = dict.fromkeys(("kube-apiserver", "kube-controller-manager"), gates)
+    with ControlPlane(controller_manager=True, kwok=True, arguments=arguments) as plane, plane.client() as kube:
         apply(kube, [manifest for manifest in jobs.manifests if not manifest.patch])
         for claim in (manifest.body for manifest in jobs.manifests if manifest.kind == "PersistentVolumeClaim"):
             kube.create(volume(claim))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
@@ -167,6 +168,40 @@ def test_the_limit_of_a_member_counts() -> None:
     anns = entry(found, "anns")
     assert anns.verdict == PlanVerdict.QUOTA
     assert anns.waits[0].words.endswith("requests 8 V100, ann uses 8 of 8 of each member")
+
+
+def test_pod_groups_of_kubernetes_are_gangs() -> None:
+    """A gang of three that waits takes none of the two free machines from a new job."""
+    base = compile_(platform(), job("old", 2))
+    live = read(snapshot(base), "s")
+    resources = {"requests": {"cpu": "1", "memory": "1Gi", "nvidia.com/gpu": "8"}}
+    pods = [
+        {
+            "metadata": {
+                "name": f"theirs-{number}",
+                "namespace": "vision",
+                "uid": f"theirs-{number}",
+                "creationTimestamp": "2026-01-01T00:00:00Z",
+            },
+            "spec": {
+                "schedulerName": "avactl",
+                "containers": [{"name": "main", "image": "secret", "resources": resources}],
+                "schedulingGroup": {"podGroupName": "theirs"},
+            },
+        }
+        for number in range(3)
+    ]
+    group = {
+        "metadata": {"name": "theirs", "namespace": "vision", "uid": "g", "labels": {"a": "b"}},
+        "spec": {"schedulingPolicy": {"gang": {"minCount": 3}}},
+    }
+    more = strip_objects({"pods": pods, "podgroups": [group]})
+    assert "secret" not in str(more)
+    policy = live.policy.model_copy(update={"pod_groups": True})
+    objects = {**live.objects, **more, "pods": [*live.objects["pods"], *more["pods"]]}
+    live = replace(live, policy=policy, objects=objects)
+    found = plan(base, compile_(platform(), job("old", 2), job("new", 2)), live=live)
+    assert entry(found, "new").verdict == PlanVerdict.STARTS
 
 
 def test_quota_says_its_numbers_and_beyond_the_cluster_is_never() -> None:

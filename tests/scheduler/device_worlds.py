@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from tools.controlplane.build import HERE, MODULES, Module, build_binaries
+from tools.controlplane.build import KUBERNETES_VERSIONS, Module, build_binaries, kubernetes_flags
 
 GPU, NIC = "gpu.example.com", "nic.example.com"
 NODE = "n0"
@@ -19,10 +19,9 @@ Object = dict[str, Any]
 
 def peer(worlds: Sequence[Object]) -> list[Object]:
     """What Kubernetes' allocator answers for worlds. Raises UnavailableError without Go."""
-    folder = HERE / "kubernetes"
+    version, folder = KUBERNETES_VERSIONS["1.36"]
     source = hashlib.sha256((folder / "allocator" / "main.go").read_bytes()).hexdigest()[:16]
-    flags = next(module.ldflags for module in MODULES if module.folder == folder)
-    module = Module(folder, f"{flags} -X main.source={source}", {"allocator": "./allocator"})
+    module = Module(folder, f"{kubernetes_flags(version)} -X main.source={source}", {"allocator": "./allocator"})
     binary = build_binaries(["allocator"], [module])["allocator"]
     given = b"\n".join(orjson.dumps(world) for world in worlds)
     output = subprocess.run([binary], input=given, capture_output=True, check=True).stdout

@@ -17,7 +17,16 @@ from avactl.base.directories import cache_directory
 from tools.controlplane import process, progress
 
 HERE = Path(__file__).parent
-KUBERNETES_VERSION = "v1.36.3"
+KUBERNETES_VERSIONS = {
+    "1.37": ("v1.37.2", HERE / "kubernetes"),
+    "1.36": ("v1.36.3", HERE / "previous" / "kubernetes"),
+}
+"""The version of each minor version, and the folder of its go.mod; the first one is the default."""
+KUBERNETES_MINOR = os.environ.get("KUBERNETES") or next(iter(KUBERNETES_VERSIONS))
+"""The minor version that is built and run: that of the environment variable, or the default."""
+if KUBERNETES_MINOR not in KUBERNETES_VERSIONS:
+    raise ValueError(f"KUBERNETES={KUBERNETES_MINOR}: known are {', '.join(KUBERNETES_VERSIONS)}")
+KUBERNETES_VERSION, KUBERNETES_FOLDER = KUBERNETES_VERSIONS[KUBERNETES_MINOR]
 TEST_SUFFIX = ".test"
 OUTPUT_LINES = 40  # of a failed build, in the exception
 
@@ -57,18 +66,18 @@ class Module(NamedTuple):
         return self.folder.name
 
 
-def kubernetes_flags() -> str:
+def kubernetes_flags(version: str = KUBERNETES_VERSION) -> str:
     """Return the linker flags of Kubernetes' own programs."""
     # Set by the release scripts of Kubernetes. Without them the binaries call themselves v0.0.0, and clients that
     # decide by the server's version take it for an ancient one.
-    values = {"gitVersion": KUBERNETES_VERSION, "gitMajor": "1", "gitMinor": KUBERNETES_VERSION.split(".")[1]}
+    values = {"gitVersion": version, "gitMajor": "1", "gitMinor": version.split(".")[1]}
     return "-s -w " + " ".join(f"-X k8s.io/component-base/version.{name}={value}" for name, value in values.items())
 
 
 _NAMES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kubelet", "kube-proxy")
 MODULES = (
     Module(HERE / "etcd", "-s -w", {"etcd": "go.etcd.io/etcd/server/v3"}),
-    Module(HERE / "kubernetes", kubernetes_flags(), {name: f"k8s.io/kubernetes/cmd/{name}" for name in _NAMES}),
+    Module(KUBERNETES_FOLDER, kubernetes_flags(), {name: f"k8s.io/kubernetes/cmd/{name}" for name in _NAMES}),
     Module(HERE / "kwok", "-s -w", {"kwok": "sigs.k8s.io/kwok/cmd/kwok"}),
     Module(HERE / "coredns", "-s -w", {"coredns": "."}),
 )

@@ -64,6 +64,7 @@ def check(needs: ProgramNeeds, live: Live, rights: bool = True) -> list[DoctorFi
         *_check_version(needs, live),
         *_check_kinds(needs, live),
         *_check_gates(needs, live),
+        *_check_pod_groups(live),
         *_check_storage(needs, live),
         *_check_devices(needs, live),
         *_check_pools(needs, live),
@@ -132,6 +133,15 @@ def _check_gates(needs: ProgramNeeds, live: Live) -> Iterator[DoctorFinding]:
         yield DoctorFinding("gates", CheckState.FAILED, words, remedy)
     if len(off) < len(needs.gates):
         yield DoctorFinding("gates", CheckState.OK, f"{_first_names(needs.gates.keys() - off.keys())} not switched off")
+
+
+def _check_pod_groups(live: Live) -> Iterator[DoctorFinding]:
+    """Warn of PodGroups that only older versions of the API have: the scheduler waits for those that it reads."""
+    older = (live.scheduling or frozenset()) - {"v1", "v1beta1"}
+    if older and "v1beta1" not in (live.scheduling or ()):
+        words = f"PodGroups of scheduling.k8s.io are served as {_first_names(older)}, and the scheduler reads v1beta1"
+        remedy = "pods with `schedulingGroup` wait; upgrade to Kubernetes 1.37, or serve v1beta1 (--runtime-config)"
+        yield DoctorFinding("api", CheckState.WARNING, words, remedy)
 
 
 def _check_storage(needs: ProgramNeeds, live: Live) -> Iterator[DoctorFinding]:

@@ -51,6 +51,8 @@ class Live:
     nodes: dict[str, dict[str, Any]] | None = None
     devices: dict[str, set[str]] | None = None
     """Nodes for which a DRA driver publishes devices, by driver."""
+    scheduling: frozenset[str] | None = None
+    """Served versions of `scheduling.k8s.io`."""
     plugins: list[PluginSetup] | None = None
     """NVIDIA's device plugins."""
     secrets: dict[tuple[str, str], frozenset[str] | None] = field(default_factory=dict)
@@ -74,6 +76,7 @@ async def read(client: Client, needs: ProgramNeeds, applier: Client | None) -> L
     live.served = await _served_kinds(client, versions)
     reads: list[Awaitable[None]] = [
         _read_gates(client, live),
+        _read_scheduling(client, live),
         _read_classes(client, live),
         _read_devices(client, live),
         _read_nodes(client, live),
@@ -131,6 +134,12 @@ async def _read_gates(client: Client, live: Live) -> None:
     content = await _unless_refused(text, (403, 404))
     if content:
         live.gates = {name.decode(): value == b"1" for name, value in _GATE_METRIC.findall(content)}
+
+
+async def _read_scheduling(client: Client, live: Live) -> None:
+    group = await _unless_refused(lambda: client.request("GET", "/apis/scheduling.k8s.io"), (403, 404))
+    if group is not None:
+        live.scheduling = frozenset(str(each["version"]) for each in group.get("versions") or ())
 
 
 async def _read_classes(client: Client, live: Live) -> None:

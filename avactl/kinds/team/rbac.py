@@ -25,6 +25,7 @@ _WORK: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("autoscaling", ("horizontalpodautoscalers",)),
     ("policy", ("poddisruptionbudgets",)),
     ("resource.k8s.io", ("resourceclaims", "resourceclaimtemplates")),
+    ("scheduling.k8s.io", ("podgroups", "workloads")),
 )
 """API group and resources of a team's workloads: members may read and write these, viewers may read them."""
 

@@ -34,6 +34,7 @@ from avactl.scheduler.objects.gang_kinds import gang_of_owner
 from avactl.scheduler.objects.gangs import GANG_LABELS
 from avactl.scheduler.objects.limits import bounded
 from avactl.scheduler.objects.node_info import NodeInfo
+from avactl.scheduler.objects.pod_groups import PodGroup
 from avactl.scheduler.objects.pod_info import PodInfo, read_pod
 
 MAX_RESOURCES = 512
@@ -175,12 +176,15 @@ class ClusterCache:
             ended = (item.get("status") or {}).get("phase") in ("Succeeded", "Failed")
             managed = spec.get("schedulerName") == names.SCHEDULER_NAME
             owner = gang_of_owner(metadata, tables.gang_kinds) if managed else None
-            if ended and owner is None and GANG_LABELS.isdisjoint(metadata.get("labels") or ()):
+            in_gang = owner is not None or not GANG_LABELS.isdisjoint(metadata.get("labels") or ())
+            if ended and not in_gang and "schedulingGroup" not in spec:
                 if managed:
                     tables.failed.put(key, item)
                 return None
             pod = tables.pods[key] = read_pod(item, monotonic())
-            if owner is not None and not (pod.gang or pod.pod_group):
+            if pod.pod_group:
+                pod.join(tables.pod_groups.add(pod))
+            elif owner is not None and not pod.gang:
                 pod.join_owner(owner, (metadata.get("annotations") or {}).get(WITHIN.name, ""))
         else:
             labels, deleting = pod.labels, pod.deleting
@@ -195,6 +199,8 @@ class ClusterCache:
                 tables.relabel_pod(pod, labels, deleting)
         self._update_booking(pod)
         tables.update_pod(pod)
+        if pod.pod_group:
+            tables.pod_groups.note(pod)
         if pod.nominated and pod.waiting:
             tables.nominated.add(pod.gang or pod.uid)
             tables.preemption_marks.add(key)
@@ -202,11 +208,33 @@ class ClusterCache:
             tables.preemption_marks.add(key)
         if pod.unhealthy_device:
             tables.unhealthy_pods.add(key)
-        if pod.ended and not pod.gang:
+        if pod.ended and not self.counts_ended(pod):
             self.drop_pod(key)
         if pod.managed:
             tables.failed.put(key, item)
         return pod
+
+    def counts_ended(self, pod: PodInfo) -> bool:
+        """Return True if a pod counts for its gang after its end; also if its PodGroup may still make it one."""
+        if pod.gang or not (pod.managed and pod.pod_group):
+            return bool(pod.gang)
+        members = self.tables.pod_groups[pod.pod_group_key]
+        return members is None or members.group is None
+
+    def put_pod_group(self, key: str, group: PodGroup | None) -> None:
+        """Add, change or (None) remove a PodGroup, by `namespace/name`, and what it makes of its pods."""
+        tables = self.tables
+        known = tables.pod_groups[key]
+        if known is not None and known.group == group:
+            return
+        pods = tables.pod_groups.put(key, group)
+        tables.join_pods(pods, group)
+        for pod in pods:
+            if pod.nominated and pod.waiting:
+                tables.nominated.add(pod.gang or pod.uid)
+            if pod.ended and not self.counts_ended(pod):
+                self.drop_pod(pod.key)
+        tables.waits.occurred(f"podgroup {key}")
 
     def pod_keys(self) -> set[str]:
         """Return all pods that a removal concerns, `namespace/name`."""
@@ -226,6 +254,8 @@ class ClusterCache:
         pod = self.tables.pods.pop(key, None)
         if pod is not None:
             self._release_node(pod)
+            if pod.pod_group and self.tables.pod_groups.remove(pod):
+                self.tables.waits.occurred(f"podgroup {pod.pod_group_key}")
             self.tables.update_pod(pod)
             self.tables.nominated.discard(pod.gang or pod.uid)
             self.tables.preemption_marks.discard(key)

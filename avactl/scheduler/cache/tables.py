@@ -17,9 +17,11 @@ from avactl.hardware.placement.allocation import AllocationState
 from avactl.hardware.placement.masks import Mask, intersect_masks, preferred_masks_first
 from avactl.hardware.placement.score import Objective, Scorer
 from avactl.scheduler.cache.failed_pods import SUSPECT_JOBS, FailedPods
+from avactl.scheduler.cache.pod_group_table import PodGroupTable
 from avactl.scheduler.objects.config import ConfiguredPool
 from avactl.scheduler.objects.gang_kinds import GangNeeds
 from avactl.scheduler.objects.node_info import NodeInfo
+from avactl.scheduler.objects.pod_groups import PodGroup
 from avactl.scheduler.objects.pod_info import PodInfo
 
 BASE_RESOURCES = ("cpu", "memory", "pods", "ephemeral-storage")
@@ -42,6 +44,12 @@ class ChangeListener:
 
     def pod_updated(self, pod: PodInfo) -> None:
         """Handle a pod that the API server has added, changed or removed, on a node or not."""
+
+    def pod_left(self, pod: PodInfo) -> None:
+        """Handle a pod whose PodGroup is about to change its gang: `gang` and its size are those of before."""
+
+    def pod_joined(self, pod: PodInfo) -> None:
+        """Handle a pod whose gang is now that of its changed PodGroup, or none."""
 
     def pod_relabelled(self, pod: PodInfo, labels: Mapping[str, str], deleting: bool) -> None:
         """Handle changed labels or deletion of a pod on a node; the arguments are the previous values."""
@@ -122,6 +130,7 @@ class ClusterTables:
         """The pods that such an object starts with, by gang (`namespace/Kind/name`)."""
         self.unhealthy_pods: set[str] = set()
         """Keys of pods with a device that their kubelet reports as unhealthy."""
+        self.pod_groups = PodGroupTable()
         self.failed = FailedPods()
         self.waits = EventWaits()
         self.stale = True
@@ -255,6 +264,18 @@ class ClusterTables:
         """Announce a pod that was added, changed or removed."""
         for handle in self._handlers["pod_updated"]:
             handle(pod)
+
+    def join_pods(self, pods: Sequence[PodInfo], group: PodGroup | None) -> None:
+        """Let pods take over what their PodGroup asks for now, and announce those whose gang changes by it."""
+        changed = [pod for pod in pods if pod.would_change(group)]
+        for pod in changed:
+            for handle in self._handlers["pod_left"]:
+                handle(pod)
+        for pod in pods:
+            pod.join(group)
+        for pod in changed:
+            for handle in self._handlers["pod_joined"]:
+                handle(pod)
 
     def relabel_pod(self, pod: PodInfo, labels: Mapping[str, str], deleting: bool) -> None:
         """Announce changed labels or deletion of a pod on a node; the arguments are the previous values."""

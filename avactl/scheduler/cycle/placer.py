@@ -162,6 +162,37 @@ class Placer:
                 statement.allocate(pod, bookings[-1])
         return PartialPlacement(bookings, "")
 
+    def first_that_fit(self, unit: QueuedPodGroup, pods: Sequence[PodInfo], count: int) -> list[PodInfo]:
+        """Return as many pods as fit beside each other, in their order and without those that do not fit.
+
+        Empty if there are fewer than `count`. So does kube-scheduler choose among the pods of a PodGroup.
+        """
+        for domain in gang_domains(self._cache.tables.state, unit, single_domains=True):
+            found: list[PodInfo] = []
+            with Statement(self._cache) as statement:
+                for pod in pods:
+                    try:
+                        request = self.request_of(pod)
+                        nodes = self._constraints.filter_nodes(pod)
+                        choice = self.best_choice(pod, request, intersect_masks(nodes.mask, domain))
+                    except RuleError:
+                        continue
+                    if choice is not None:
+                        statement.allocate(pod, choice.booking(request))
+                        found.append(pod)
+                        if len(found) == count:
+                            return found
+        return []
+
+    def fits(self, unit: QueuedPodGroup, pods: Sequence[PodInfo]) -> bool:
+        """Return True if pods of a gang fit beside each other."""
+        try:
+            requests = {pod.uid: self.request_of(pod) for pod in pods}
+            restricted = any(map(self._constraints.restrict, pods))
+            return self.place(StartAttempt(unit, pods, requests, None, restricted), None) is not None
+        except RuleError:
+            return False
+
     def _release_members(
         self,
         unit: QueuedPodGroup,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from time import monotonic
 from typing import NamedTuple
 
@@ -53,6 +54,10 @@ OVERTAKEN = (
 )
 MAX_ROLES = 64
 """Maximum number of different requests in one gang: the search over domains goes through each of them."""
+MAX_CHOICE = 512
+"""Most waiting pods of a PodGroup among which those are searched that fit; of more, the first ones start."""
+MAX_CHOICES, CHOICE_S = 16, 0.1
+"""Sets of them that are tried, of at most as many kinds of pods, and seconds for which."""
 
 
 class Blocked(NamedTuple):
@@ -144,7 +149,7 @@ class SchedulingCycle:
         if not waiting or missing > len(waiting):
             self.queue.suspend(unit)
         elif missing > 0:
-            if self._start(unit, waiting[:missing]) and len(waiting) > missing:
+            if self._start(unit, self._starting_pods(unit, waiting, missing)) and len(waiting) > missing:
                 # An elastic gang grows beyond its size only after all units that have not started yet.
                 self.queue.push(unit)
         elif self.queue.retried != self.cache.tables.change_epoch:
@@ -165,6 +170,28 @@ class SchedulingCycle:
                 return  # the places that it waits for are those of this batch
         if not unit.entry and any(pod.uid not in tried for pod in unit.waiting) and unit.batches():
             self.queue.push(unit)  # its gang runs: the others follow, each by itself
+
+    def _starting_pods(self, unit: QueuedPodGroup, waiting: Sequence[PodInfo], missing: int) -> Sequence[PodInfo]:
+        """Return the pods with which a unit starts: the first of them, or any that fit if its PodGroup has others."""
+        first = waiting[:missing]
+        if unit.pod_group is None or missing == len(waiting) or len(waiting) > MAX_CHOICE:
+            return first
+        if unit.within and unit.within not in self.cache.tables.levels:
+            return first
+        kinds: dict[Hashable, list[PodInfo]] = {}
+        for pod in waiting:
+            kinds.setdefault(pod.uid if pod.volumes or pod.claims else pod.shape, []).append(pod)
+        if len(kinds) == 1:
+            return first
+        began = monotonic()
+        greedy = self._placer.first_that_fit(unit, waiting, missing)
+        choices = _choices(list(kinds.values()), missing) if len(kinds) <= MAX_CHOICES else iter(())
+        for pods in chain([greedy], islice(choices, MAX_CHOICES)):
+            if pods and self._placer.fits(unit, pods):
+                return pods
+            if monotonic() - began > CHOICE_S:
+                break
+        return first
 
     def _start(self, unit: QueuedPodGroup, pods: Sequence[PodInfo], told: Sequence[PodInfo] | None = None) -> bool:
         """Start all of the pods, or none. `told`: pods that are told why; all that wait by default."""
@@ -378,3 +405,15 @@ class SchedulingCycle:
 def _turn_event(team: str) -> str:
     """Return the event of the end of a hold."""
     return f"turn {team}"
+
+
+def _choices(kinds: Sequence[Sequence[PodInfo]], count: int) -> Iterator[list[PodInfo]]:
+    """Yield the sets of so many pods that differ in their kinds, those with most pods of the first kinds first."""
+    if not kinds or count > sum(map(len, kinds)):
+        return
+    mine, others = kinds[0], kinds[1:]
+    for number in range(min(count, len(mine)), -1, -1):
+        if number == count:
+            yield list(mine[:number])
+        else:
+            yield from ([*mine[:number], *rest] for rest in _choices(others, count - number))

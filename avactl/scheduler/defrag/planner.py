@@ -87,7 +87,7 @@ def unit_of(view: ClusterView, namespace: str, name: str) -> QueuedPodGroup:
 
 
 def _job_names(pod: PodInfo) -> tuple[str, ...]:
-    return usage.job_of(pod)[0], pod.gang.partition("/")[2]
+    return usage.job_of(pod)[0], pod.pod_group if pod.group is not None else pod.gang.partition("/")[2]
 
 
 def for_unit(view: ClusterView, unit: QueuedPodGroup) -> DefragPlan:
@@ -196,6 +196,8 @@ def _find_obstacle(view: ClusterView, pod: PodInfo, rank: tuple[bool, int] | Non
         return "without checkpoints"
     if not pod.preemptible:
         return "not preemptible"
+    if pod.group is not None and pod.group.together:
+        return "of a PodGroup that stops as a whole"
     if pod.uid not in view.owned:
         return "of no Job"
     if rank is not None and pod.rank > rank:

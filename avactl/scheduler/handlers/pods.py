@@ -6,16 +6,27 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from avactl.scheduler.cache.cluster import ClusterCache
+from avactl.scheduler.cache.tables import ChangeListener
 from avactl.scheduler.objects.pod_info import PodInfo
 from avactl.scheduler.queue.owned_pod_group import new_unit
 from avactl.scheduler.queue.scheduling_queue import SchedulingQueue
 
 
-class PodHandler:
+class PodHandler(ChangeListener):
     """Keeps cache and queue in sync with the pods. Calls `forget` with removed pods of this scheduler."""
 
     def __init__(self, cache: ClusterCache, queue: SchedulingQueue, forget: Callable[[PodInfo], None]) -> None:
         self._cache, self._queue, self._forget = cache, queue, forget
+        cache.tables.subscribe(self)
+
+    def pod_left(self, pod: PodInfo) -> None:
+        """Remove a pod from the gang, or the unit of its own, that it was."""
+        self._forget_pod(pod)
+
+    def pod_joined(self, pod: PodInfo) -> None:
+        """Add a pod to its gang, or to a unit of its own."""
+        if not pod.ended or pod.gang:
+            self._enqueue(pod)
 
     def put(self, item: Mapping[str, Any]) -> None:
         """Add or update a pod."""

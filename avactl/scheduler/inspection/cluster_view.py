@@ -28,6 +28,8 @@ from avactl.scheduler.objects.watch_store import CallbackStore
 
 STORAGE_RESOURCES = ("persistentvolumeclaims", "persistentvolumes", "storageclasses")
 """Storage objects that users may read."""
+GANG_RESOURCE = "podgroups"
+"""Objects that make pods a gang."""
 MAX_INTERVAL_DIGITS = 10
 """Digits of the seconds between two checkpoints: pods' owners write the annotation."""
 
@@ -164,15 +166,16 @@ class ClusterView(LiveView):
                 f"{dra}/resourceclaims",
                 CallbackStore(self.put_claim, self.drop_claim, lambda: cache.dra.claims),
             ),
-            *(self._storage_reflectors() if self._with_volumes else ()),
+            *self._constraint_reflectors(),
             self._pod_reflector(),
         ]
 
-    def _storage_reflectors(self) -> list[Reflector]:
+    def _constraint_reflectors(self) -> list[Reflector]:
+        wanted = (GANG_RESOURCE, *(STORAGE_RESOURCES if self._with_volumes else ()))
         return [
             Reflector(self.client, watch.path, watch.store)
             for watch in self.constraints.watches()
-            if watch.resource in STORAGE_RESOURCES
+            if watch.resource in wanted
         ]
 
     def _pod_reflector(self, inside: str = "") -> Reflector:

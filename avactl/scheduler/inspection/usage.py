@@ -92,12 +92,12 @@ def job_of(pod: PodInfo) -> tuple[str, str]:
     labels = pod.labels
     if labels.get(names.MANAGED_BY) == names.MANAGER and _INSTANCE in labels:
         return labels[_INSTANCE], _KINDS.get(labels.get(_KIND, ""), "pod")
-    if pod.gang:
+    if pod.gang and pod.group is None:
         return pod.gang.partition("/")[2], "job"
     for label in _JOB_NAMES:
         if label in labels:
             return labels[label], "job"
-    return pod.name, "pod"
+    return (pod.pod_group, "job") if pod.gang else (pod.name, "pod")
 
 
 def away(info: NodeInfo) -> str:

@@ -29,7 +29,15 @@ MAX_POD_TERMS = 16
 MAX_WEIGHT = 100
 """Maximum weight of a preference."""
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
-KEPT_FIELDS = ("schedulerName", "nodeName", "priority", "priorityClassName", "schedulingGates", "preemptionPolicy")
+KEPT_FIELDS = (
+    "schedulerName",
+    "nodeName",
+    "priority",
+    "priorityClassName",
+    "schedulingGates",
+    "preemptionPolicy",
+    "schedulingGroup",
+)
 """Fields of a refused pod's spec that are read all the same."""
 BOOKED_FIELDS = (
     "containers",

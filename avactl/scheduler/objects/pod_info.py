@@ -27,6 +27,7 @@ from avactl.kube.timestamps import unix_time_or
 from avactl.scheduler.objects.gang_kinds import OwnedGang
 from avactl.scheduler.objects.gangs import gang_of, owner_of
 from avactl.scheduler.objects.limits import CONSTRAINT_ANNOTATIONS, bounded, quote, stripped
+from avactl.scheduler.objects.pod_groups import NO_GANG, PodGroup
 from avactl.scheduler.objects.pod_requirements import PodRequirements, as_it_runs, gang_size, requirements_of
 from avactl.scheduler.objects.wait_reasons import WaitReason
 
@@ -61,6 +62,7 @@ class PodInfo:
         "gang_size",
         "gated",
         "grace",
+        "group",
         "has_disruption_mark",
         "index",
         "key",
@@ -128,6 +130,8 @@ class PodInfo:
         """Its gang, Job or controller: nodes that fail one of its pods are avoided by the others."""
         self.pod_group: str = (spec.get("schedulingGroup") or NO_ENTRIES).get("podGroupName") or ""
         """Its PodGroup of scheduling.k8s.io, in its namespace."""
+        self.group: PodGroup | None = None
+        """Its PodGroup, if that makes it a member of a gang."""
         self.gang, self.gang_size, self.within = "", 0, ""
         self.owned, self.role = False, ""
         """True if its gang is that of an object of another controller, and its role there."""
@@ -184,12 +188,14 @@ class PodInfo:
 
     def _read_gang(self, labels: Mapping[str, str], notes: Mapping[str, str]) -> None:
         gang, size = gang_of(labels, notes)
-        if not gang:
+        if not gang and not self.pod_group:
             return
         index = notes.get(JOB_INDEX.name, "")
+        self.index = int(index) if len(index) < 10 and index.isdecimal() else -1
+        if not gang:
+            return
         self.gang = f"{self.namespace}/{gang}"
         self.gang_size = gang_size(size) or 1
-        self.index = int(index) if len(index) < 10 and index.isdecimal() else -1
         self.within = notes.get(WITHIN.name, "")
 
     def join_owner(self, gang: OwnedGang, within: str) -> None:
@@ -197,6 +203,34 @@ class PodInfo:
         self.gang = intern(f"{self.namespace}/{gang.name}")
         self.gang_size, self.within, self.owned, self.role = 1, within, True, intern(gang.role)
         self.index = 0 if gang.leads else -1
+
+    @property
+    def pod_group_key(self) -> str:
+        """Its PodGroup, `namespace/name`."""
+        return f"{self.namespace}/{self.pod_group}"
+
+    def would_change(self, group: PodGroup | None) -> bool:
+        """Return True if its gang is another one by what its PodGroup, or None, asks for.
+
+        A gang label has precedence, so that avactl's own gangs are what they are with any PodGroup.
+        """
+        if not self.managed or (self.gang and self.group is None):
+            return False
+        return (self.group.gang if self.group is not None else NO_GANG) != (
+            group.gang if group is not None else NO_GANG
+        )
+
+    def join(self, group: PodGroup | None) -> None:
+        """Take over what its PodGroup asks for, None for nothing."""
+        if not self.would_change(group):
+            self.group = self.group and group
+            return
+        self.group = group if group is not None and group.size else None
+        self.gang, self.gang_size, self.within = "", 0, ""
+        if self.group is not None:
+            # Names of other gangs have no slash.
+            self.gang = f"{self.namespace}/podgroup/{self.pod_group}"
+            self.gang_size, self.within, _ = self.group.gang
 
     def asks(self, item: Mapping[str, Any], refused: str = "") -> PodRequirements:
         """Return its requirements. Pods can be resized, given tolerations, and, while gated, constrained further.

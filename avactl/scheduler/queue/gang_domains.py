@@ -22,7 +22,10 @@ def gang_domains(state: AllocationState, unit: QueuedPodGroup, single_domains: b
     ]
     widest = state.levels.index(unit.within) if unit.within else 0
     if not slots:
-        return _by_free_gpus(state, widest) if unit.within and single_domains else [None]
+        if unit.within and single_domains:
+            return _by_free_gpus(state, widest)
+        # Of a PodGroup, pods run on nodes with the label only; other gangs may start on one node without it.
+        return [state.domains[:, widest] >= 0] if unit.within and unit.pod_group is not None else [None]
     masks: list[Mask | None] = []
     for level in range(len(state.levels) - 1, widest - 1, -1):
         domains = state.domains[:, level]

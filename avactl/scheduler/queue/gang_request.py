@@ -55,16 +55,19 @@ class WaitGroup(NamedTuple):
 
     cause: WaitCause
     what: Hashable
-    """A `Demand`, a `Likeness`, unsupported requirements of single pods, or the key of a unit that waits alone."""
+    """A `Demand`, a `Likeness`, unsupported requirements of single pods, or the key of a unit that waits alone.
+
+    With the key of a gang, its pods."""
     owners: frozenset[QuotaOwner] = frozenset()
 
 
 def constrained_demand(unit: QueuedPodGroup, pods: Sequence[PodInfo]) -> Hashable:
     """Return what units have in common that fit on the same nodes by their constraints; if nothing, a name."""
     pod = pods[0]
-    if unit.owned:
-        return unit.key, *(each.uid for each in pods)
-    if unit.gang or pod.volumes or pod.claims:
+    if unit.gang:
+        # Others of its pods may fit.
+        return unit.key, frozenset(pod.uid for pod in pods)
+    if pod.volumes or pod.claims:
         return unit.key
     return Likeness(pod.namespace, pod.shape, frozenset(pod.labels.items()), frozenset(pod.annotations.items()))
 

@@ -11,6 +11,7 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from time import monotonic
 
+from avactl.scheduler.objects.pod_groups import PodGroup
 from avactl.scheduler.objects.pod_info import PodInfo
 
 _Entry = tuple[int, str, int, str]
@@ -79,6 +80,11 @@ class QueuedPodGroup:
         return next((pod.within for pod in self.pods.values() if pod.within), "")
 
     @property
+    def pod_group(self) -> PodGroup | None:
+        """The PodGroup that makes its pods a gang; None if a label does, or if it is a single pod."""
+        return next((pod.group for pod in self.pods.values()), None)
+
+    @property
     def missing(self) -> int:
         """Number of required pods that are not running; negative if more than the required pods run.
 
@@ -89,6 +95,8 @@ class QueuedPodGroup:
     @property
     def surplus(self) -> int:
         """Number of running pods that it can do without."""
+        if self.pod_group is not None and self.pod_group.together:
+            return 0
         return max(0, self._held_pods + self._missing_first_pods - self.size)
 
     @property
@@ -104,12 +112,17 @@ class QueuedPodGroup:
 
     @property
     def _held_pods(self) -> int:
-        return sum(
-            1
-            for pod in self.pods.values()
-            if pod.phase == "Succeeded"
-            or ((pod.node or pod.assumed) and not (pod.ended or pod.deleting or pod.evicting))
-        )
+        running = done = 0
+        for pod in self.pods.values():
+            if pod.phase == "Succeeded":
+                done += 1
+            elif (pod.node or pod.assumed) and not (pod.ended or pod.deleting or pod.evicting):
+                running += 1
+        if done and self.pod_group is not None and sum(pod.phase != "Failed" for pod in self.pods.values()) > self.size:
+            # The Job makes as many pods at a time as `minCount` says, and more once they have succeeded: those are
+            # the next gang.
+            return running
+        return running + done
 
     @property
     def _missing_first_pods(self) -> int:

@@ -34,7 +34,8 @@ class StaleGangs:
                 unit.partial = now
                 if unit.waiting:
                     self._queue.push(unit)
-            elif now - unit.partial > self._grace:
+            elif now - unit.partial > self._grace and not (unit.pod_group is not None and unit.pod_group.started):
+                # `minCount` of a PodGroup stops no pods: it counts for those that start.
                 self._restart_gang(unit)
 
     def _report_incomplete(self, unit: QueuedPodGroup, now: float) -> None:

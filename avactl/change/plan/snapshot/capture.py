@@ -10,6 +10,7 @@ from avactl.change.plan.snapshot.loader import (
     Taken,
     strip_cache_status,
     strip_config,
+    strip_pod_group,
     write,
 )
 from avactl.contracts import names
@@ -19,6 +20,7 @@ from avactl.kube.client import ApiError, Client, list_all
 from avactl.kube.timestamps import timestamp
 from avactl.program.manifest import Body
 
+POD_GROUPS = "/apis/scheduling.k8s.io/v1beta1/podgroups"
 _PAGE_SIZE = "2000"
 """Objects per page of a list."""
 _TIMEOUT_S = 60.0
@@ -36,6 +38,9 @@ async def take_snapshot(client: Client, namespace: str) -> bytes:
         _list(client, f"/api/v1/namespaces/{namespace}/configmaps", strip_config, False, names.CONFIG_LABEL),
     )
     objects = dict(zip([name for name, *_ in RESOURCES] + ["configmaps"], lists, strict=True))
+    if any("schedulingGroup" in pod["spec"] for pod in objects["pods"]):
+        # Their pods may be gangs. Where there are none, nobody needs the right to read them.
+        objects["podgroups"] = await _list(client, POD_GROUPS, strip_pod_group, True)
     if policy.cache_daemon:
         objects["configmaps"] += await _read_cache_status(client)
     return write(policy, objects, timestamp())

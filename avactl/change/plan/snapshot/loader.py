@@ -91,6 +91,7 @@ def _pod_spec(given: Mapping[str, Any]) -> Body:
         "schedulingGates",
         "resourceClaims",
         "terminationGracePeriodSeconds",
+        "schedulingGroup",
     )
     affinity = {
         kind: {rule: terms for rule, terms in rules.items() if terms}
@@ -130,7 +131,7 @@ def _strip_pod(item: Mapping[str, Any]) -> Body | None:
     status = item.get("status") or {}
     labels = item["metadata"].get("labels") or {}
     ended = status.get("phase") in ("Succeeded", "Failed")
-    if ended and GANG_LABELS.isdisjoint(labels):
+    if ended and GANG_LABELS.isdisjoint(labels) and "schedulingGroup" not in item["spec"]:
         return None
     metadata = _strip_names(item, "uid", "creationTimestamp", "deletionTimestamp", "labels")
     notes = _keep_keys(item["metadata"].get("annotations") or {}, *_NOTES)
@@ -213,6 +214,11 @@ def _strip_job(item: Mapping[str, Any]) -> Body:
         "spec": _keep_keys(item.get("spec") or {}, "suspend"),
         "status": {"conditions": conditions} if conditions else {},
     }
+
+
+def strip_pod_group(item: Mapping[str, Any]) -> Body:
+    """Extract what a PodGroup asks for: all of it, because fields that the scheduler does not know are refused."""
+    return {"metadata": _strip_names(item, "uid"), "spec": item.get("spec") or {}}
 
 
 def _strip_claim(item: Mapping[str, Any]) -> Body:
@@ -329,7 +335,8 @@ RESOURCES: tuple[tuple[str, str, Taken, bool], ...] = (
 
 def strip_objects(objects: Mapping[str, Iterable[Mapping[str, Any]]]) -> dict[str, list[Body]]:
     """Strip objects to the fields that scheduling needs, by the name of their resource."""
-    ways = {name: way for name, _, way, _ in RESOURCES} | {"configmaps": strip_config}
+    ways = {name: way for name, _, way, _ in RESOURCES}
+    ways |= {"configmaps": strip_config, "podgroups": strip_pod_group}
     return {name: [kept for item in items if (kept := ways[name](item)) is not None] for name, items in objects.items()}
 
 

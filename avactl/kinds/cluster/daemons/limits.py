@@ -135,6 +135,16 @@ def scheduler_policy(item: Item[ClusterSpec]) -> list[Manifest]:
             f"the scheduler binds no pods in `kube-*`, and adds only the annotation {' and '.join(bound)}",
         ),
         AdmissionRule(
+            "group-status",
+            _requirement_for(
+                "podgroups/status",
+                _changes_only("status", "conditions"),
+                _only_conditions(names.INITIALLY_SCHEDULED),
+                _only_metadata(),
+            ),
+            f"the scheduler writes only the condition {names.INITIALLY_SCHEDULED} of PodGroups",
+        ),
+        AdmissionRule(
             "claim-ref",
             _requirement_for(
                 "persistentvolumes",
@@ -176,6 +186,7 @@ def scheduler_policy(item: Item[ClusterSpec]) -> list[Manifest]:
         _build_resources("", ["pods/binding"], "CREATE"),
         _build_resources("resource.k8s.io", ["resourceclaims"], "UPDATE"),
         _build_resources("apps", ["statefulsets/scale"], "UPDATE"),
+        _build_resources("scheduling.k8s.io", ["podgroups/status"], "UPDATE"),
     ]
     return limit_policy(item, names.CONTROLLER, item.spec.system_namespace, resources, rules, "scheduler")
 

@@ -46,8 +46,9 @@ def scheduler_cluster_rules(gang_kinds: Iterable[GangKind]) -> list[Body]:
         rule(["policy"], ["poddisruptionbudgets"], WATCH),
         # Jobs that pods wait for (`after`).
         rule(["batch"], ["jobs"], WATCH),
-        # Groups of the pods that the Job controller puts into one.
+        # PodGroups with the policy `gang` are gangs. The patch writes the condition PodGroupInitiallyScheduled.
         rule(["scheduling.k8s.io"], ["podgroups"], WATCH),
+        rule(["scheduling.k8s.io"], ["podgroups/status"], ("patch",)),
         # How many pods of another controller's object start together.
         *(rule([group], resources, WATCH) for group, resources in owners.items()),
         # DRA: available devices, those that are sick, and claims.
