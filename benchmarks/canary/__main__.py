@@ -1,6 +1,6 @@
 """Canary rollouts of a real model server behind a real gateway, under 200 requests a second.
 
-    python -m benchmarks.canary [promote|both|errors|slow|full|groups] [--short] [--json FILE]
+    python -m benchmarks.canary [promote|both|errors|slow|full|groups|pickers] [--short] [--json FILE]
 
 Traefik reads HTTPRoutes and GRPCRoutes from a real API server and sends requests to model servers, one process a pod,
 with addresses of a network namespace; Prometheus finds and measures them; the serving daemon does the rest.
@@ -8,7 +8,9 @@ with addresses of a network namespace; Prometheus finds and measures them; the s
 promote: version 1 → 2. both: the same, with half of the requests by gRPC; alone, without analysis and Prometheus.
 errors: version 3, whose predictions fail. slow: version 4, which takes a quarter of a second. full: promote and errors
 in place, where the quota has no room for another pod. groups: promote, each replica a group of two pods of a
-LeaderWorkerSet; only alone, without analysis and Prometheus.
+LeaderWorkerSet; only alone, without analysis and Prometheus. pickers: promote, with an endpoint picker for each version
+and Istio instead of Traefik; then a version that loses all of its pods in the last step, and timeouts of the route;
+alone, too, at 60 requests a second, whatever the options.
 
 --short takes seconds where the rest takes minutes: other intervals, and a gateway that is told sooner.
 """
@@ -21,14 +23,15 @@ import sys
 from pathlib import Path
 
 from benchmarks.canary.groups import group_stage
+from benchmarks.canary.pickers import lose_pods, measure_timeouts, picker_stage
 from benchmarks.canary.scenario import ERRORS, SLOW, Outcome, roll, roll_both
-from benchmarks.canary.stage import LONG, SHORT, Pace, Stage, prepare, stage
+from benchmarks.canary.stage import LONG, PICKED, SHORT, Pace, Stage, prepare, stage
 from benchmarks.measure import Bar, bar
 from tools.controlplane import UnavailableError
 from tools.network import enter
 
 CASES = ("promote", "both", "errors", "slow", "full")
-GROUPS = "groups"
+GROUPS, PICKERS = "groups", "pickers"
 
 
 def measured(case: str, made: Stage, live: int) -> tuple[list[Outcome], int]:
@@ -76,23 +79,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.canary", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("case", nargs="*", choices=[*CASES, GROUPS, []], metavar="CASE", help="default: all")
+    parser.add_argument("case", nargs="*", choices=[*CASES, GROUPS, PICKERS, []], metavar="CASE", help="default: all")
     parser.add_argument("--short", action="store_true", help="seconds, not minutes")
     parser.add_argument("--json", type=Path, help="write what was seen")
     options = parser.parse_args()
-    grouped = options.case == [GROUPS]
-    if GROUPS in options.case and not grouped:
-        parser.error("`groups` has a stage of its own: run it alone")
-    analysed = options.case != ["both"] and not grouped
+    grouped, picked = (options.case == [case] for case in (GROUPS, PICKERS))
+    if len(options.case) > 1 and (alone := {GROUPS, PICKERS}.intersection(options.case)):
+        parser.error(f"`{min(alone)}` has a stage of its own: run it alone")
+    analysed = options.case != ["both"] and not grouped and not picked
     try:
-        prepare(analysed=analysed, grouped=grouped)
+        prepare(analysed=analysed, grouped=grouped, picked=picked)
         enter("benchmarks.canary", sys.argv[1:])
     except UnavailableError as reason:
         sys.exit(f"not measured: {reason}")
     pace = SHORT if options.short else LONG
     found: list[Outcome] = []
+    more: list[dict[str, object]] = []
     live = 1
-    if grouped:
+    if picked:
+        with picker_stage(PICKED) as pickers:
+            found.append(roll(pickers, PICKERS, 1, 2))
+            _show(found[0], pickers.pace)
+            more += [lose_pods(pickers, 2, 1)._asdict(), dict(measure_timeouts(pickers, 2))]
+            print(*more, sep="\n")
+    elif grouped:
         with group_stage(pace) as groups:
             found.append(roll(groups, GROUPS, 1, 2))
             _show(found[0], pace)
@@ -104,7 +114,7 @@ def main() -> None:
                     _show(each, pace)
                 found += outcomes
     if options.json is not None:
-        options.json.write_text(json.dumps([each.data() for each in found]))
+        options.json.write_text(json.dumps([*(each.data() for each in found), *more]))
 
 
 if __name__ == "__main__":

@@ -57,7 +57,8 @@ Send = Callable[[bytes], Awaitable[tuple[int, str, str]]]
 
 @asynccontextmanager
 async def _http(url: str, host: str, ca: Path) -> AsyncIterator[Send]:
-    connector = aiohttp.TCPConnector(limit=0, ssl=ssl.create_default_context(cafile=str(ca)))
+    secure = url.startswith("https:")
+    connector = aiohttp.TCPConnector(limit=0, ssl=ssl.create_default_context(cafile=str(ca)) if secure else True)
     limits = aiohttp.ClientTimeout(total=TIMEOUT)
     async with aiohttp.ClientSession(connector=connector, timeout=limits, trust_env=False) as session:
 

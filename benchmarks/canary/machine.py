@@ -7,10 +7,11 @@ probe, and when it is deleted waits for its `preStop` delay before SIGTERM. Then
 from __future__ import annotations
 
 import itertools
+import socket
 import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from subprocess import Popen
 from typing import Any
@@ -25,11 +26,27 @@ COMPONENT = "app.kubernetes.io/component"
 PROBE_TIMEOUT = 2.0  # seconds
 
 
-class Machine:
-    """The node `name`; `python` runs the servers with the models of `models`. Pods begin with the `with` block."""
+Command = Callable[[str, Sequence[str]], Sequence[str | Path]]
+"""Returns the command of a pod with an address and ports."""
 
-    def __init__(self, plane: ControlPlane, name: str, python: Path, models: Path, logs: Path) -> None:
+
+class Machine:
+    """The node `name`; `python` runs the servers with the models of `models`. Pods begin with the `with` block.
+
+    `others`: commands of pods with other components than servers and workers, which else do not run.
+    """
+
+    def __init__(
+        self,
+        plane: ControlPlane,
+        name: str,
+        python: Path,
+        models: Path,
+        logs: Path,
+        others: Mapping[str, Command] | None = None,
+    ) -> None:
         self._plane, self.name, self._python, self._models, self._logs = plane, name, python, models, logs
+        self._commands: dict[str, Command] = {"server": self._serve, "worker": self._idle, **(others or {})}
         self._pods: dict[str, _Pod] = {}
         self._addresses = (f"10.1.{high}.{low}" for high, low in itertools.product(range(256), range(1, 255)))
         self._ending = threading.Event()
@@ -64,7 +81,8 @@ class Machine:
 
     def _pass(self, kube: KubeClient, probes: httpx.Client) -> None:
         # Pods of the platform, as the daemon's, have no image here: the daemon is a process of its own.
-        query = {"fieldSelector": f"spec.nodeName={self.name}", "labelSelector": f"{COMPONENT} in (server,worker)"}
+        known = ",".join(self._commands)
+        query = {"fieldSelector": f"spec.nodeName={self.name}", "labelSelector": f"{COMPONENT} in ({known})"}
         found = {
             each["metadata"]["uid"]: each for each in kube.request("GET", "/api/v1/pods", query=query).body["items"]
         }
@@ -83,26 +101,42 @@ class Machine:
     def _start(self, body: Mapping[str, Any]) -> _Pod:
         (container,) = body["spec"]["containers"]
         address, ports = next(self._addresses), [str(each["containerPort"]) for each in container.get("ports") or ()]
-        command: list[str | Path] = [self._python, Path(__file__).with_name("server.py"), self._models, address, *ports]
-        if not ports:  # a worker of a group, which has nothing to compute
-            command = ["sleep", "infinity"]
+        command = self._commands[body["metadata"]["labels"][COMPONENT]](address, ports)
         env = {each["name"]: each["value"] for each in container.get("env") or () if "value" in each}
         # One thread for the arithmetic: a picture has 64 numbers.
         env |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "HOME": str(self._logs)}
         child = process.spawn(command, self._logs / f"{body['metadata']['name']}.log", env)
-        return _Pod(child, address, container)
+        return _Pod(child, address, container, env.get("AVACTL_MODEL_VERSION", ""))
+
+    def kill(self, version: str) -> None:
+        """Kill the servers of a version of the model: their pods stay, without a process."""
+        for pod in list(self._pods.values()):
+            if pod.version == version:
+                pod.kill()
+
+    def _serve(self, address: str, ports: Sequence[str]) -> Sequence[str | Path]:
+        return [self._python, Path(__file__).with_name("server.py"), self._models, address, *ports]
+
+    @staticmethod
+    def _idle(address: str, ports: Sequence[str]) -> Sequence[str | Path]:
+        """Return the command of a worker of a group, which has nothing to compute."""
+        return ["sleep", "infinity"]
 
 
 class _Pod:
     """One pod and its process."""
 
-    def __init__(self, child: Popen[bytes], address: str, container: Mapping[str, Any]) -> None:
-        self.child, self._address = child, address
+    def __init__(self, child: Popen[bytes], address: str, container: Mapping[str, Any], version: str) -> None:
+        self.child, self._address, self.version = child, address, version
         probe = container.get("readinessProbe") or {}
         self._path = ""
         """URL of the readiness probe; empty without one."""
+        self._port = 0
+        """Port that is open once the pod is ready; 0 without a probe."""
         if probe:
-            self._path = f"http://{address}:{container['ports'][0]['containerPort']}{probe['httpGet']['path']}"
+            self._port = container["ports"][0]["containerPort"]
+        if "httpGet" in probe:
+            self._path = f"http://{address}:{self._port}{probe['httpGet']['path']}"
         self._period = float(probe.get("periodSeconds", 10))
         hook = ((container.get("lifecycle") or {}).get("preStop") or {}).get("sleep") or {}
         self._drain = float(hook.get("seconds", 0))
@@ -111,6 +145,11 @@ class _Pod:
         self._probed = 0.0
         self._deleted = 0.0
         self._terminated = False
+
+    def kill(self) -> None:
+        """Kill its process, which a kubelet sees at once."""
+        process.terminate(self.child, grace=0)
+        self._probed = 0.0
 
     def advance(self, kube: KubeClient, probes: httpx.Client, body: Mapping[str, Any]) -> None:
         """Do what is next. Raises ApiError."""
@@ -135,11 +174,14 @@ class _Pod:
                 self._ready = ready
 
     def _healthy(self, probes: httpx.Client) -> bool:
-        if not self._path:
+        if not self._port:
             return True
         try:
+            if not self._path:
+                socket.create_connection((self._address, self._port), PROBE_TIMEOUT).close()
+                return True
             return probes.get(self._path).status_code == 200
-        except httpx.TransportError:
+        except (httpx.TransportError, OSError):
             return False
 
     def _write(self, kube: KubeClient, body: Mapping[str, Any], ready: bool) -> None:

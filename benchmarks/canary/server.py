@@ -1,8 +1,8 @@
 """A model server: `python server.py FOLDER ADDRESS PORT [GRPC_PORT]`, with the variables of its pod.
 
 It loads the version AVACTL_MODEL_VERSION of a scikit-learn model, and answers POST /predict with the digit of a
-picture, GET /health and GET /metrics; by gRPC, `digits.Digits/Predict` with the same JSON as messages. Responses name
-the version in `X-Version`.
+picture, GET /health and GET /metrics, and with `?wait=SECONDS` not before; by gRPC, `digits.Digits/Predict` with the
+same JSON as messages. Responses name the version in `X-Version`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import grpc.aio
 import joblib
@@ -49,6 +50,8 @@ class Server:
             content += message.get("body", b"")
             if not message.get("more_body"):
                 break
+        for seconds in parse_qs(scope["query_string"]).get(b"wait", ()):
+            await asyncio.sleep(float(seconds))
         status, body = await self._answer(scope["path"], content)
         kind = CONTENT_TYPE_LATEST if scope["path"] == "/metrics" else "application/json"
         headers = [

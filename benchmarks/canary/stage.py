@@ -7,11 +7,11 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from avactl.compiler import compile_tree
 from avactl.contracts.names import TEAM_LABEL
@@ -19,11 +19,13 @@ from avactl.diagnostics.text import render_text
 from avactl.program.manifest import Manifest
 from avactl.spec.repository.tree import MemoryTree
 from benchmarks.canary.load import Answer, read
-from benchmarks.canary.machine import COMPONENT, Machine
+from benchmarks.canary.machine import COMPONENT, Command, Machine
 from tools.controlplane import ControlPlane, KubeClient, build_binaries, process
 from tools.controlplane.folder import OwnedFolder
-from tools.definitions import GATEWAY_API, definitions
+from tools.definitions import GATEWAY_API, INFERENCE_EXTENSION, definitions
+from tools.endpointpicker import MODULE as ENDPOINT_PICKER
 from tools.frameworks.build import build_digits
+from tools.istio import build as build_istio
 from tools.leaderworkerset import MODULE as LEADER_WORKER_SETS
 from tools.prometheus import Prometheus
 from tools.prometheus import build_binary as build_prometheus
@@ -59,6 +61,8 @@ class Pace(NamedTuple):
 
 
 SHORT = Pace(throttle=0.3, settle=1.2, interval=3.0, pause=3.0, steps=(10, 50), drain=2)
+PICKED = Pace(throttle=0.0, settle=3.0, interval=3.0, pause=60.0, steps=(10, 50), drain=2, rate=60.0)
+"""Envoy divides at random, so that a share needs thousands of requests."""
 LONG = Pace(throttle=2.0, settle=5.0, interval=10.0, pause=20.0, steps=(5, 25, 50), drain=5)
 """As a cluster has it: Traefik's and the daemon's defaults."""
 
@@ -86,16 +90,22 @@ _FAILED = f'sum(rate(digits_requests_total{{code="500",{_WHERE}}}[{{{{interval}}
 _MEDIAN = f"histogram_quantile(0.5, sum by (le) (rate(digits_request_seconds_bucket{{{_WHERE}}}[{{{{interval}}}}])))"
 
 
-def prepare(*, analysed: bool = True, grouped: bool = False) -> tuple[Path, Path]:
+def prepare(*, analysed: bool = True, grouped: bool = False, picked: bool = False) -> tuple[Path, Path]:
     """Fetch and build everything that is not in the cache: the stage itself has no way out.
 
     `analysed`: with Prometheus, for rollouts with an analysis. `grouped`: with the controller of LeaderWorkerSets.
+    `picked`: with an endpoint picker and Istio, instead of Traefik.
 
     Returns the Python of the model server, and the trained models. Raises UnavailableError and BuildError.
     """
     build_binaries(COMPONENTS)
     definitions(GATEWAY_API, *KINDS)
-    build_traefik()
+    if picked:
+        definitions(INFERENCE_EXTENSION, "inferencepools")
+        build_binaries(["lwepp"], [ENDPOINT_PICKER])
+        build_istio()
+    else:
+        build_traefik()
     if analysed:
         build_prometheus()
     if grouped:
@@ -112,6 +122,22 @@ class Moment(NamedTuple):
     reached: float
     """When the daemon saw the step with its share (Unix seconds); 0: not yet."""
     reason: str
+
+
+class Gateway(Protocol):
+    """What clients send requests to."""
+
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def ca_file(self) -> Path: ...
+
+    @property
+    def folder(self) -> Path:
+        """Directory of its logs."""
+
+    def close(self) -> None: ...
 
 
 def compile_specs(specs: str) -> list[Manifest]:
@@ -131,7 +157,7 @@ class Stage:
 
     def __init__(self, pace: Pace, stack: ExitStack, *, analysed: bool = True) -> None:
         self.pace, self._stack = pace, stack
-        python, self._models = prepare(analysed=analysed)
+        python, self._models = self._prepare(analysed)
         self._owned = OwnedFolder()
         stack.callback(self._owned.remove)
         self.folder = self._owned.path
@@ -139,21 +165,32 @@ class Stage:
         controllers = {"kube-controller-manager": ["--controllers=*,-node-lifecycle-controller"]}
         self._plane = stack.enter_context(ControlPlane(controller_manager=True, scheduler=True, arguments=controllers))
         self.kube: KubeClient = stack.enter_context(self._plane.client())
-        self._gateway = stack.enter_context(
-            Traefik(
-                self._plane,
-                *HOSTS.values(),
-                namespace="gateways",
-                name="public",
-                team_label=TEAM_LABEL,
-                throttle=pace.throttle,
-            )
-        )
+        self._gateway = self._open_gateway()
+        stack.callback(self._gateway.close)
         self._prometheus = stack.enter_context(Prometheus(self._plane, 0.5)) if analysed else None
-        self._machine = stack.enter_context(Machine(self._plane, "node-0", python, self._models, self.folder))
+        self._machine = stack.enter_context(
+            Machine(self._plane, "node-0", python, self._models, self.folder, self._commands())
+        )
         self._children: list[subprocess.Popen[bytes]] = []
         stack.callback(self._end)
         self._load = 0
+
+    def _prepare(self, analysed: bool) -> tuple[Path, Path]:
+        return prepare(analysed=analysed)
+
+    def _open_gateway(self) -> Gateway:
+        return Traefik(
+            self._plane,
+            *HOSTS.values(),
+            namespace="gateways",
+            name="public",
+            team_label=TEAM_LABEL,
+            throttle=self.pace.throttle,
+        )
+
+    def _commands(self) -> Mapping[str, Command]:
+        """Return the commands of pods besides servers and workers, by component."""
+        return {}
 
     def run(self, module: str, *arguments: str, log: str) -> subprocess.Popen[bytes]:
         """Start a Python module as a process that ends with the stage."""
@@ -318,8 +355,11 @@ spec:
             if any(child.poll() is not None for child in self._children):
                 break
             time.sleep(0.05)
-        logs = [f"{path.name}:\n{process.tail(path, 15)}" for path in sorted(self.folder.glob("*.log"))]
-        logs.append(process.tail(self._gateway.folder / "traefik.log", 15))
+        logs = [
+            f"{path.name}:\n{process.tail(path, 15)}"
+            for folder in (self.folder, self._gateway.folder)
+            for path in sorted(folder.glob("*.log"))
+        ]
         raise AssertionError(f"{self._machine.error}{self.state()} {self.versions()}\n" + "\n".join(logs))
 
     def serving(self, version: int) -> None:

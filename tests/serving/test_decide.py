@@ -320,7 +320,8 @@ RULES = {"HTTPRoute": {"matches": [{"path": {"type": "PathPrefix", "value": "/"}
 
 def route(kind: str, weights: dict[str, int], accepted: bool = True) -> dict[str, Any]:
     port = 80 if kind == "HTTPRoute" else 90
-    backends = [{"name": f"web-{hash}", "port": port, "weight": weight} for hash, weight in weights.items()]
+    ordered = reversed(weights.items())
+    backends = [{"name": f"web-{hash}", "port": port, "weight": weight} for hash, weight in ordered]
     condition = {"type": "Accepted", "status": str(accepted), "reason": "Conflict", "message": "host taken"}
     return {
         "metadata": {"name": "web-rollout", "annotations": {"avactl.dev/rollout-route": json.dumps([RULES[kind]])}},
@@ -329,12 +330,14 @@ def route(kind: str, weights: dict[str, int], accepted: bool = True) -> dict[str
     }
 
 
-def by_gateway(state: RolloutState, http: dict[str, int], grpc: dict[str, int] | None, accepted: bool = True) -> View:
-    """A canary by both routes, of which one may be missing, with all of its pods."""
+def by_gateway(
+    state: RolloutState, http: dict[str, int], grpc: dict[str, int] | None, accepted: bool = True, ready: int = 1
+) -> View:
+    """A canary by both routes, of which one may be missing; its new version has one pod, which may not be ready."""
     made = deployment("b")
     ports = {"http": 80, "grpc": 90}
     config = by_replicas(traffic="gateway", ports=ports, route="web-rollout", grpc_route="web-rollout")
-    sets = [replica_set("a", "old", 4, 4), replica_set("b", "new", 1, 1)]
+    sets = [replica_set("a", "old", 4, 4), replica_set("b", "new", 1, ready)]
     routes = {HTTP: route("HTTPRoute", http), GRPC: route("GRPCRoute", grpc or {}, accepted)}
     if grpc is None:
         del routes[GRPC]
@@ -374,6 +377,40 @@ def test_a_route_that_lacks_the_new_version_begins_again_with_the_other() -> Non
     plan = decide(by_gateway(reached, {"old": 75, "new": 25}, {"old": 100}), 1010.0, 1.0)
     assert plan.actions == [Weigh((("old", 100), ("new", 0)))]
     assert (plan.state.weight, plan.state.weighed) == (0, 0.0)
+
+
+def test_the_stable_version_is_the_last_backend() -> None:
+    """Istio 1.31.0 asks the picker of the last pool of a rule for all of its requests: it must have pods."""
+    (rule,) = by_gateway(WEIGHED, {}, {}).rules(HTTP, (("old", 75), ("new", 25)))
+    assert [(each["name"], each["weight"]) for each in rule["backendRefs"]] == [("web-new", 25), ("web-old", 75)]
+
+
+def test_a_version_that_loses_its_pods_gets_no_requests_until_it_has_some() -> None:
+    reached, shared = WEIGHED.replace(weight=25, reached=1002.0), {"old": 75, "new": 25}
+    lost = by_gateway(reached, shared, shared, ready=0)
+    plan = decide(lost, 1010.0, 1.0)
+    assert plan.actions == [Weigh((("old", 100), ("new", 0)))]
+    none = {"old": 100, "new": 0}
+    state = decide(by_gateway(reached, none, none, ready=0), 1010.0, 1.0).state
+    assert (state.weight, state.weighed) == (0, 1010.0)
+    waits = decide(by_gateway(state, none, none, ready=0), 1012.0, 1.0)
+    assert (waits.actions, waits.state.reached, waits.state.since) == ([], 0.0, 1012.0)
+    # It comes back with its share.
+    back = decide(by_gateway(waits.state, none, none), 1013.0, 1.0)
+    assert back.actions == [Weigh((("old", 75), ("new", 25)))]
+
+
+@pytest.mark.parametrize("state", ["unknown", "none left"])
+def test_requests_do_not_move_for_pods_of_which_nothing_is_known(state: str) -> None:
+    reached, shared = WEIGHED.replace(weight=25, reached=1002.0), {"old": 75, "new": 25}
+    found = by_gateway(reached, shared, shared, ready=0)
+    lost = found.revisions["new"]
+    if state == "unknown":  # its controller has not seen the last change of its size
+        revisions = {**found.revisions, "new": lost._replace(unready=0)}
+    else:  # the stable version has no pod that could answer instead
+        revisions = {"new": lost, "old": found.revisions["old"]._replace(ready=0, unready=4)}
+    plan = decide(replace(found, revisions=revisions), 1010.0, 1.0)
+    assert not [each for each in plan.actions if isinstance(each, Weigh)]
 
 
 def test_the_message_names_the_route_that_has_no_gateway() -> None:

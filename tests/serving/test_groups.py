@@ -246,7 +246,7 @@ class Cluster:
                 self.services.remove(service["metadata"]["uid"])
             case Weigh(weights) if self.pools:
                 view = self.view()
-                self.shares = {view.pool_of(name): weight for name, weight in weights}
+                self.shares = {view.pool_of(name): weight for name, weight in reversed(weights)}
                 assert len(self.shares) == len(weights), (weights, self.pools)
                 assert set(self.shares) <= set(self.pools), (weights, self.pools)
                 self._follow_pools()
@@ -257,7 +257,7 @@ class Cluster:
                 self._follow_pools()
             case Weigh(weights):
                 assert {name for name, _ in weights} <= self.services
-                self.weights = dict(weights)
+                self.weights = dict(reversed(weights))
             case _:
                 raise AssertionError(action)
 

@@ -1,4 +1,6 @@
-"""Rollouts under load: Traefik, Prometheus, and a real model in real processes. The figures: `benchmarks.canary`."""
+"""Rollouts under load: Traefik or Istio, Prometheus, and a real model in real processes. The figures:
+`benchmarks.canary`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.canary.stage import LONG, SHORT, Pace, prepare
+from benchmarks.canary.stage import LONG, PICKED, SHORT, Pace, prepare
 from tests.cluster_fixtures import building
 from tools.network import require
 
@@ -32,6 +34,14 @@ def prepared(request: pytest.FixtureRequest, gateway: None) -> None:
     """Build Prometheus, too."""
     with building(request):
         prepare()
+
+
+@pytest.fixture(scope="module")
+def istio(request: pytest.FixtureRequest) -> None:
+    """Build Istio and the endpoint picker, and fetch the rest."""
+    with building(request):
+        require()
+        prepare(analysed=False, picked=True)
 
 
 def rolled(folder: Path, *arguments: str) -> list[dict[str, Any]]:
@@ -77,6 +87,15 @@ def test_groups_of_two_machines_move_one_after_the_other(gateway: None, tmp_path
     """The controller of LeaderWorkerSets, which the benchmark builds first, takes minutes to build."""
     (good,) = rolled(tmp_path, "groups", "--short")
     promoted(good, SHORT)
+
+
+def test_pools_with_endpoint_pickers(istio: None, tmp_path: Path) -> None:
+    """Behind Istio, which divides at random, and asks the picker of each pool or, as of version 1.31.0, of one."""
+    good, lost, timeouts = rolled(tmp_path, "pickers", "--short")
+    promoted(good, PICKED)
+    # Requests of the share of a version without pods fail until the daemon has given them back.
+    assert sum(lost["failed"].values()) < lost["requests"] / 4
+    assert timeouts == {"default, 16 s": 200, "2s, 1 s": 200, "2s, 5 s": 504, "9s, 5 s": 200}
 
 
 def test_every_case_at_the_pace_of_a_cluster(prepared: None, tmp_path: Path) -> None:

@@ -336,6 +336,11 @@ class Rollout:
             return ServingPlan(self.state, self._scale_actions(following))
         if sizes == goal and ready.canary >= goal.canary:
             return None
+        if self.state.weight and unready.canary and not ready.canary and ready.stable:
+            # All of its pods were lost: requests with its share would fail.
+            plan = self._shift_traffic(0, removing=True)
+            if plan is not None:
+                return plan
         if self.state.reached:
             # Pods were lost, or an autoscaler asks for more: they have the same time as at first.
             return ServingPlan(self.state.replace(reached=0.0, since=self.now))

@@ -111,7 +111,9 @@ class View:
     def rules(self, route: RolloutRoute, weights: tuple[tuple[str, int], ...]) -> list[Body]:
         """Return the rules of a route with these weights. Raises DocumentError."""
         notes = self.routes[route]["metadata"].get("annotations") or {}
-        backends = [{**self._backend(route, hash), "weight": weight} for hash, weight in weights]
+        # The stable version last: some gateways ask one endpoint picker for all requests of a rule, and its pool should
+        # be the one that surely has pods (Istio 1.31.0: the last one with a weight).
+        backends = [{**self._backend(route, hash), "weight": weight} for hash, weight in reversed(weights)]
         try:
             rules = load(RouteRules, notes.get(names.ROLLOUT_ROUTE)).root
         except DocumentError as error:
