@@ -11,7 +11,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.alias_generators import to_camel
 
-from tools.controlplane.build import find_module_folder
+from tools.controlplane.build import KUBERNETES_VERSIONS, find_module_folder
 
 MODULE = "k8s.io/kubernetes"
 FOLDER = Path("test/integration/scheduler_perf")
@@ -301,13 +301,19 @@ class Size(NamedTuple):
     pods: int
 
 
+_ALWAYS_ON = {"SchedulerQueueingHints": True}
+"""Gates that Kubernetes 1.37 does not have any more: what they were for is always on."""
 _CASES = TypeAdapter(list[Case])
 _O = TypeVar("_O", bound=BaseModel)
 
 
 def find_folder() -> Path:
-    """Return the folder of scheduler_perf in the Go module cache. Raises UnavailableError without Go."""
-    return find_module_folder("kubernetes", MODULE) / FOLDER
+    """Return the folder of scheduler_perf in the Go module cache. Raises UnavailableError without Go.
+
+    The cases are those of Kubernetes 1.36, whichever version the schedulers are compared on: 1.37 adds others.
+    """
+    _, pinned_in = KUBERNETES_VERSIONS["1.36"]
+    return find_module_folder("kubernetes", MODULE, pinned_in) / FOLDER
 
 
 def read_cases(folder: Path) -> list[Case]:
@@ -374,6 +380,7 @@ def size_of(case: Case, workload: Workload) -> Size:
 def conflicting_gates(case: Case, workload: Workload, gates: Mapping[str, bool]) -> list[str]:
     """Return the feature gates that a workload needs and the control plane has otherwise, as `NAME=value`."""
     needed = {**case.feature_gates, **workload.feature_gates}
+    gates = {**_ALWAYS_ON, **gates}
     return [f"{name}={str(value).lower()}" for name, value in needed.items() if gates.get(name) != value]
 
 

@@ -448,7 +448,7 @@ def test_min_count_stops_no_pods(monkeypatch: pytest.MonkeyPatch) -> None:
     decide(memory)
     entry = {"type": "PodGroupInitiallyScheduled", "status": "True", "reason": "Scheduled", "message": ""}
     nobody: Any = None
-    stale = StaleGangs(nobody, nobody, memory.queue, cast(Any, memory), -1.0, lambda: True)
+    stale = StaleGangs(nobody, memory.queue, cast(Any, memory), -1.0)
     restarted: list[str] = []
     monkeypatch.setattr(stale, "_restart_gang", lambda unit: restarted.append(unit.key))
     for conditions in ([], [entry]):

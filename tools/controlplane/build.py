@@ -114,16 +114,17 @@ def build_binaries(binaries: Iterable[str] = BINARIES, modules: Sequence[Module]
     return {name: found[name] for name in wanted}
 
 
-def find_module_folder(name: str, path: str) -> Path:
+def find_module_folder(name: str, path: str, pinned_in: Path | None = None) -> Path:
     """Return the folder in Go's module cache of a module that one of MODULES pins; fetched if it is not there.
 
-    Raises UnavailableError without Go, and BuildError if the module cannot be fetched.
+    `pinned_in`: folder of another go.mod that pins it. Raises UnavailableError without Go, and BuildError if the module
+    cannot be fetched.
     """
     module = next(module for module in MODULES if module.name == name)
     go, environment = _go(module)
     listed = subprocess.run(
         [go, "mod", "download", "-json", path],
-        cwd=module.folder,
+        cwd=pinned_in or module.folder,
         env=environment,
         capture_output=True,
         text=True,
