@@ -385,13 +385,13 @@ def device_choice_problem(item: Item, program: Program, ask: Ask, found: list[Of
 
 def _share_problem(item: Item, program: Program, ask: Ask, found: list[Offer], path: Path) -> Diagnostic | None:
     """Return the diagnostic for a part of a GPU that nobody keeps track of."""
-    cluster, span = program.cluster(item.cluster), item.span(*path, "gpus")
+    cluster = program.cluster(item.cluster)
     key = ".".join(map(str, (*path, "gpus")))
     if ask.share % MIN_GPU_SHARE:
         return Diagnostic(
             "invalid-value",
             f"{key}: fractions are multiples of 0.01, at least 0.01; got {_format_number(ask.share)}",
-            span,
+            item.span(*path, "gpus"),
             hint=f"write {_format_number(max(MIN_GPU_SHARE, round(ask.share / MIN_GPU_SHARE) * MIN_GPU_SHARE))}",
         )
     if not cluster.spec.daemons.scheduler:
@@ -399,7 +399,7 @@ def _share_problem(item: Item, program: Program, ask: Ask, found: list[Offer], p
         return Diagnostic(
             "shared-gpu-needs-scheduler",
             f"{key}: fractional GPUs require avactl's scheduler, which is disabled on Cluster {cluster.name}",
-            span,
+            item.span(*path, "gpus"),
             hint=f"add `daemons: {{scheduler: true}}` to Cluster {cluster.name}, or request a whole GPU",
             notes=(Note(cluster.span(*where, key=True), "the cluster's daemons"),),
         )
@@ -408,7 +408,7 @@ def _share_problem(item: Item, program: Program, ask: Ask, found: list[Offer], p
         return Diagnostic(
             "invalid-value",
             f"{key}: pool {pools[0].name} allocates whole GPUs only (`allocation: dra`)",
-            span,
+            item.span(*path, "gpus"),
             hint="request a whole GPU, or use a `pool` with `allocation: devicePlugin`",
             notes=(Note(pools[0].span("spec", "allocation"), "set here"),),
         )
@@ -416,7 +416,7 @@ def _share_problem(item: Item, program: Program, ask: Ask, found: list[Offer], p
     if not unsure:
         return None
     promise = f"{key}: {_format_number(ask.share)} of a GPU is a share that avactl's scheduler keeps track of"
-    return device_choice(item, promise, span, unsure[0], "request a whole GPU", dra=False)
+    return device_choice(item, promise, item.span(*path, "gpus"), unsure[0], "request a whole GPU", dra=False)
 
 
 def device_choice(
