@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from avactl.base.quantity import format_quantity, parse_quantity
-from avactl.diagnostics import Diagnostic, Note
+from avactl.diagnostics import Diagnostic, Note, Span
 from avactl.diagnostics.suggest import closest_word, one_of
 from avactl.kinds.team.buckets import bucket_problems
 from avactl.kinds.training.addressing import (
@@ -132,15 +132,19 @@ def _check_shares(item: Item[TrainingJobSpec], made: list[RolePods]) -> Iterator
     shares = [compute for compute in (spec.workers, *spec.worker_groups) if compute.shares_gpu]
     if not shares:
         return
-    path = ("spec", "workers") if spec.workers.shares_gpu else ("spec", "workerGroups")
-    span = item.span(*path, "gpus") if path[-1] == "workers" else item.span(*path, key=True)
+    own = spec.workers.shares_gpu
+    path = ("spec", "workers") if own else ("spec", "workerGroups")
+
+    def place() -> Span:
+        return item.span(*path, "gpus") if own else item.span(*path, key=True)
+
     workers = sum(part.replicas for part in made if part.role == "worker")
     if spec.strategy in ("allReduce", "mpi") and workers > 1:
         yield Diagnostic(
             "invalid-value",
             f"{'.'.join(path)}: {shares[0].gpus:g} of a GPU for each of {workers} workers: two of them may get the "
             "same GPU, and NCCL refuses that",
-            span,
+            place(),
             hint="request whole GPUs, write `replicas: 1`, or use `elastic` or `parameterServer`",
         )
     if spec.health_check is not None:
@@ -149,7 +153,7 @@ def _check_shares(item: Item[TrainingJobSpec], made: list[RolePods]) -> Iterator
             "the health check takes a GPU that others use for a slow one",
             item.span("spec", "healthCheck", key=True),
             hint="remove `healthCheck`, or request whole GPUs",
-            notes=(Note(span, "a part of a GPU"),),
+            notes=(Note(place(), "a part of a GPU"),),
         )
 
 
