@@ -56,9 +56,9 @@ class HealthOutputError(ValueError):
 def read_health(output: str) -> GpuHealth:
     """Parse the output, with that of standard error. Raises HealthOutputError."""
     start = output.find("<?xml")
-    lost = _LOST.search(output)
     end = output.rfind("</nvidia_smi_log>")
     if start < 0 or end < start:
+        lost = _LOST.search(output)
         if lost is not None:
             return GpuHealth(0, [GpuFault(None, True, _line_of(output, lost.start()))])
         said = next((line.strip() for line in output.splitlines() if line.strip()), "no output")
@@ -72,8 +72,13 @@ def read_health(output: str) -> GpuHealth:
         raise HealthOutputError(f"not XML: {error}") from None
     gpus = log.findall("gpu")
     faults = [fault for index, gpu in enumerate(gpus[:MAX_GPUS]) for fault in _faults_of(index, gpu)]
-    if lost is not None:
-        faults.insert(0, GpuFault(None, True, _line_of(output, lost.start())))
+    # Names of processes are words of those who run them.
+    fields = [part for gpu in gpus for part in gpu if part.tag != "processes"]
+    texts = [output[:start], output[end:], *(text for part in fields for text in part.itertext())]
+    told = next((text for text in texts if _LOST.search(text)), None)
+    if told is not None:
+        found = _LOST.search(told)
+        faults.insert(0, GpuFault(None, True, _line_of(told, found.start() if found else 0)))
     return GpuHealth(len(gpus), faults)
 
 

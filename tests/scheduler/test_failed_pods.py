@@ -225,7 +225,7 @@ def test_an_owner_reference_is_not_trusted() -> None:
     for uid, kept in (("6f1e", True), ("x" * 100_000, False), ("\x1b[2J", False)):
         pod["metadata"]["ownerReferences"] = [{**owner, "uid": uid}]
         assert (read_failed_pod(pod) is not None) == kept
-        assert read_pod(pod, 0.0).owner == (uid if kept else "")
+        assert read_pod(pod, 0.0).owner == (f"team/uid/{uid}" if kept else "")
 
 
 def test_a_pod_of_a_snapshot_has_an_owner_without_uid() -> None:

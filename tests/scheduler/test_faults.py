@@ -362,7 +362,6 @@ def condition(kind: str, status: str = "True", reason: str = "", message: str = 
         condition("GPUMissing"),
         condition("NVLinkStatusInactive"),
         condition("NebiusGPUError"),
-        condition("KernelDeadlock"),
     ],
     ids=lambda said: f"{said['type']} {said['reason']}",
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from time import monotonic
 from typing import NamedTuple
 
 import numpy as np
@@ -162,15 +163,20 @@ class Placer:
                 statement.allocate(pod, bookings[-1])
         return PartialPlacement(bookings, "")
 
-    def first_that_fit(self, unit: QueuedPodGroup, pods: Sequence[PodInfo], count: int) -> list[PodInfo]:
+    def first_that_fit(
+        self, unit: QueuedPodGroup, pods: Sequence[PodInfo], count: int, deadline: float
+    ) -> list[PodInfo]:
         """Return as many pods as fit beside each other, in their order and without those that do not fit.
 
-        Empty if there are fewer than `count`. So does kube-scheduler choose among the pods of a PodGroup.
+        Empty if there are fewer than `count`, or if that is not known by the deadline, in monotonic seconds. So does
+        kube-scheduler choose among the pods of a PodGroup.
         """
         for domain in gang_domains(self._cache.tables.state, unit, single_domains=True):
             found: list[PodInfo] = []
             with Statement(self._cache) as statement:
                 for pod in pods:
+                    if monotonic() > deadline:
+                        return []
                     try:
                         request = self.request_of(pod)
                         nodes = self._constraints.filter_nodes(pod)

@@ -165,9 +165,22 @@ class SchedulingCycle:
         batches = unit.batches()
         tried = {pod.uid for batch in batches for pod in batch}
         self.queue.suspend(unit)
+        began, failed, started = monotonic(), set[Hashable](), False
         for batch in batches:
-            if not self._start(unit, batch, batch) and self.preemptor.has_nomination(unit.key):
-                return  # the places that it waits for are those of this batch
+            alike: Hashable = tuple(pod.uid if pod.volumes or pod.claims else pod.shape for pod in batch)
+            if alike in failed:
+                continue
+            if self._start(unit, batch, batch):
+                started = True
+            else:
+                failed.add(alike)
+                if self.preemptor.has_nomination(unit.key):
+                    return  # the places that it waits for are those of this batch
+            if monotonic() - began > CHOICE_S:
+                # Others get their turn; what has not been tried is tried after the next change, if nothing starts.
+                if started:
+                    self.queue.push(unit)
+                return
         if not unit.entry and any(pod.uid not in tried for pod in unit.waiting) and unit.batches():
             self.queue.push(unit)  # its gang runs: the others follow, each by itself
 
@@ -181,10 +194,10 @@ class SchedulingCycle:
         kinds: dict[Hashable, list[PodInfo]] = {}
         for pod in waiting:
             kinds.setdefault(pod.uid if pod.volumes or pod.claims else pod.shape, []).append(pod)
-        if len(kinds) == 1:
+        if len(kinds) == 1 or len(kinds) > MAX_ROLES:
             return first
         began = monotonic()
-        greedy = self._placer.first_that_fit(unit, waiting, missing)
+        greedy = self._placer.first_that_fit(unit, waiting, missing, began + CHOICE_S)
         choices = _choices(list(kinds.values()), missing) if len(kinds) <= MAX_CHOICES else iter(())
         for pods in chain([greedy], islice(choices, MAX_CHOICES)):
             if pods and self._placer.fits(unit, pods):
@@ -330,6 +343,8 @@ class SchedulingCycle:
         preemption: PreemptionRequest | None = PreemptionRequest(unit, pods, wishes, place, attempt.restricted)
         if isinstance(unit, OwnedPodGroup) and not all(map(unit.needs_now, pods)):
             preemption = None  # two objects that grow would take the same machine from each other for ever
+        if len({self.cache.quotas.member(pod) for pod in pods}) > 1:
+            preemption = None  # a plan counts the GPUs of one member
         reason = WaitReason.QUOTA if cause is WaitCause.QUOTA else WaitReason.UNSCHEDULABLE
         return Blocked(message, WaitGroup(cause, demand, self._owners(pods)), reason, preemption)
 
@@ -373,11 +388,16 @@ class SchedulingCycle:
     def _grow(self, unit: QueuedPodGroup, pod: PodInfo) -> bool:
         """Start a pod that an elastic gang has beyond its size, if it fits."""
         try:
+            self.constraints.check_ready([pod])
             request = self._placer.request_of(pod)
             nodes = self.constraints.filter_nodes(pod)
             self._check_turn(unit, [pod], {pod.uid: request})
         except RuleError as error:
             self.reporter.unschedulable(pod, str(error), WaitReason.GROWTH)
+            return False
+        if unit.within and unit.within not in self.cache.tables.levels:
+            message = f"the gang is running; additional pod: `{quote(unit.within)}` is not a level of the cluster"
+            self.reporter.unschedulable(pod, message, WaitReason.UNSUPPORTED)
             return False
         exceeded, models = self.cache.quotas.admit([StartRequest(request, [pod])])
         if exceeded:

@@ -37,7 +37,8 @@ def owner_of(metadata: Mapping[str, Any]) -> str:
         return intern(f"{metadata['namespace']}/{name}")
     # Pods of snapshots and plans have owners without a UID.
     uid: str = controller_of(metadata).get("uid") or ""
-    return intern(uid) if len(uid) <= _MAX_UID_CHARS and uid.isprintable() else ""
+    # The pod's creator writes it: it must not be the gang or Job of another namespace.
+    return intern(f"{metadata['namespace']}/uid/{uid}") if 0 < len(uid) <= _MAX_UID_CHARS and uid.isprintable() else ""
 
 
 def without_gang(labels: Mapping[str, str]) -> dict[str, str]:

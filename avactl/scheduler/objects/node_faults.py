@@ -94,9 +94,6 @@ KNOWN_CONDITIONS: Mapping[str, _Reader] = {
     "NVLinkStatusInactive": _is_true,
     # Nebius, docs: Kubernetes, health checks.
     "NebiusGPUError": _is_true,
-    # Node Problem Detector, config/kernel-monitor.json and readonly-monitor.json.
-    "KernelDeadlock": _is_true,
-    "ReadonlyFilesystem": _is_true,
 }
 """Conditions of others that report faults."""
 

@@ -222,7 +222,10 @@ def _gang_work(
     started = min(_start_time(pod.started) for pod in pods)
     serving = any(pod.serving for pod in pods)
     # A pod that is being deleted already cannot be evicted again.
-    preemptible = all(pod.managed and pod.preemptible and not pod.deleting for pod in everyone)
+    # Those without GPUs do not protect the others: a team would keep what it has borrowed by one of them.
+    holders = [pod for pod, work in members if work.gpus]
+    preemptible = all(pod.managed and not pod.deleting for pod in everyone)
+    preemptible = preemptible and all(pod.preemptible for pod in holders or everyone)
     spare = 0 if any(pod.deleting for pod in everyone) else min(spare, sum(not pod.first for pod in pods))
     priority = max(pod.priority for pod in pods)
     is_protected, preempted = any(pod in protected for pod in pods), any(pod.preempted_for for pod in pods)

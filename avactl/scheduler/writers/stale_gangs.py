@@ -28,7 +28,9 @@ class StaleGangs:
             if not unit.gang:
                 continue
             self._report_incomplete(unit, now)
-            if unit.owned or not is_partial(unit):
+            started = unit.pod_group is not None and unit.pod_group.started
+            if unit.owned or started or not is_partial(unit):
+                # A PodGroup that has started is never restarted, and gets no turn before others.
                 unit.partial = None
             elif unit.partial is None:
                 unit.partial = now

@@ -182,9 +182,17 @@ class Program:
                         found.setdefault(word, []).append(command.node)
         return found
 
-    def literal_variable(self, name: str) -> str | None:
-        """Return the value of a variable that is assigned once, at the top level, and is a literal."""
+    def literal_variable(self, name: str, before: int | None = None) -> str | None:
+        """Return the value of a variable that is assigned once, at the top level, and is a literal.
+
+        `before`: byte before which the assignment ends.
+        """
         place = self.only_assignment(name)
+        call = place.parent if place is not None else None
+        if call is not None and (call.has("Args") and call.type == "CallExpr"):
+            return None  # that is the environment of one command
+        if call is not None and before is not None and call.end > before:
+            return None
         if place is None or is_inside(place, "FuncDecl", "IfClause", "ForClause", "WhileClause", "CaseClause"):
             return None
         value = place.child("Value")

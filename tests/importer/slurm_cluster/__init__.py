@@ -97,6 +97,8 @@ def sbatch(script: Path, directory: Path, path: Iterable[Path], variables: dict[
         "SLURM_GPUS_ON_NODE": str(gpus),
         "SLURM_CPUS_ON_NODE": str(int(given.get("cpus", "1")) * tasks // nodes),
         "SLURM_SUBMIT_DIR": str(directory),
+        "TMPDIR": "/tmp",
+        **({"CUDA_VISIBLE_DEVICES": ",".join(map(str, range(gpus)))} if gpus else {}),
         "SLURMD_NODENAME": "node1",
         "HOSTNAME": "node1",
         **({"SLURM_NTASKS_PER_NODE": given["per_node"]} if "per_node" in given else {}),

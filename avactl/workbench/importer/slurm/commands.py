@@ -14,7 +14,7 @@ _SETUP_HOOK = re.compile(r"(conda|mamba|micromamba|module|modulecmd)\b.*\b(hook|
 _ASKS_SLURM = frozenset(
     """
     sbatch salloc squeue scancel sacct sinfo sattach sbcast sstat sprio strigger sacctmgr smap sshare srun_cr
-    sgather
+    sgather seff sdiag sreport
     """.split()  # noqa: SIM905 - a list of words reads better
 )
 _CONTAINER_VALUES = ("-B", "--bind", "--env", "--pwd", "-H", "--home", "--workdir", "-W", "--overlay", "--env-file")
@@ -45,6 +45,12 @@ def check_command(program: Program, command: Command, note: Note) -> None:
         raise LeftOut(f"line {command.line}: `scontrol {' '.join(arguments)[:40]}` asks Slurm")
     of_file = name in ("source", ".") and arguments and _SETUP_FILE.search(arguments[0].strip("\"'").split()[0])
     hook = name == "eval" and _SETUP_HOOK.search(" ".join(arguments))
+    if name in _SETUP and arguments[:1] in (["run"], ["build-env"]):
+        raise LeftOut(
+            f"line {command.line}: `{name} {arguments[0]}` runs its program in an environment: call it directly"
+        )
+    if "srun" in [each.value for each in words[1:]]:
+        raise LeftOut(f"line {command.line}: `{name}` starts srun, which pods do not have")
     if name in _SETUP or of_file or hook:
         note(command.line, "the image has what the line loads", "build it into the image")
         program.remove(command.node)
@@ -78,3 +84,6 @@ def refuse_texts(program: Program) -> None:
         found = re.search(r"(?:^|[\s;&|(\"'])(srun|sbatch|squeue|scontrol)\s", text)
         if found and not text.startswith(('"Usage', "'Usage")) and text not in printed:
             raise LeftOut(f"line {line}: `{found[1]}` in a text, which avactl cannot change")
+    for name, places in program.assignments.items():
+        if (program.literal_variable(name) or "").split()[:1] == ["srun"]:
+            raise LeftOut(f"line {places[0].line}: {name} holds srun, which avactl cannot change")

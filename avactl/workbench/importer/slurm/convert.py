@@ -22,6 +22,7 @@ from avactl.workbench.importer.slurm.script import (
     Directive,
     SlurmScript,
     array_elements,
+    array_facts,
     parse,
 )
 from avactl.workbench.importer.slurm.sizes import LeftOut, Sizes
@@ -29,7 +30,7 @@ from avactl.workbench.importer.slurm.steps import Step, find_steps
 from avactl.workbench.importer.sources.context import Context
 from avactl.workbench.importer.sources.training import format_seconds
 
-_SHELL = re.compile(r"(?:/usr)?/bin/(?:env\s+)?(?:ba)?sh((?:\s+-\w+)*)")
+_SHELL = re.compile(r"(?:/usr)?/bin/(?:env\s+)?(?:ba)?sh((?:\s+-[\w-]+)*)")
 
 
 def convert_script(context: Context, reader: ImportReader) -> ImportedSpec | str:
@@ -57,7 +58,7 @@ def _convert(context: Context, reader: ImportReader) -> ImportedSpec:
     elements = array_elements(script.get("array") or "")
     title = script.get("job-name") or str(reader.given.get("file"))
     element = reader.given.get("element")
-    constants = constant_variables(sizes, reader.given.name, title, element, len(elements))
+    constants = constant_variables(sizes, reader.given.name, title, element, array_facts(script.get("array") or ""))
     steps = find_steps(program, constants)
     image = _container_image(options) or context.options.images.get("job")
     if image is None:
@@ -98,7 +99,7 @@ def _read_shell(script: SlurmScript, text: str) -> list[str]:
     found = _SHELL.fullmatch(script.shebang or "/bin/bash")
     if found is None:
         raise LeftOut(f"line 1: `{script.shebang[:40]}` runs it, which is neither bash nor sh")
-    flags = [f"-{flag}" for word in found[1].split() for flag in word[1:] if flag in "eux"]
+    flags = [f"-{flag}" for word in found[1].split() if not word.startswith("--") for flag in word[1:] if flag in "eux"]
     return ["bash", *flags]
 
 

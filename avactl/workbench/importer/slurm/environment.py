@@ -22,10 +22,11 @@ _OF_SHELL = frozenset(
     """
     BASH BASHPID BASH_SOURCE BASH_VERSION BASH_REMATCH COLUMNS EPOCHSECONDS EUID FUNCNAME GROUPS HOME HOSTNAME IFS LANG
     LC_ALL LINENO LINES LD_LIBRARY_PATH LIBRARY_PATH LOGNAME MACHTYPE OLDPWD OPTARG OPTIND OSTYPE PATH PIPESTATUS PPID
-    PS1 PS4 PWD PYTHONPATH RANDOM REPLY SECONDS SHELL SHLVL TMPDIR TERM UID USER CPATH CUDA_VISIBLE_DEVICES MANPATH
+    PS1 PS4 PWD PYTHONPATH RANDOM REPLY SECONDS SHELL SHLVL TERM UID USER CPATH MANPATH
     PKG_CONFIG_PATH
     """.split()  # noqa: SIM905 - a list of words reads better
 )
+_OF_PRELUDE = ("TMPDIR", "CUDA_VISIBLE_DEVICES")
 _OF_JOB = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "NODE_RANK")
 _MAX_LISTED = 20
 
@@ -59,7 +60,7 @@ def check_variables(
             reader.note(("line", line), f"{name} is not set", "")
     of_job = _OF_JOB if strategy != "single" else ()
     for name, line in list(outside.items())[:_MAX_LISTED]:
-        if name not in _OF_SHELL and name not in of_job and not SLURM_NAME.fullmatch(name):
+        if name not in _OF_SHELL and name not in (*of_job, *_OF_PRELUDE) and not SLURM_NAME.fullmatch(name):
             reader.note(
                 ("line", line), f"{name} comes from the environment of whoever submits", f"set `env: {{{name}: …}}`"
             )

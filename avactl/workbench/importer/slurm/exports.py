@@ -10,6 +10,9 @@ from avactl.workbench.importer.slurm.commands import Note
 from avactl.workbench.importer.slurm.sizes import LeftOut
 from avactl.workbench.importer.slurm.steps import known_value
 
+_HARMLESS = ("export", "set", "shopt", "ulimit", "umask", "echo", "cd", "mkdir", "date", "hostname", "nvidia-smi")
+"""Commands that neither read variables of programs nor set any."""
+
 
 def take_exports(program: Program, constants: Mapping[str, str], note: Note) -> tuple[dict[str, str], set[str]]:
     """Take exports with known values out of the top of a program; return them, and the names of secrets.
@@ -20,6 +23,8 @@ def take_exports(program: Program, constants: Mapping[str, str], note: Note) -> 
     secrets: set[str] = set()
     for command in program.commands:
         node = command.node
+        if not (program.is_removed(node.start) or command.name in _HARMLESS or not command.words):
+            break  # what ran before would see the values, and may have set them
         if node.type == "DeclClause" and is_at_top(node) and command.name == "export":
             if program.is_removed(node.start) or len(command.words) > 1:
                 continue
@@ -50,7 +55,8 @@ def _literal_assignment(program: Program, node: Node, constants: Mapping[str, st
         return None
     found = program.literal(value)
     if found is None:
-        found = known_value(program, program.text_of(value).strip('"'), constants)
+        start = node.parent.start if node.parent is not None else node.start
+        found = known_value(program, program.text_of(value), constants, start)
     return None if found is None else (name, found)
 
 

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from avactl.workbench.importer.shell import Node, Program, is_inside, statement_of
+from avactl.workbench.importer.slurm.prelude import NODE_LISTS
 from avactl.workbench.importer.slurm.sizes import LeftOut
 from avactl.workbench.importer.slurm.steps import Step
 
 REPEATABLE = frozenset(
     """
-    : [ alias awk basename bc builtin cat cd command cp cut date declare df diff dirname du echo egrep env eval exit
-    export expr false fgrep find free getconf getent grep groups head hostname id ifconfig ip ldd let local ls lscpu
+    : [ alias awk basename bc cat cd cp cut date declare df diff dirname du echo egrep exit
+    export expr false fgrep free getconf getent grep groups head hostname id ifconfig ip ldd let local ls lscpu
     mapfile mkdir nproc nvidia-smi paste popd printenv printf ps pushd pwd read readarray readlink readonly realpath
     return scontrol sed seq set shift shopt sleep sort source stat . tail tee test time top touch tr trap true type
-    typeset ulimit umask uname unalias uniq unset wait wc which whoami xargs yes
+    typeset ulimit umask uname unalias uniq unset wait wc which whoami yes
     """.split()  # noqa: SIM905 - a list of words reads better
 )
 """Commands that may run on each machine, though Slurm runs them on the first only."""
-_DIFFERING = ("date", "mktemp", "uuidgen", "openssl", "shuf", "hostid")
+_DIFFERING = ("date", "mktemp", "uuidgen", "openssl", "shuf", "hostid", "ip", "ifconfig", "uname")
 _DIFFERING_VARIABLES = ("$", "BASHPID", "SECONDS", "EPOCHSECONDS", "EPOCHREALTIME", "SRANDOM")
 HOST_OPTIONS = ("-I", "-i", "--ip-address", "--all-ip-addresses")
 """Options of hostname that print addresses."""
@@ -38,6 +39,16 @@ def check_machines(program: Program, step: Step) -> set[str]:
                 "node; make it a job of its own, with `after`"
             )
         printed = _is_shown(program, node)
+        arguments = [each.text for each in command.words[1:]]
+        in_place = name == "sed" and any(each.startswith(("-i", "--in-place")) for each in arguments)
+        if in_place or (name == "mkdir" and not any(each.startswith(("-p", "--p")) for each in arguments)):
+            raise LeftOut(
+                f"line {command.line}: Slurm runs `{name}` once, and each machine would; `mkdir -p` may run on each"
+            )
+        if _appends(node):
+            raise LeftOut(f"line {command.line}: each machine would append to the file")
+        if name == "cat" and "/etc/hostname" in arguments:
+            raise LeftOut(f"line {command.line}: /etc/hostname is another one on each machine")
         if name in _DIFFERING and is_inside(node, "CmdSubst") and not printed:
             raise LeftOut(f"line {command.line}: `{name}` gives another value on each machine: write the value")
         if name == "hostname" and is_inside(node, "CmdSubst") and not printed:
@@ -47,6 +58,8 @@ def check_machines(program: Program, step: Step) -> set[str]:
             program.replace(node.start, node.end, text)
     for each in program.reads:
         place = program.node_at(each.start)
+        if each.name in NODE_LISTS and not _is_split(program, place):
+            raise LeftOut(f"line {each.line}: it reads {each.name} in Slurm's short form, which pods do not have")
         if each.name in _DIFFERING_VARIABLES and not _is_shown(program, place):
             raise LeftOut(f"line {each.line}: ${each.name} has another value on each machine")
         if each.name == "RANDOM":
@@ -54,6 +67,31 @@ def check_machines(program: Program, step: Step) -> set[str]:
         if each.name == "HOSTNAME":
             needs.add("hostname")
     return needs
+
+
+def _appends(node: Node) -> bool:
+    """Return True if a command appends to a file."""
+    statement = node.parent
+    return statement is not None and any(
+        each.type == "Redirect" and each.data["Op"] in (">>", "&>>") for each in statement.children
+    )
+
+
+def _is_split(program: Program, place: Node) -> bool:
+    """Return True if a list of nodes is split at commas, or only shown."""
+    read: Node | None = place
+    while read is not None and read.type != "ParamExp":
+        read = read.parent
+    if read is None or _is_shown(program, place):
+        return True
+    expansion = read.data.get("Exp") or {}
+    if expansion:
+        return expansion.get("Op") in ("%%", "%") and program.text_of(read).endswith(",*}")
+    call = read
+    while call.parent is not None and call.type != "CallExpr":
+        call = call.parent
+    plain = not any(read.has(key) for key in ("Slice", "Repl", "Index", "Length"))
+    return plain and call.type == "CallExpr" and program.command(call).name == "scontrol"
 
 
 def _is_shown(program: Program, node: Node) -> bool:

@@ -123,6 +123,11 @@ FLAGS = (
     "spread-job",
     "test-only",
     "x11",
+    "disable-status",
+    "whole",
+    "resv-ports",
+    "propagate",
+    "use-min-nodes",
 )
 """Options whose value, if any, follows `=`."""
 _SHORT_OPTIONS = {
@@ -165,6 +170,9 @@ _STEP_FLAGS = {
     "O": "overcommit",
     "s": "oversubscribe",
 }
+KNOWN_OPTIONS = frozenset(
+    [*SIZE_OPTIONS, *USED_OPTIONS, *SILENT_OPTIONS, *LISTED_OPTIONS, *FLAGS, *_STEP_OPTIONS.values(), "mpi", "cpu-bind"]
+)
 Option = tuple[str, str]
 
 

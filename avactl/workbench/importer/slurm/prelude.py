@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from avactl.workbench.importer.slurm.sizes import Sizes
 
@@ -27,7 +27,9 @@ def job_number(name: str) -> int:
     return zlib.crc32(name.encode()) % 9_000_000 + 1_000_000
 
 
-def constant_variables(sizes: Sizes, name: str, title: str, element: int | None, count: int) -> dict[str, str]:
+def constant_variables(
+    sizes: Sizes, name: str, title: str, element: int | None, array: Mapping[str, int]
+) -> dict[str, str]:
     """Return the variables of Slurm that are the same in all pods. `title` is the job's name in Slurm.
 
     Variables that follow an option exist only with the option, as in Slurm.
@@ -45,7 +47,9 @@ def constant_variables(sizes: Sizes, name: str, title: str, element: int | None,
         "SLURM_TASKS_PER_NODE": f"{sizes.per_node}{suffix}",
         "SLURM_CPUS_ON_NODE": str(sizes.cpus),
         "SLURM_JOB_CPUS_PER_NODE": f"{sizes.cpus}{suffix}",
-        "SLURM_GPUS_ON_NODE": str(sizes.gpus),
+        "SLURM_STEP_NUM_NODES": str(nodes),
+        "SLURM_STEP_NUM_TASKS": str(sizes.tasks),
+        **({"SLURM_GPUS_ON_NODE": str(sizes.gpus)} if sizes.gpus else {}),
         **dict.fromkeys(PER_TASK, "0"),
     }
     for option, variable in (
@@ -66,7 +70,7 @@ def constant_variables(sizes: Sizes, name: str, title: str, element: int | None,
         found |= {
             "SLURM_ARRAY_TASK_ID": str(element),
             "SLURM_ARRAY_JOB_ID": str(job_number(name.rpartition("-")[0])),
-            "SLURM_ARRAY_TASK_COUNT": str(count),
+            **{f"SLURM_ARRAY_TASK_{name}": str(value) for name, value in array.items()},
         }
     return found
 
@@ -83,7 +87,7 @@ def node_list(nodes: int, has_hosts: bool) -> list[str]:
     ]
 
 
-def srun_function(nodes: int, gpus_per_task: int, kill: bool) -> str:
+def srun_function(nodes: int, gpus_per_task: int, kill: bool, traps: bool) -> str:
     """Return the function `srun COUNT PROGRAM`, which starts tasks on its own machine.
 
     It ends with the highest exit code; a signal to the pod reaches the tasks. With `kill`, a task that fails ends the
@@ -95,6 +99,7 @@ def srun_function(nodes: int, gpus_per_task: int, kill: bool) -> str:
     if gpus_per_task:
         last = f"$((id * {gpus_per_task} + {gpus_per_task - 1}))"
         gpus = f" \\\n      CUDA_VISIBLE_DEVICES=$(seq -s , $((id * {gpus_per_task})) {last})"
+    trap = "" if traps else "  trap 'kill \"${pids[@]}\" 2> /dev/null' TERM\n"
     wait = '    wait -n "${pids[@]}" || { code=$?; kill "${pids[@]}" 2> /dev/null; break; }'
     if not kill:
         wait = '    wait "$id" || ((code = $? > code ? $? : code))'
@@ -108,8 +113,7 @@ srun() {{ # srun COUNT PROGRAM…: the tasks of this machine
       SLURMD_NODENAME=$(uname -n){gpus} "$@" <&0 &
     pids+=($!)
   done
-  trap 'kill "${{pids[@]}}" 2> /dev/null' TERM
-  for id in "${{pids[@]}}"; do
+{trap}  for id in "${{pids[@]}}"; do
 {wait}
   done
   wait "${{pids[@]}}" 2> /dev/null || true

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from avactl.workbench.importer.model import Body, ImportReader
 from avactl.workbench.importer.shell import (
     Command,
+    Node,
     Program,
     SyntaxProblem,
+    Word,
     is_inside,
     is_redirected,
 )
@@ -33,9 +35,9 @@ from avactl.workbench.importer.slurm.steps import Step, exported, known_value
 from avactl.workbench.importer.slurm.torchrun import strip_rendezvous, torchrun_words
 
 _MPI_LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra")
-_TORCH = re.compile(r"\b(torchrun|torch\.distributed|accelerate|deepspeed)\b")
 _WITHOUT_MPI = re.compile(
-    r"python[0-9.]*|torchrun|accelerate|deepspeed|(ba|z|da)?sh|env|nsys|ncu|numactl|time"
+    r"python[0-9.]*|torchrun|accelerate|deepspeed|(ba|z|da)?sh|env|nsys|ncu|numactl|time|uv|poetry|julia|Rscript|R|perl"
+    r"|java|node|nvidia-smi|apptainer|singularity|docker|podman|.*\.(sh|py|jl|R)"
 ).fullmatch
 
 
@@ -65,13 +67,13 @@ class JobProgram:
         if not any(self._is_program(each) for each in self._commands):
             raise LeftOut("it has no command")
         self.strategy = self._choose_strategy()
-        torch = _TORCH.search(program.data.decode()) is not None
-        self.framework = "pytorch" if torch and self.strategy in ("single", "allReduce") else "custom"
         self._launch = None
         if self.strategy == "allReduce" and sizes.per_node == 1:
             self._launch = torchrun_words(self._steps[0])
+        # Only there, torchrun is to find what avactl sets for it.
+        self.framework = "pytorch" if self._launch is not None else "custom"
         if self._launch is not None:
-            strip_rendezvous(program, self._steps[0], self._launch, self._lose)
+            strip_rendezvous(program, self._steps[0], self._launch, sizes.gpus, self._lose)
         for step in self._steps:
             self._edit_step(step)
         self._drop_directory()
@@ -85,6 +87,9 @@ class JobProgram:
     def command(self, directory: str | None) -> Body:
         """Return `command` and `args`: the program itself if it is one command, else a shell with the text."""
         words = self._plain_words()
+        if not self._steps:
+            why = "programs find only those variables of Slurm that the script names"
+            self._reader.note((), why, "write others as `env`")
         if words is not None and directory is None:
             if self._launch is None:
                 self._set_variables("")
@@ -141,6 +146,9 @@ class JobProgram:
             self._lose(self._steps[0].line, "mpirun of Open MPI starts the processes in place of srun")
             return "mpi"
         if sizes.nodes == 1:
+            for each in launchers:
+                if not _tells_ranks(each.words):
+                    self._program.replace(each.words[0].end, each.words[0].end, f" -np {sizes.tasks}")
             several = next((each for each in self._steps if self._count(each) > 1), None)
             if several is not None:
                 self._note_tasks(several)
@@ -225,6 +233,12 @@ class JobProgram:
         for name in ("multi-prog", "pty", "input", "relative", "bcast", "het-group", "overcommit", "x11", "nodefile"):
             if step.get(name) is not None:
                 raise LeftOut(f"line {step.line}: `--{name}` of srun has no equivalent")
+        if self._count(step) > 1 and _has_input(step.command.node):
+            raise LeftOut(f"line {step.line}: srun gives its input to each of {self._count(step)} tasks")
+        if step.name in ("apptainer", "singularity", "docker", "podman"):
+            raise LeftOut(f"line {step.line}: srun starts a container: name its image with `--image job=…`")
+        if len(self._steps) > 1 and step.get("gpus-per-task") is not None:
+            raise LeftOut(f"line {step.line}: several steps divide the GPUs of the job")
         for name in ("gpus", "gres", "gpus-per-node"):
             value = step.get(name)
             count = re.search(r"(\d+)$", value or "")
@@ -274,12 +288,16 @@ class JobProgram:
             self._lose(command.line, f"mpirun finds the hosts in avactl's file: {', '.join(removed)}")
 
     def _drop_directory(self) -> None:
-        """Remove `cd $SLURM_SUBMIT_DIR`: a program starts in the working directory of its image."""
+        """Remove `cd $SLURM_SUBMIT_DIR` at first: a program starts in the working directory of its image."""
         for command in self._commands:
+            if command.name in ("pushd", "popd") or self._sizes.get("chdir", "container-workdir") is not None:
+                return
             if command.name == "cd" and re.fullmatch(
                 r'"?\$\{?SLURM_SUBMIT_DIR\}?"?', " ".join(each.text for each in command.words[1:])
             ):
                 self._program.remove(command.node)
+            if command.name == "cd":
+                return
 
     def _plain_words(self) -> list[str] | None:
         """Return the words of a program that is one command, without anything that a shell must do; else None."""
@@ -310,12 +328,12 @@ class JobProgram:
             return None
         kept = [each for each in words if not program.is_removed(each.start)]
         values = [each.value if each.value is not None else self._constant_word(each.text) for each in kept]
+        if command.name in _MPI_LAUNCHERS and self._sizes.nodes == 1 and not _tells_ranks(words):
+            values[1:1] = ["-np", str(self._sizes.tasks)]
         return None if None in values else [each or "" for each in values]
 
     def _constant_word(self, text: str) -> str | None:
-        bare = text[1:-1] if len(text) > 1 and text[0] == text[-1] == '"' else text
-        value = known_value(self._program, bare, self._constants)
-        return None if value is None or (bare == text and re.search(r"\s", value)) or '"' in bare else value
+        return known_value(self._program, text, self._constants)
 
     def _replace_last(self) -> None:
         """Let the last command take the place of the shell, so that it gets the signals of the pod."""
@@ -338,7 +356,8 @@ class JobProgram:
         named = slurm_variables(self._program)
         full = bool(self._steps)
         for name, value in self._constants.items():
-            wanted = name in named and re.search(rf"\b{name}\b", text) is not None
+            wanted = name.startswith("SLURM_ARRAY_")
+            wanted |= name in named and re.search(rf"\b{name}\b", text) is not None
             if (wanted or (full and name != "SLURM_JOBID")) and name not in self._program.assignments:
                 if name == "SLURM_JOBID" and self.strategy == "mpi":
                     # Open MPI would start its daemons by srun.
@@ -362,7 +381,13 @@ class JobProgram:
             if self.strategy == "mpi":
                 raise LeftOut("it reads the list of nodes, which mpirun reads from a file of avactl")
             lines += node_list(sizes.nodes, self.framework == "custom")
-            lines += [f"export {name}=$SLURM_JOB_NODELIST" for name in lists if name != NODE_LISTS[0]]
+            others = NODE_LISTS[1:] if "srun" in needs else [name for name in lists if name != NODE_LISTS[0]]
+            lines += [f"export {name}=$SLURM_JOB_NODELIST" for name in others]
+        reads = {each.name for each in self._program.reads} - self._program.assignments.keys()
+        if "TMPDIR" in reads:
+            lines.append("export TMPDIR=${TMPDIR:-/tmp}")
+        if "CUDA_VISIBLE_DEVICES" in reads and sizes.gpus:
+            lines.append(f"export CUDA_VISIBLE_DEVICES={','.join(map(str, range(sizes.gpus)))}")
         if "SLURMD_NODENAME" in named:
             lines.append(f"export SLURMD_NODENAME={first}")
         if "hostname" in needs:
@@ -376,7 +401,9 @@ class JobProgram:
         if "scontrol" in needs:
             lines += SCONTROL.splitlines()
         if "srun" in needs:
-            lines += srun_function(sizes.nodes, self._per_task_gpus, self._kill).splitlines()
+            lines += srun_function(
+                sizes.nodes, self._per_task_gpus, self._kill, any(each.name == "trap" for each in self._commands)
+            ).splitlines()
         if "mpi" in needs:
             lines += mpi_function(sizes.per_node, self._computed_exports()).splitlines()
         return [HEADER, *lines] if lines else []
@@ -389,6 +416,26 @@ class JobProgram:
                 names += [each.data["Name"]["Value"] for each in command.assignments]
                 names += [each.text for each in command.words[1:] if each.text.isidentifier()]
         return list(dict.fromkeys(names))
+
+
+def _has_input(node: Node) -> bool:
+    """Return True if a command reads a file, a text, or the output of another command."""
+    above: Node | None = node
+    while above is not None and above.type not in ("CmdSubst", "FuncDecl"):
+        if any(each.type == "Redirect" and each.data["Op"].startswith("<") for each in above.children):
+            return True
+        parent = above.parent
+        piped = parent is not None and parent.type == "BinaryCmd" and parent.data["Op"] in ("|", "|&")
+        if parent is not None and piped and parent.child("Y") is above:
+            return True
+        above = parent
+    return False
+
+
+def _tells_ranks(words: Sequence[Word]) -> bool:
+    """Return True if mpirun is told how many processes it starts."""
+    names = ("-n", "-np", "--n", "--np", "-c", "-N", "-ppn", "--map-by", "-npernode", "--npernode")
+    return any(each.text.partition("=")[0] in names for each in words)
 
 
 def escape_references(text: str) -> str:

@@ -95,6 +95,21 @@ def array_elements(text: str) -> list[int]:
     return list(dict.fromkeys(found))[: MAX_ELEMENTS + 1]
 
 
+def array_facts(text: str) -> dict[str, int]:
+    """Return COUNT, MIN, MAX and STEP of an array, as Slurm's variables tell them."""
+    ranges = [
+        range(int(made[1]), int(made[2] or made[1]) + 1, int(made[3] or 1))
+        for part in text.partition("%")[0].split(",")
+        if (made := re.fullmatch(r"(\d{1,7})(?:-(\d{1,7})(?::([1-9]\d{0,6}))?)?", part.strip()))
+    ]
+    ranges = [each for each in ranges if each]
+    if not ranges:
+        return {}
+    least, most = min(each[0] for each in ranges), max(each[-1] for each in ranges)
+    step = ranges[0].step if len(ranges) == 1 else 1
+    return {"COUNT": sum(map(len, ranges)), "MIN": least, "MAX": most, "STEP": step}
+
+
 def parse(text: str) -> SlurmScript:
     """Return the directives and the program of a script. Directives end at the first command, as in sbatch."""
     script = SlurmScript(shebang=text.partition("\n")[0][2:].strip() if text.startswith("#!") else "")
@@ -103,10 +118,10 @@ def parse(text: str) -> SlurmScript:
         stripped = line.strip()
         if stripped and not stripped.startswith("#"):
             break
-        if stripped.startswith("#SBATCH"):
+        if line.startswith("#SBATCH"):
             words = split_words(stripped.removeprefix("#SBATCH").partition(" #")[0])
             script.directives += [Directive(name, value, number + 1) for name, value in directive_options(words)]
-        if stripped.startswith(("#SBATCH", "#!")):
+        if line.startswith(("#SBATCH", "#!")):
             lines[number] = ""
     script.text = "\n".join(lines)
     return script

@@ -28,6 +28,9 @@ class Sizes:
 
     def __init__(self, options: Sequence[Directive], note: Callable[[int, str, str, str], None]) -> None:
         self._options, self._note = options, note
+        for each in options:
+            if each.name in ("ntasks-per-gpu", "ntasks-per-socket", "ntasks-per-core"):
+                raise LeftOut(f"line {each.line}: `--{each.name}` leaves the number of tasks to Slurm")
         self._read_nodes()
         if self.tasks % self.nodes:
             raise LeftOut(f"{self.tasks} tasks on {self.nodes} nodes are not as many on each of them")
@@ -102,11 +105,17 @@ class Sizes:
             value = self.get(name)
             if value is None:
                 continue
-            parts = value.removeprefix("gres/").split(",")[0].split("(")[0].split(":")
+            each = [part.removeprefix("gres/").split("(")[0].split(":") for part in value.split(",")]
+            parts = each[0]
             if name == "gres":
-                if parts[0] != "gpu":
+                found = [part for part in each if part[0] == "gpu"]
+                if len(found) != 1:
+                    if found:
+                        raise LeftOut(f"line {self._line(name)}: `--gres={value[:40]}` names several kinds of GPUs")
                     continue
-                parts = parts[1:] or ["1"]
+                parts = found[0][1:] or ["1"]
+            elif len(each) > 1:
+                raise LeftOut(f"line {self._line(name)}: `--{name}={value[:40]}` names several kinds of GPUs")
             named = [each for each in parts if not each.isdigit()]
             if not re.fullmatch(r"\d{1,5}", parts[-1]) and len(named) != 1:
                 raise LeftOut(f"line {self._line(name)}: `--{name}={value[:40]}` is no number of GPUs")

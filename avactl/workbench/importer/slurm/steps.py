@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from avactl.workbench.importer.shell import Command, Program, Word
-from avactl.workbench.importer.slurm.options import Option, step_options
+from avactl.workbench.importer.slurm.options import KNOWN_OPTIONS, Option, step_options
 from avactl.workbench.importer.slurm.sizes import LeftOut
 
 _EXPANSION = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
-_NOT_COMPUTED = re.compile(r"[$`*?\[]")
 _MPI_NAMES = ("pmix", "pmi2", "openmpi", "pmi1", "cray_shasta")
 
 
@@ -56,20 +55,25 @@ def find_steps(program: Program, constants: Mapping[str, str]) -> list[Step]:
     return [_read_step(program, each, constants) for each in program.commands if each.name == "srun"]
 
 
-def known_value(program: Program, text: str, constants: Mapping[str, str]) -> str | None:
-    """Return a word with variables whose values are known, or None if there are others."""
+def known_value(program: Program, text: str, constants: Mapping[str, str], before: int | None = None) -> str | None:
+    """Return the value of a word whose variables are known, or None. `before`: byte before which they are assigned."""
+    quoted = len(text) > 1 and text[0] == text[-1] == '"'
+    text = text[1:-1] if quoted else text
+    rest = _EXPANSION.sub("", text)
+    if re.search(r"[\"'\\`$]", rest) or (not quoted and re.search(r"[~*?\[\]{}\s]", rest)):
+        return None
     missing = False
 
     def value(found: re.Match[str]) -> str:
         nonlocal missing
         name = found[1] or found[2]
         known = constants.get(name)
-        known = program.literal_variable(name) if known is None else known
+        known = program.literal_variable(name, before) if known is None else known
         missing |= known is None
         return known or ""
 
     made = _EXPANSION.sub(value, text)
-    if missing or _NOT_COMPUTED.search(made):
+    if missing or (not quoted and re.search(r"[\s*?\[]", made)):
         return None
     return made
 
@@ -99,6 +103,9 @@ def _read_step(program: Program, command: Command, constants: Mapping[str, str])
         if not re.match(r"[\w./]", name):
             raise LeftOut(f"line {command.line}: {first.text[:40]} may hold options of srun or a program")
         name = name.split()[0]
+    for option, value in options:
+        if value and option not in KNOWN_OPTIONS and f"--{option}={value}" not in words:
+            raise LeftOut(f"line {command.line}: `--{option}` of srun is not known: write its value after `=`")
     known = [(option, _known_or_text(program, value, constants)) for option, value in options]
     return Step(command, known, command.words[command.words.index(first) :], name.rpartition("/")[2])
 
@@ -116,8 +123,7 @@ def _assigned_text(program: Program, name: str) -> str | None:
 
 
 def _known_or_text(program: Program, text: str, constants: Mapping[str, str]) -> str:
-    bare = text[1:-1] if text[:1] == text[-1:] == '"' else text
-    value = known_value(program, bare, constants)
+    value = known_value(program, text, constants)
     return text if value is None else value
 
 

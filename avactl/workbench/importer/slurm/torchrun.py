@@ -41,17 +41,22 @@ def torchrun_words(step: Step) -> list[Word] | None:
     return None
 
 
-def strip_rendezvous(program: Program, step: Step, words: list[Word], note: Note) -> None:
+def strip_rendezvous(program: Program, step: Step, words: list[Word], gpus: int, note: Note) -> None:
     """Take out where torchrun finds its peers, which it reads from variables, and what only computes that."""
-    index, removed = 1, []
+    index, removed, told = 1, [], False
     while index < len(words) and words[index].text.startswith("-"):
         name = words[index].text.lstrip("-").partition("=")[0].replace("_", "-")
         width = 1 if "=" in words[index].text or name in _TORCHRUN_FLAGS else 2
         if index + width > len(words):
             return
-        if name in _RENDEZVOUS_OPTIONS:
+        value = words[index].text.partition("=")[2] if width == 1 else words[index + 1].text
+        told |= name == "nproc-per-node"
+        if name in _RENDEZVOUS_OPTIONS and (name != "nproc-per-node" or value in (str(gpus), "gpu")):
             removed.append((f"--{name}", words[index].start, words[index + width - 1].end, index, width))
         index += width
+    if not told and gpus != 1:
+        # torchrun's own number, where avactl would start one process for each GPU.
+        program.replace(words[0].end, words[0].end, " --nproc-per-node=1")
     if not removed:
         return
     for _, start, end, at, width in removed:

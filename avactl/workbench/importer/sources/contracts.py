@@ -17,6 +17,8 @@ from avactl.workbench.importer.shell import Program, SyntaxProblem
 from avactl.workbench.importer.sources.pods import Pod
 
 _SHELLS = ("sh", "bash", "dash", "ash", "zsh", "ksh")
+_LAUNCHERS = re.compile(r"\b(torchrun|torch\.distributed|accelerate|deepspeed)\b")
+_PYTHON = re.compile(r"python([23](\.[0-9]+)?)?").fullmatch
 _MCA = ("-mca", "--mca", "-gmca", "--gmca")
 _SSH_OPTION = re.compile(r"""--?g?mca\s+plm_rsh_\w+\s+(?:"[^"]*"|'[^']*'|\S+)\s*""")
 _NO_SSH = "mpirun needs no ssh: avactl starts its daemons in the workers"
@@ -44,6 +46,8 @@ class Contract:
     variables: Mapping[str, str | None] = field(default_factory=dict)
     """Values under avactl, or `$NAME` for another variable; None: there is none."""
     rules: Sequence[TextRule] = ()
+    always: bool = False
+    """True if programs are expected to read the variables, whether or not the command names them."""
 
     def meet(self, reader: ImportReader, pod: Pod) -> None:
         """Change the command of a pod so that it reads the same values. Raises UnmetContract."""
@@ -53,6 +57,8 @@ class Contract:
             at = self._place(pod, index)
             words[index] = self._shell(reader, word, at, pod) if index == shell else self._word(reader, word, at, pod)
         pod.command, pod.args = words[: len(pod.command)], words[len(pod.command) :]
+        if self.always:
+            self._give_all(reader, pod, shell)
         for name, value in list(pod.env.items()):
             if isinstance(value, str):
                 at = pod.paths["env", name]
@@ -60,6 +66,26 @@ class Contract:
                 if pod.env[name] == f"$({name})":
                     reader.lose(at, "avactl sets the variable itself", "")
                     del pod.env[name]
+
+    def _give_all(self, reader: ImportReader, pod: Pod, shell: int | None) -> None:
+        """Let a program that starts no processes itself read the variables. Raises UnmetContract."""
+        words = [*pod.command, *pod.args]
+        text = " ".join(words)
+        if _LAUNCHERS.search(text) or (words and shell is None and _PYTHON(words[0].rpartition("/")[2])):
+            return  # torchrun sets them for each process
+        if not pod.command:
+            raise UnmetContract("its image's own command may read RANK and WORLD_SIZE: name it as `command`")
+        exports = " ".join(f"{name}={value}" for name, value in self._wanted(pod).items() if value is not None)
+        why = f"the program is given what {self.operator} sets: {exports}"
+        at = self._place(pod, 0 if shell is None else shell)
+        if shell is None:
+            pod.command = ["sh", "-c", f'export {exports}; exec "$@"', "sh", *pod.command]
+        else:
+            group, index = (pod.command, shell) if shell < len(pod.command) else (pod.args, shell - len(pod.command))
+            if group[index].startswith("export WORLD_SIZE=") and " RANK=" in group[index].partition("\n")[0]:
+                return
+            group[index] = f"export {exports}\n{group[index]}"
+        reader.note(at, why, "")
 
     def _place(self, pod: Pod, index: int) -> Path:
         in_command = index < len(pod.command)
@@ -139,8 +165,8 @@ def _shell_text(words: Sequence[str]) -> int | None:
     return None
 
 
-def pytorch_contract(name: str, pods: int) -> Contract:
-    """Return what the training operator gives to the pods of a PyTorchJob."""
+def pytorch_contract(name: str, pods: int, by_torchrun: bool = False) -> Contract:
+    """Return what the training operator gives to the pods of a PyTorchJob. `by_torchrun`: it starts the programs."""
     alone = pods == 1
     own = {"WORLD_SIZE": str(pods), "RANK": "0" if alone else "$NODE_RANK"}
     if alone:
@@ -154,7 +180,8 @@ def pytorch_contract(name: str, pods: int) -> Contract:
     return Contract(
         "the training operator",
         own | dict.fromkeys([f"PET_{each}" for each in elastic]),
-        [head, TextRule(_host(rf"{name}-worker-\d+"))],
+        always=pods > 1 and not by_torchrun,
+        rules=[head, TextRule(_host(rf"{name}-worker-\d+"))],
     )
 
 

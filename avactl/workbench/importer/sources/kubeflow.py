@@ -268,7 +268,8 @@ def train_job(context: Context, reader: ImportReader) -> ImportedSpec | str:
     reader.aliases = {(*place, "resources"): (*at, "resourcesPerNode"), place: at, (*at, "pod"): at}
     reader.take("spec", "trainer", "numNodes")
     role = read_role(reader, "workers", nodes, ("spec", "trainer", "pod"))
-    pytorch_contract(job_names(reader), role.replicas).meet(reader, role.pod)
+    if strategy != "mpi":
+        pytorch_contract(job_names(reader), role.replicas, by_torchrun=True).meet(reader, role.pod)
     for key in ("image", "command", "args", "env", "resourcesPerNode", "pod"):
         reader.take("spec", "trainer", key)
     processes = reader.take("spec", "trainer", "numProcPerNode")
