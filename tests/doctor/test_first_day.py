@@ -17,6 +17,7 @@ from avactl import Compilation, compile_tree
 from avactl.spec.repository.tree import DirTree
 from tests.conftest import ROOT
 from tools.controlplane import ControlPlane, KubeClient, build_binaries
+from tools.controlplane.build import KUBERNETES_MINOR
 
 PAGE = ROOT / "docs" / "first-day.md"
 PLUGIN: dict[str, Any] = {
@@ -76,6 +77,8 @@ def test_its_commands_lead_to_a_platform(new_plane: Callable[..., ControlPlane],
     plane = new_plane(controller_manager=True)
     kube = plane.client()
     shutil.copytree(ROOT / "examples" / "ava", tmp_path / "ava")
+    cluster = tmp_path / "ava" / "clusters" / "train.yaml"
+    cluster.write_text(cluster.read_text().replace('"1.36"', f'"{KUBERNETES_MINOR}"'))
     compilation = compile_tree(DirTree(tmp_path / "ava"))
     prepare(kube, compilation)
     tools = tmp_path / "bin"
