@@ -11,7 +11,7 @@ _REASONS = {
         "a ServingDeployment would take its place, but its runtime and the way to its model are objects of KServe"
     ),
     ("serving.kserve.io", "LLMInferenceService"): (
-        "a ServingDeployment with `runtime: vllm` would take its place, but its pods are made of KServe's templates"
+        "a ServingDeployment would take its place, but its pods are made of KServe's templates"
     ),
     ("argoproj.io", "Rollout"): (
         "a ServingDeployment with `rollout` would take its place; its steps and analyses are those of Argo"
