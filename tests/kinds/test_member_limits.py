@@ -252,7 +252,8 @@ def test_pods_of_specs_run_for_whom_they_say(plane: ControlPlane, admin: KubeCli
 
     def users() -> list[str]:
         pods = [each for each in admin.list("v1", "Pod", "vision") if each["metadata"].get("generateName")]
-        return sorted(each["metadata"]["annotations"].get(USER.name, "") for each in pods)
+        # Pods of the tests before may come late, and have no annotation.
+        return sorted((each["metadata"].get("annotations") or {}).get(USER.name, "") for each in pods)
 
     wait_until(lambda: {"ann", "bob@example.com"} <= {*users()})
     (pod,) = [each for each in admin.list("v1", "Pod", "vision") if each["metadata"]["name"].startswith("mine-")]
