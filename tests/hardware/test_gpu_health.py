@@ -58,6 +58,7 @@ def test_faults_of_a_gpu(elements: str, evict: bool, text: str) -> None:
         NONE + FABRIC.format("Completed", "Success"),
         NONE + FABRIC.format("In Progress", "N/A"),
         NONE + FABRIC.format("N/A", "N/A"),
+        NONE + "<processes><process_info><process_name>./GPU is lost</process_name></process_info></processes>",
     ],
 )
 def test_what_is_no_fault(elements: str) -> None:

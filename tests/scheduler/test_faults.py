@@ -384,6 +384,8 @@ def test_conditions_that_report_faults(said: dict[str, str]) -> None:
         condition("AcceleratedHardwareReady", "False", "NvidiaXID13Error"),
         condition("AcceleratedHardwareReady", "False", "NvidiaXID31Error"),
         condition("XIDErrors"),
+        condition("KernelDeadlock"),
+        condition("ReadonlyFilesystem"),
         condition("Ready"),
         condition("Ready", "False"),
         condition(names.GPUS_CONDITION),

@@ -33,16 +33,17 @@ SOURCES = Path(module.__file__).parents[3]
 PROCESSES = {
     "avactl/spec/repository/git.py",
     "avactl/spec/python_files/sandbox_runner.py",
-    "avactl/daemons/topology/daemon.py",
+    "avactl/daemons/topology/commands.py",
     "avactl/cli/main.py",
     "avactl/datasets/pack/workers.py",
+    "avactl/workbench/importer/shell.py",
     "avactl/workbench/local/pods.py",
     "avactl/workbench/local/process.py",
     "avactl/kube/exec_plugin.py",
 }
 """Modules that start a program: git, Python for a spec file, nvidia-smi, Python for the command line itself and for the
-workers of a pack, the pods of a local run and a look for their module, and the credential programs of the user's
-kubeconfig."""
+workers of a pack, the parser of batch scripts, the pods of a local run and a look for their module, and the credential
+programs of the user's kubeconfig."""
 
 
 @pytest.fixture
