@@ -252,11 +252,14 @@ def test_pods_of_specs_run_for_whom_they_say(plane: ControlPlane, admin: KubeCli
 
     def users() -> list[str]:
         pods = [each for each in admin.list("v1", "Pod", "vision") if each["metadata"].get("generateName")]
-        # Pods of the tests before may come late, and have no annotation.
         return sorted((each["metadata"].get("annotations") or {}).get(USER.name, "") for each in pods)
 
+    # Pods of the tests before are among them.
     wait_until(lambda: {"ann", "bob@example.com"} <= {*users()})
-    (pod,) = [each for each in admin.list("v1", "Pod", "vision") if each["metadata"]["name"].startswith("mine-")]
+    mine = wait_until(
+        lambda: [each for each in admin.list("v1", "Pod", "vision") if each["metadata"]["name"].startswith("mine-")]
+    )
+    pod = mine[0]
     patch = {"metadata": {"annotations": {USER.name: "bob@example.com"}}}
     with pytest.raises(ApiError, match=r"scheduler-requests|member"):
         ann.request("PATCH", path(*KINDS["Pod"], pod["metadata"]["name"]), body=patch, content_type=MERGE)
