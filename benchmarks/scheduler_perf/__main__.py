@@ -18,6 +18,7 @@ from contextlib import ExitStack
 from benchmarks.clusters import SCHEDULERS
 from benchmarks.scheduler_perf import report
 from benchmarks.scheduler_perf.comparison import (
+    BY_DESIGN,
     NOT_APPLICABLE,
     Benchmark,
     Comparison,
@@ -73,7 +74,14 @@ def compare_short(cases: Sequence[Case]) -> Iterator[Comparison]:
         gates = benchmark.feature_gates()
         for case in cases:
             workloads, inapplicable = find_workloads(case, gates)
-            yield inapplicable or benchmark.compare(case, choose_smallest(case, workloads))
+            if inapplicable:
+                yield inapplicable
+                continue
+            found = benchmark.compare(case, choose_smallest(case, workloads))
+            if found.outcomes["kube-scheduler"].pending and case.name not in BY_DESIGN:
+                # The end of a victim can escape kube-scheduler until it looks at all pods again, after five minutes.
+                found = benchmark.compare(case, choose_smallest(case, workloads))
+            yield found
 
 
 def compare(cases: Sequence[Case], nodes: int) -> Iterator[Comparison]:
