@@ -40,6 +40,7 @@ from avactl.scheduler.queue.gang_request import (
     WaitGroup,
     constrained_demand,
     gang_of,
+    likeness_of,
     roles_of,
 )
 from avactl.scheduler.queue.owned_pod_group import OwnedPodGroup
@@ -167,7 +168,10 @@ class SchedulingCycle:
         self.queue.suspend(unit)
         began, failed, started = monotonic(), set[Hashable](), False
         for batch in batches:
-            alike: Hashable = tuple(pod.uid if pod.volumes or pod.claims else pod.shape for pod in batch)
+            alike: Hashable = tuple(
+                pod.uid if pod.volumes or pod.claims else (likeness_of(pod), self.cache.quotas.owner(pod))
+                for pod in batch
+            )
             if alike in failed:
                 continue
             if self._start(unit, batch, batch):

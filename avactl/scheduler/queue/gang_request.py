@@ -67,8 +67,11 @@ def constrained_demand(unit: QueuedPodGroup, pods: Sequence[PodInfo]) -> Hashabl
     if unit.gang:
         # Others of its pods may fit.
         return unit.key, frozenset(pod.uid for pod in pods)
-    if pod.volumes or pod.claims:
-        return unit.key
+    return unit.key if pod.volumes or pod.claims else likeness_of(pod)
+
+
+def likeness_of(pod: PodInfo) -> Likeness:
+    """Return what constraints read of a pod without volumes and ResourceClaims."""
     return Likeness(pod.namespace, pod.shape, frozenset(pod.labels.items()), frozenset(pod.annotations.items()))
 
 

@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sysconfig
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +26,10 @@ _NAME = re.compile(r"[A-Za-z_]\w*").fullmatch
 _ASSIGNS = re.compile(r"[-+*/%&|^]?=|<<=|>>=|\+\+|--").fullmatch
 _MAX_NODES = 200_000
 _TIMEOUT_S = 20.0
+
+
+Edit = tuple[int, int, bytes]
+"""First byte, end, and the text that takes their place."""
 
 
 class SyntaxProblem(Exception):  # noqa: N818 - part of the input
@@ -108,7 +113,7 @@ class Program:
     def __init__(self, text: str) -> None:
         self.data = text.encode()
         self.root, self.nodes = _parse(self.data)
-        self._edits: list[tuple[int, int, bytes]] = []
+        self._edits: list[Edit] = []
         self._removed: list[tuple[int, int]] = []
 
     def text_of(self, node: Node) -> str:
@@ -265,10 +270,15 @@ class Program:
         else:
             self.drop(node.start, node.end, ":")
 
-    def edited(self) -> str:
-        """Return the text with all edits. An edit inside another one has no effect."""
+    def edited(self, instead: Sequence[Edit] = ()) -> str:
+        """Return the text with all edits. An edit inside another one has no effect.
+
+        `instead`: edits that take the place of others of the same bytes.
+        """
+        places = {(start, end) for start, end, _ in instead}
+        edits = [*(each for each in self._edits if each[:2] not in places), *instead]
         made, at = b"", 0
-        for start, end, text in sorted(self._edits, key=lambda each: (each[0], -each[1])):
+        for start, end, text in sorted(edits, key=lambda each: (each[0], -each[1])):
             if start >= at:
                 made += self.data[at:start] + text
                 at = end

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from avactl.workbench.importer.model import Body, ImportReader
 from avactl.workbench.importer.shell import (
     Command,
+    Edit,
     Node,
     Program,
     SyntaxProblem,
@@ -68,6 +69,8 @@ class JobProgram:
             raise LeftOut("it has no command")
         self.strategy = self._choose_strategy()
         self._launch = None
+        self._launch_edit: list[Edit] = []
+        """Starts torchrun without srun, which only its own variables would need."""
         if self.strategy == "allReduce" and sizes.per_node == 1:
             self._launch = torchrun_words(self._steps[0])
         # Only there, torchrun is to find what avactl sets for it.
@@ -86,11 +89,11 @@ class JobProgram:
 
     def command(self, directory: str | None) -> Body:
         """Return `command` and `args`: the program itself if it is one command, else a shell with the text."""
-        words = self._plain_words()
+        words = self._plain_words() if directory is None else None
         if not self._steps:
             why = "programs find only those variables of Slurm that the script names"
             self._reader.note((), why, "write others as `env`")
-        if words is not None and directory is None:
+        if words is not None:
             if self._launch is None:
                 self._set_variables("")
             elif self._steps:
@@ -261,14 +264,15 @@ class JobProgram:
         if self.strategy == "mpi":
             start = "srun "
             self._needs.add("mpi")
-        elif (self._sizes.tasks == tasks == 1 and not self._per_task_gpus) or (
-            self._launch is not None and self._plain_words() is not None
-        ):
+        elif self._sizes.tasks == tasks == 1 and not self._per_task_gpus:
             start = ""
         else:
             start = f"srun {tasks // self._sizes.nodes} "
             self._needs.add("srun")
-        self._program.replace(step.command.words[0].start, step.program[0].start, start + prefix)
+        place = step.command.words[0].start, step.program[0].start
+        self._program.replace(*place, start + prefix)
+        if self._launch is not None and not prefix:
+            self._launch_edit = [(*place, b"")]
 
     def _strip_hostfile(self, command: Command) -> None:
         """Take out where mpirun finds its hosts: avactl tells it."""
@@ -301,39 +305,24 @@ class JobProgram:
 
     def _plain_words(self) -> list[str] | None:
         """Return the words of a program that is one command, without anything that a shell must do; else None."""
-        program = self._program
-        left = [
-            each for each in program.root.children if each.type == "Stmt" and not self._program.is_removed(each.start)
-        ]
+        try:
+            edited = Program(self._program.edited(self._launch_edit))
+        except SyntaxProblem:
+            return None
+        left = [each for each in edited.root.children if each.type == "Stmt"]
         call = left[0].child("Cmd") if len(left) == 1 else None
-        if (
-            call is None
-            or call.type != "CallExpr"
-            or any(left[0].has(key) for key in ("Redirs", "Negated", "Background"))
-        ):
+        if call is None or call.type != "CallExpr":
             return None
-        command = program.command(call)
-        if command.assignments:
+        if any(left[0].has(key) for key in ("Redirs", "Negated", "Background")):
             return None
-        words = command.words
-        if command.name == "srun":
-            step = self._steps[0] if self._steps else None
-            several = self._sizes.nodes > 1 and self._launch is None
-            if step is None or several or self._sizes.per_node > 1 or self._per_task_gpus:
-                return None
-            if step.get("export", "chdir", "container-workdir") is not None:
-                return None
-            words = step.program
-        elif command.name in ("singularity", "apptainer", *BUILTINS):
+        command = edited.command(call)
+        if command.assignments or command.name in BUILTINS:
             return None
-        kept = [each for each in words if not program.is_removed(each.start)]
-        values = [each.value if each.value is not None else self._constant_word(each.text) for each in kept]
-        if command.name in _MPI_LAUNCHERS and self._sizes.nodes == 1 and not _tells_ranks(words):
-            values[1:1] = ["-np", str(self._sizes.tasks)]
+        values = [
+            each.value if each.value is not None else known_value(self._program, each.text, self._constants)
+            for each in command.words
+        ]
         return None if None in values else [each or "" for each in values]
-
-    def _constant_word(self, text: str) -> str | None:
-        return known_value(self._program, text, self._constants)
 
     def _replace_last(self) -> None:
         """Let the last command take the place of the shell, so that it gets the signals of the pod."""
