@@ -6,23 +6,19 @@ Both are conditions of its node, with Events on changes.
 from __future__ import annotations
 
 import asyncio
-import random
 
 from avactl.contracts.gpu_faults import GpuFault, render_faults
 from avactl.contracts.names import GPUS_CONDITION, TOPOLOGY_CONDITION
 from avactl.daemons.topology.gpu_health import FAULTY, GpuHealthWatcher, LinkState, describe_healthy, find_health
-from avactl.daemons.topology.node_conditions import ConditionValue, NodeCondition
+from avactl.daemons.topology.node_conditions import ConditionValue, NodeCondition, check_regularly
 from avactl.daemons.topology.options import TopologyOptions
 from avactl.daemons.topology.topology_check import check_topology
-from avactl.kube import logs
 from avactl.kube.access import ClusterAccess
-from avactl.kube.client import ApiError, Client, UnreachableError
+from avactl.kube.client import Client
 from avactl.kube.daemons import run_until_signal
 from avactl.kube.events import EventRecorder
 
 CONTROLLER = "avactl-topology"
-_RETRY_RANGE_S = (1.0, 60.0)
-"""Seconds until a failed API request is retried: first, and at most."""
 
 
 class TopologyWatcher:
@@ -34,21 +30,14 @@ class TopologyWatcher:
 
     async def run(self) -> None:
         """Run until cancelled. Failed writes to the API server are retried."""
-        wait = _RETRY_RANGE_S[0]
-        while True:
-            verdict = await check_topology(self._options)
-            if verdict.status != "Unknown":
-                self._links.faults = [GpuFault(gpu, False, text) for gpu, text in verdict.links_down]
-            try:
-                await self._condition.write(ConditionValue(verdict.status, verdict.reason, verdict.message))
-            except (ApiError, UnreachableError) as error:
-                logs.warn("condition not written", node=self._options.node, error=str(error))
-                await asyncio.sleep(wait * random.uniform(0.5, 1.0))  # noqa: S311
-                wait = min(2 * wait, _RETRY_RANGE_S[1])
-                continue
-            wait = _RETRY_RANGE_S[0]
-            # Spread the checks of machines that started together.
-            await asyncio.sleep(self._options.interval * random.uniform(0.9, 1.1))  # noqa: S311
+        await check_regularly(self.check, self._options.interval, self._options.node)
+
+    async def check(self) -> None:
+        """Check once, and write the condition. Raises ApiError, UnreachableError."""
+        verdict = await check_topology(self._options)
+        if verdict.status != "Unknown":
+            self._links.faults = [GpuFault(gpu, False, text) for gpu, text in verdict.links_down]
+        await self._condition.write(ConditionValue(verdict.status, verdict.reason, verdict.message))
 
 
 async def run(access: ClusterAccess, options: TopologyOptions) -> None:

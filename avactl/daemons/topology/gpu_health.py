@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import random
 from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any
@@ -13,20 +11,17 @@ from avactl.contracts.gpu_faults import GpuFault, parse_faults, render_faults
 from avactl.contracts.names import GPUS_CONDITION, TOPOLOGY_CONDITION
 from avactl.contracts.scheduling import PoolFacts
 from avactl.daemons.topology.commands import CommandError, run_command
-from avactl.daemons.topology.node_conditions import ConditionValue, NodeCondition
+from avactl.daemons.topology.node_conditions import ConditionValue, NodeCondition, check_regularly
 from avactl.daemons.topology.options import TopologyOptions
 from avactl.daemons.topology.topology_check import check_topology
 from avactl.hardware.gpu_health import GpuHealth, HealthOutputError, read_health
-from avactl.kube import logs
-from avactl.kube.client import ApiError, Client, UnreachableError
+from avactl.kube.client import Client
 from avactl.kube.events import EventRecorder
 
 FAULTY = "GPUsFaulty"
 """Reason of the condition while there are faults."""
 _HEARTBEAT_S = 300.0
 """Seconds after which an unchanged condition is written again."""
-_RETRY_RANGE_S = (1.0, 60.0)
-"""Seconds until a failed API request is retried: first, and at most."""
 
 
 class LinkState:
@@ -59,17 +54,7 @@ class GpuHealthWatcher:
 
     async def run(self) -> None:
         """Run until cancelled. Failed writes to the API server are retried."""
-        wait = _RETRY_RANGE_S[0]
-        while True:
-            try:
-                await self.check()
-            except (ApiError, UnreachableError) as error:
-                logs.warn("condition not written", node=self._options.node, error=str(error))
-                await asyncio.sleep(wait * random.uniform(0.5, 1.0))  # noqa: S311
-                wait = min(2 * wait, _RETRY_RANGE_S[1])
-                continue
-            wait = _RETRY_RANGE_S[0]
-            await asyncio.sleep(self._options.health_interval * random.uniform(0.9, 1.1))  # noqa: S311
+        await check_regularly(self.check, self._options.health_interval, self._options.node)
 
     async def check(self) -> None:
         """Check once, and write the condition if it has changed or is old. Raises ApiError, UnreachableError."""

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 from avactl.base.object_identity import object_reference
 from avactl.base.terminal import shorten_middle, visible_text
 from avactl.contracts.gpu_faults import MAX_MESSAGE_LENGTH
 from avactl.kube import logs
-from avactl.kube.client import STRATEGIC, Client
+from avactl.kube.client import STRATEGIC, ApiError, Client, UnreachableError
 from avactl.kube.events import EventRecorder
 from avactl.kube.timestamps import timestamp
 
+_RETRY_RANGE_S = (1.0, 60.0)
+"""Shortest and longest pause after a failed write."""
 _MAX_NOTE_LENGTH = 1024
 """Longest note of an Event, in characters."""
 
@@ -22,6 +27,25 @@ class ConditionValue(NamedTuple):
     status: str
     reason: str
     message: str
+
+
+async def check_regularly(check: Callable[[], Awaitable[None]], interval: float, node: str) -> None:
+    """Run a check that writes a condition, with pauses of about `interval` seconds, until cancelled.
+
+    A failed request to the API server is repeated sooner.
+    """
+    wait = _RETRY_RANGE_S[0]
+    while True:
+        try:
+            await check()
+        except (ApiError, UnreachableError) as error:
+            logs.warn("condition not written", node=node, error=str(error))
+            await asyncio.sleep(wait * random.uniform(0.5, 1.0))  # noqa: S311
+            wait = min(2 * wait, _RETRY_RANGE_S[1])
+            continue
+        wait = _RETRY_RANGE_S[0]
+        # Spread the checks of machines that started together.
+        await asyncio.sleep(interval * random.uniform(0.9, 1.1))  # noqa: S311
 
 
 class NodeCondition:

@@ -62,6 +62,17 @@ SIZE_OPTIONS = (
 """Options that sizes of the spec follow."""
 USED_OPTIONS = ("chdir", "container-image", "container-workdir", "export", "array", "job-name", "requeue")
 """Options whose meaning the spec has, or whose place it takes: a preempted job starts again."""
+_CONTAINER_FLAGS = (
+    "container-mount-home",
+    "no-container-mount-home",
+    "container-writable",
+    "container-readonly",
+    "container-remap-root",
+    "no-container-remap-root",
+    "container-entrypoint",
+    "no-container-entrypoint",
+)
+"""Flags of the plugin pyxis."""
 SILENT_OPTIONS = (
     "parsable",
     "quiet",
@@ -80,14 +91,7 @@ SILENT_OPTIONS = (
     "no-kill",
     "msg-timeout",
     "slurmd-debug",
-    "container-mount-home",
-    "no-container-mount-home",
-    "container-writable",
-    "container-readonly",
-    "container-remap-root",
-    "no-container-remap-root",
-    "container-entrypoint",
-    "no-container-entrypoint",
+    *_CONTAINER_FLAGS,
 )
 """Options about Slurm's own output and files: nothing of the program depends on them."""
 FLAGS = (
@@ -109,14 +113,7 @@ FLAGS = (
     "oversubscribe",
     "get-user-env",
     "immediate",
-    "container-mount-home",
-    "no-container-mount-home",
-    "container-writable",
-    "container-readonly",
-    "container-remap-root",
-    "no-container-remap-root",
-    "container-entrypoint",
-    "no-container-entrypoint",
+    *_CONTAINER_FLAGS,
     "multi-prog",
     "pty",
     "preserve-env",
