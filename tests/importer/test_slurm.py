@@ -98,3 +98,24 @@ def test_command(avactl: Run, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert avactl("validate", "specs").returncode == 0
     assert "strategy: allReduce" in (tmp_path / "specs/teams/llm/llama-pretrain.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("", ["torchrun", "--nproc-per-node=1", "train.py"]),
+        ("--nnodes 2 --nproc_per_node 2", ["torchrun", "--nproc_per_node", "2", "train.py"]),
+        ("--nnodes=$SLURM_NNODES --nproc-per-node=4", ["torchrun", "train.py"]),
+        ("--nproc_per_node gpu --rdzv_id $RANDOM", ["torchrun", "train.py"]),
+    ],
+)
+def test_torchrun_starts_as_many_processes_as_before(options: str, words: list[str], tmp_path: Path) -> None:
+    """avactl tells it to start one for each GPU, unless it is told otherwise."""
+    script = tmp_path / "a.sbatch"
+    script.write_text(f"#SBATCH -N 2 --ntasks-per-node=1 --gres=gpu:4 --mem=8G\nsrun torchrun {options} train.py\n")
+    made, _ = import_objects(
+        read_scripts([script], BytesIO()), ImportOptions(images={**IMAGES, "job": IMAGE}), tmp_path / "out"
+    )
+    (outcome,) = made.outcomes
+    assert outcome.spec is not None
+    assert outcome.spec.spec["command"] == words
