@@ -114,7 +114,9 @@ def test_torchrun_starts_as_many_processes_as_before(options: str, words: list[s
     script = tmp_path / "a.sbatch"
     script.write_text(f"#SBATCH -N 2 --ntasks-per-node=1 --gres=gpu:4 --mem=8G\nsrun torchrun {options} train.py\n")
     made, _ = import_objects(
-        read_scripts([script], BytesIO()), ImportOptions(images={**IMAGES, "job": IMAGE}), tmp_path / "out"
+        read_scripts([script], BytesIO()),
+        ImportOptions(namespace="hpc", images={**IMAGES, "job": IMAGE}),
+        tmp_path / "out",
     )
     (outcome,) = made.outcomes
     assert outcome.spec is not None
