@@ -75,9 +75,7 @@ with Checkpoints(state=state) as checkpoints:
 
 @pytest.fixture(scope="module")
 def world(control_plane_binaries: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    # Nobody renews the leases of the machines.
-    arguments = {"kube-controller-manager": ["--node-monitor-grace-period=24h"]}
-    with ControlPlane(controller_manager=True, arguments=arguments) as plane, plane.client() as kube:
+    with ControlPlane(controller_manager=True) as plane, plane.client() as kube:
         made = World(plane, kube, tmp_path_factory.mktemp("faults"))
         yield made
         for process in made.running:

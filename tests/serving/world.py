@@ -199,8 +199,9 @@ spec:
         )
 
     def _situation(self) -> str:
-        log = self.log.read_text()[-6000:] if self.log.exists() else ""
-        return f"{self.state()} {self.ready()} {self.condition()}\n{log}"
+        logs = [self.log, self.plane.log("kwok")]
+        ends = "\n".join(log.read_text()[-6000:] for log in logs if log.exists())
+        return f"{self.state()} {self.ready()} {self.condition()}\n{ends}"
 
     def scale(self, pods: int) -> None:
         """Do what `kubectl scale` or an autoscaler does."""

@@ -98,6 +98,9 @@ def controller_manager(layout: Layout, port: int) -> list[str]:
         *_delegated(layout, CONTROLLER_MANAGER, port),
         f"--root-ca-file={layout.ca_file}",
         f"--service-account-private-key-file={layout.signing_key}",
+        # A machine that was too busy to renew kwok's leases would leave all pods unready for good: kwok plays a pod's
+        # start once, and only a kubelet would say later that it is ready again.
+        "--node-monitor-grace-period=24h",
     ]
 
 
