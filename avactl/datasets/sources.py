@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from avactl.datasets.errors import DatasetError
 from avactl.datasets.manifest import MAX_LINE, ManifestEntry, ManifestReader, parse_line, read_valid
@@ -15,14 +15,24 @@ from avactl.datasets.stores.opening import open_store
 from avactl.datasets.stores.store import FoundObject, Store
 
 
+class SourceObject(NamedTuple):
+    """An object to work on."""
+
+    found: FoundObject
+    sha256: str = ""
+    """Expected digest in hex; "" if unknown."""
+    labels: Mapping[str, Any] = {}
+
+
 class DatasetSource(NamedTuple):
     """Objects in the order of their keys."""
 
     store: Store
-    objects: Callable[[], Iterator[tuple[FoundObject, str]]]
-    """Yields each object with its SHA-256 in hex, "" if unknown."""
+    objects: Callable[[], Iterator[SourceObject]]
     total: int | None
     """Number of objects, if known."""
+    labelled: bool = False
+    """True if its objects can have labels."""
 
 
 def is_manifest(text: str) -> bool:
@@ -43,18 +53,18 @@ def open_source(text: str, endpoint: str, follow: bool, progress: PackProgress) 
     """Open a manifest, a URL or a directory. Raises DatasetError, StoreError, ArgumentError."""
     if not is_manifest(text):
         store = open_store(text, endpoint, follow)
-        return DatasetSource(store, lambda: ((found, "") for found in store.objects()), None)
+        return DatasetSource(store, lambda: map(SourceObject, store.objects()), None)
     progress.start("reading")
     reader = read_valid(Path(text), progress.counted)
     if reader.without_size:
         raise DatasetError(f"{text}: {reader.without_size:,} lines have no `size`", "take a snapshot with avactl")
     store = open_store(parse_location(reader.directory), endpoint, follow)
-    return DatasetSource(store, lambda: _listed_objects(reader), reader.objects)
+    return DatasetSource(store, lambda: _listed_objects(reader), reader.objects, labelled=True)
 
 
-def _listed_objects(reader: ManifestReader) -> Iterator[tuple[FoundObject, str]]:
+def _listed_objects(reader: ManifestReader) -> Iterator[SourceObject]:
     for entry in valid_in_order(reader):
-        yield as_found(entry, reader.directory), entry.sha256
+        yield SourceObject(as_found(entry, reader.directory), entry.sha256, entry.labels)
 
 
 def as_found(entry: ManifestEntry, directory: str) -> FoundObject:

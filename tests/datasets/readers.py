@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from pathlib import Path
+
+import lmdb
 
 _TABLE = []
 for _byte in range(256):
@@ -54,3 +57,36 @@ def recordio(data: bytes) -> Iterator[tuple[int, bytes]]:
             yield begin, struct.pack("<I", 0xCED7230A).join(parts)
             parts = []
     assert not parts
+
+
+def caffe(directory: Path) -> dict[bytes, tuple[bytes, int]]:
+    """Contents and labels of a database of Caffe's `Datum` messages, by their keys."""
+    found = {}
+    with lmdb.open(str(directory), readonly=True, lock=False) as database, database.begin() as transaction:
+        for key, value in transaction.cursor():
+            fields: dict[int, int | bytes] = {}
+            at = 0
+            while at < len(value):
+                tag, at = _varint(value, at)
+                number, at = _varint(value, at)
+                if tag & 7 == 2:
+                    fields[tag >> 3], at = value[at : at + number], at + number
+                else:
+                    fields[tag >> 3] = number
+            assert fields.keys() == {4, 5, 7}
+            assert fields[7] == 1
+            content, label = fields[4], fields[5]
+            assert isinstance(content, bytes)
+            assert isinstance(label, int)
+            found[bytes(key)] = content, label
+    return found
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        value |= (data[at] & 0x7F) << shift
+        shift += 7
+        at += 1
+        if data[at - 1] < 0x80:
+            return value, at

@@ -7,6 +7,7 @@ import io
 import os
 import random
 import struct
+import subprocess
 import tarfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,15 +19,17 @@ from PIL import Image
 from tfrecord.reader import tfrecord_loader
 
 from avactl.datasets.pack.formats import tar_header
-from avactl.datasets.pack.planner import sample_name
+from avactl.datasets.pack.model import SplitAt
+from avactl.datasets.pack.planner import name_length
 from avactl.datasets.stores.remote import RemoteStore
 from tests.cli.running import Run
 from tests.datasets.conftest import fill, lines, manifest
-from tests.datasets.readers import crc32c, recordio, tfrecords
+from tests.datasets.readers import caffe, crc32c, recordio, tfrecords
 
 Put = Callable[[Mapping[str, bytes]], RemoteStore]
 MAGIC = struct.pack("<I", 0xCED7230A)
-SUFFIX = {"webdataset": "tar", "tfrecord": "tfrecord", "recordio": "rec"}
+SUFFIX = {"webdataset": "tar", "tfrecord": "tfrecord", "recordio": "rec", "lmdb": "mdb"}
+UNLABELLED = ("--class", "")
 
 
 def samples(count: int = 40) -> dict[str, bytes]:
@@ -43,9 +46,15 @@ def samples(count: int = 40) -> dict[str, bytes]:
 
 
 def packed(avactl: Run, *args: str) -> str:
-    done = avactl("dataset", "pack", *args)
+    done = run(avactl, *args)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def run(avactl: Run, *args: str) -> subprocess.CompletedProcess[str]:
+    """Pack; records of one file without a class, unless the arguments name labels."""
+    bare = {"recordio", "lmdb"} & {*args} and not {"--class", "--labels"} & {*args}
+    return avactl("dataset", "pack", *args, *(UNLABELLED if bare else ()))
 
 
 def tree(directory: Path) -> dict[str, bytes]:
@@ -54,15 +63,24 @@ def tree(directory: Path) -> dict[str, bytes]:
     return {name: path.read_bytes() for name, path in found.items() if not name.startswith(".pack/")}
 
 
+def shard_files(directory: Path) -> list[Path]:
+    """Files of the shards of a pack."""
+    return sorted(path for path in (directory / "shards").rglob("*") if path.is_file())
+
+
 def records(directory: Path) -> dict[str, bytes]:
     """Files of a pack by key, read from the shards by the places in `records/`."""
     found = {}
     for path in sorted((directory / "records").iterdir()):
         for record in lines(path):
-            shard = (directory / "shards" / str(record["shard"])).read_bytes()
-            parts = record.get("parts", [[record["offset"], record["length"]]])
-            assert isinstance(parts, list)
-            content = MAGIC.join(shard[start : start + length] for start, length in parts)
+            shard = directory / "shards" / str(record["shard"])
+            if shard.name == "data.mdb":
+                content, label = caffe(shard.parent)[b"%010d" % record["id"]]
+                assert label == record["label"]
+            else:
+                parts = record.get("parts", [[record["offset"], record["length"]]])
+                assert isinstance(parts, list)
+                content = MAGIC.join(shard.read_bytes()[start : start + length] for start, length in parts)
             assert len(content) == record["length"]
             assert f"{google_crc32c.value(content):08x}" == record["crc32c"]
             if len(content) < 5000:
@@ -81,15 +99,17 @@ def test_every_file_is_in_a_shard(tmp_path: Path, avactl: Run, format: str) -> N
     told = packed(avactl, "data", "out", "--format", format, "--shard-size", "20k")
     out = tmp_path / "out"
     assert records(out) == files
-    shards = sorted(path.name for path in (out / "shards").iterdir())
+    shards = sorted(path.relative_to(out / "shards").as_posix() for path in shard_files(out))
     assert len(shards) > 4
     entries = lines(out / "manifest.jsonl")
     assert [entry["url"] for entry in entries] == [f"file://{out}/shards/{name}" for name in shards]
     for entry in entries:
-        content = (out / "shards" / str(entry["url"]).rpartition("/")[2]).read_bytes()
+        content = (out / "shards" / str(entry["url"]).rpartition("/shards/")[2]).read_bytes()
         assert (entry["size"], entry["sha256"]) == (len(content), hashlib.sha256(content).hexdigest())
-        assert len(content) <= 20_000 + 10_240
+        assert len(content) <= 20_000 + (10_240 if format != "lmdb" else 4 * 4096 + 20 * 4096)
     digest = hashlib.sha256((out / "manifest.jsonl").read_bytes()).hexdigest()
+    one_file = format in ("recordio", "lmdb")
+    assert sum(int(str(entry.get("records", 0))) for entry in entries) == (len(files) if one_file else 40)
     assert told.endswith(f"manifest: out/manifest.jsonl, sha256 {digest}\n")
     assert avactl("dataset", "verify", "out/manifest.jsonl", "--content").returncode == 0
 
@@ -128,7 +148,7 @@ def test_recordio_has_image_headers(tmp_path: Path, avactl: Run) -> None:
     # The magic number in the content: aligned or not, at the beginning, at the end, twice.
     files |= {f"magic/{number}": b"x" * number + MAGIC * 2 + b"y" * (number % 5) + MAGIC for number in range(9)}
     fill(tmp_path / "data", files)
-    packed(avactl, "data", "out", "--format", "recordio", "--shard-size", "8k")
+    packed(avactl, "data", "out", "--format", "recordio", "--shard-size", "8k", "--labels", "class")
     assert records(tmp_path / "out") == files
     found: dict[int, tuple[float, bytes]] = {}
     for path in sorted((tmp_path / "out" / "shards").glob("*.rec")):
@@ -154,7 +174,9 @@ def test_headers_are_those_of_tarfile() -> None:
 def test_names_are_split_as_webdataset_does() -> None:
     base_plus_ext = webdataset.tariterators.base_plus_ext
     for name in ("a.jpg", "a/b.c/d.seg.png", "a.b/c", "a/.hidden", "a.b/c.", "x/猫.jpg", "a..b"):
-        stem, extension = sample_name(name)
+        length = name_length(name, SplitAt.first)
+        assert name_length(name, None) == length
+        stem, extension = name[:length], name[length + 1 :]
         theirs = base_plus_ext(name)
         if extension:
             assert (stem, extension) == theirs
@@ -202,7 +224,7 @@ def test_a_complete_pack_is_not_written_again(tmp_path: Path, avactl: Run) -> No
     assert f"{shards} shards, {shards} kept from an earlier run" in packed(avactl, *args)
     assert {path: path.stat().st_mtime_ns for path in before} == before
     (data / "train/0/000.jpg").write_bytes(b"new")
-    done = avactl("dataset", "pack", *args)
+    done = run(avactl, *args)
     assert (done.returncode, "is complete, but its source has changed" in done.stderr) == (1, True)
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
@@ -239,7 +261,7 @@ def test_other_options_do_not_continue_a_pack(tmp_path: Path, avactl: Run) -> No
         (("--format", "recordio"), "holds a pack with format 'tfrecord', not 'recordio'"),
         (("--format", "tfrecord", "--shard-size", "1Mi"), "holds a pack with shard_size"),
     ):
-        done = avactl("dataset", "pack", "data", "out", *option)
+        done = run(avactl, "data", "out", *option)
         assert (done.returncode, told in done.stderr) == (2, True), done.stderr
 
 
@@ -283,10 +305,10 @@ def test_a_manifest_as_source_checks_content(tmp_path: Path, avactl: Run) -> Non
     name = next(name for name in sorted(images) if images[name])
     content = images[name]
     (data / "train" / name).write_bytes(bytes([content[0] ^ 1]) + content[1:])
-    done = avactl("dataset", "pack", "m.jsonl", "again", "--format", "recordio")
+    done = run(avactl, "m.jsonl", "again", "--format", "recordio")
     assert (done.returncode, f"{name} has other content than the manifest says" in done.stderr) == (1, True)
     manifest(tmp_path / "m.jsonl", {"url": f"file://{data}/train/{name}"})
-    done = avactl("dataset", "pack", "m.jsonl", "again", "--format", "recordio")
+    done = run(avactl, "m.jsonl", "again", "--format", "recordio")
     assert (done.returncode, "1 lines have no `size`" in done.stderr) == (1, True)
 
 
@@ -297,7 +319,7 @@ def test_files_that_a_format_cannot_hold(tmp_path: Path, avactl: Run) -> None:
     data = fill(tmp_path / "data", {"a.jpg": b"1", "README": b"2"})
 
     def refused(format: str) -> str:
-        done = avactl("dataset", "pack", "data", "out", "--format", format)
+        done = run(avactl, "data", "out", "--format", format)
         assert done.returncode == 1, done.stderr
         return done.stderr
 
@@ -322,7 +344,7 @@ def test_targets_that_are_refused(tmp_path: Path, s3: str, bucket: str, avactl: 
     (tmp_path / "alias").symlink_to("data")
 
     def refused(code: int, source: str, target: str, *options: str) -> str:
-        done = avactl("dataset", "pack", source, target, "--format", "recordio", *options)
+        done = run(avactl, source, target, "--format", "recordio", *options)
         assert done.returncode == code, done.stderr
         return done.stderr
 

@@ -10,7 +10,7 @@ import typer
 
 from avactl.base.terminal import count_text
 from avactl.cli.dataset.options import Endpoint, Exclude, Follow, Match, Url
-from avactl.datasets.pack.model import PackFormat
+from avactl.datasets.pack.model import PackFormat, SplitAt
 
 
 def pack(
@@ -26,6 +26,23 @@ def pack(
     skip_unreadable: Annotated[
         bool, typer.Option("--skip-unreadable", help="Leave out samples whose image cannot be decoded.")
     ] = False,
+    labels: Annotated[
+        str,
+        typer.Option(metavar="NAMES", help="Label files by directories, from the left: `split/class`; `_` skips one."),
+    ] = "",
+    class_label: Annotated[
+        str | None, typer.Option("--class", metavar="LABEL", help="Label that is the class.", show_default="class")
+    ] = None,
+    part_label: Annotated[
+        str | None,
+        typer.Option("--by", metavar="LABEL", help="Label of which a shard has one value.", show_default="split"),
+    ] = None,
+    classes: Annotated[
+        str, typer.Option(metavar="FILE", help="Numbers of classes: the `classes.json` of an earlier pack.")
+    ] = "",
+    split_at: Annotated[
+        SplitAt | None, typer.Option(help="Where names with several dots end, and their extensions begin.")
+    ] = None,
     url: Url = "",
     match: Match = [],  # noqa: B006 - typer copies it
     exclude: Exclude = [],  # noqa: B006
@@ -36,11 +53,14 @@ def pack(
     ] = "",
     follow: Follow = False,
 ) -> None:
-    """Pack many small files into few shards: WebDataset tar, TFRecord, or MXNet RecordIO.
+    """Pack many small files into few shards: WebDataset tar, TFRecord, MXNet RecordIO, or LMDB for Caffe.
 
-    TARGET/manifest.jsonl lists the shards, TARGET/records the files in them. Run the same command again to continue
-    after an interruption: complete shards are kept. The same files give the same bytes.
+    TARGET/manifest.jsonl lists the shards, TARGET/records the files in them. Labels go along: those of a manifest, or
+    of directories. Run the same command again to continue after an interruption: complete shards are kept. The same
+    files give the same bytes.
     """
+    from avactl.datasets.errors import ArgumentError
+    from avactl.datasets.pack.classes import read_classes
     from avactl.datasets.pack.images import parse_resize, pillow_version
     from avactl.datasets.pack.model import Settings, shard_bytes
     from avactl.datasets.pack.packer import PackOptions
@@ -51,13 +71,28 @@ def pack(
     from avactl.datasets.stores.opening import open_store
     from avactl.datasets.text import display_name, size_text
 
+    if split_at is not None and format.takes_one_file:
+        raise ArgumentError("a record of this format is one file, whatever its name", "leave `--split-at` out")
     pillow = ""
     if resize:
         parse_resize(resize)
         pillow = pillow_version()
     base = parse_location(url).url if url else ""
     settings = Settings(
-        format, shard_bytes(shard_size), shard_records, resize, skip_unreadable, (*match,), (*exclude,), base, pillow
+        format,
+        shard_bytes(shard_size),
+        shard_records,
+        resize,
+        skip_unreadable,
+        (*match,),
+        (*exclude,),
+        base,
+        pillow,
+        split_at,
+        labels,
+        class_label,
+        part_label,
+        read_classes(classes, format),
     )
     # One endpoint may serve both, or only the side that is a store.
     from_endpoint = source_endpoint or (endpoint if is_remote(source) else "")

@@ -1,24 +1,27 @@
 """Encoders of shards. Each takes files, yields the bytes of a shard, and logs its records.
 
 Sources: POSIX.1-2001 pax (tar); TensorFlow `tensorflow/core/lib/io/record_writer.cc` and `example.proto` (TFRecord);
-dmlc-core `recordio.h`, `recordio.cc` and MXNet's `IRHeader` (RecordIO).
+dmlc-core `recordio.h`, `recordio.cc` and MXNet's `IRHeader` (RecordIO); Caffe's `caffe.proto` (`Datum` in LMDB).
 """
 
 from __future__ import annotations
 
 import struct
 import tarfile
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import orjson
 from google_crc32c import extend
 from google_crc32c import value as crc32c
 
-from avactl.datasets.pack.model import ArchiveMember, PackFormat
-from avactl.datasets.pack.planner import sample_name
+from avactl.datasets.pack.model import ArchiveMember, PackFormat, PackItem
+from avactl.datasets.pack.planner import LABELS_EXTENSION
+from avactl.datasets.selection import label_text
 
 _CHUNK_BYTES = 512 * 1024
 """Bytes that are joined before they are written: they stay in the processor's cache."""
@@ -30,15 +33,17 @@ class Log:
 
     shard: str
     """Name of the shard's file."""
+    listed: int = 0
+    """Bytes of its files, as listed."""
     records: list[bytes] = field(default_factory=list)
     """A JSON line per file: where its bytes are in the shard, and their CRC-32C."""
     index: list[bytes] = field(default_factory=list)
-    """Lines of the index that readers of the format use; none for tar."""
+    """Lines of the index that readers of the format use; none for tar and LMDB."""
     samples: int = 0
 
-    def add(self, key: str, offset: int, length: int, crc: int, **more: Any) -> None:
-        """Log a file whose content begins at `offset` in the shard."""
-        record = {"shard": self.shard, "key": key, "offset": offset, "length": length, "crc32c": f"{crc:08x}", **more}
+    def add(self, key: str, length: int, crc: int, **more: Any) -> None:
+        """Log a file."""
+        record = {"shard": self.shard, "key": key, "length": length, "crc32c": f"{crc:08x}", **more}
         self.records.append(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
 
 
@@ -74,27 +79,48 @@ def tar_header(name: str, size: int) -> bytes:
 
 
 def _encode_webdataset(members: Iterable[ArchiveMember], log: Log) -> Iterator[bytes]:
-    offset, last, before = 0, -1, b""
-    for item, size, content in members:
-        if item.sample != last:
-            last = item.sample
-            log.samples += 1
-        header = tar_header(item.key, size)
-        yield before + header
-        offset += len(header)
-        if isinstance(content, bytes):
-            yield content
-            log.add(item.key, offset, size, crc32c(content))
-        else:
-            crc = 0
-            for chunk in content:
-                crc = extend(crc, chunk)
-                yield chunk
-            log.add(item.key, offset, size, crc)
-        before = bytes(-size % 512)
-        offset += size + len(before)
+    offset, before = 0, b""
+    for _, sample in groupby(members, key=lambda member: member.item.sample):
+        log.samples += 1
+        extensions = set()
+        for item, size, content in sample:
+            name, extension = _tar_name(item.name), item.extension
+            extensions.add(extension.lower())
+            header = tar_header(f"{name}.{extension}", size)
+            yield before + header
+            offset += len(header)
+            if isinstance(content, bytes):
+                yield content
+                log.add(item.key, size, crc32c(content), offset=offset)
+            else:
+                crc = 0
+                for chunk in content:
+                    crc = extend(crc, chunk)
+                    yield chunk
+                log.add(item.key, size, crc, offset=offset)
+            before = bytes(-size % 512)
+            offset += size + len(before)
+        for extension, text in _label_files(item, extensions):
+            header = tar_header(f"{name}.{extension}", len(text))
+            yield before + header + text
+            before = bytes(-len(text) % 512)
+            offset += len(header) + len(text) + len(before)
     # Two empty blocks end a tar; writers fill up its last record.
     yield before + bytes(1024 + -(offset + 1024) % tarfile.RECORDSIZE)
+
+
+def _tar_name(name: str) -> str:
+    """Return the name of a sample, whose readers end it at the first dot of its last part."""
+    directory, slash, last = name.rpartition("/")
+    return directory + slash + last.replace("%", "%25").replace(".", "%2E") if "." in last[1:] else name
+
+
+def _label_files(item: PackItem, extensions: set[str]) -> Iterator[tuple[str, bytes]]:
+    """Yield the files of a sample's labels: the number of its class, as far as it has none of its own, and all."""
+    if item.number is not None and "cls" not in extensions:
+        yield "cls", b"%d" % item.number
+    if item.labels:
+        yield LABELS_EXTENSION, orjson.dumps(item.labels, option=orjson.OPT_SORT_KEYS)
 
 
 # -- TFRecord ------------------------------------------------------------------------------------------------------
@@ -124,6 +150,22 @@ def _feature_header(name: str, length: int) -> bytes:
     return b"\x0a" + _encode_varint(len(head) + length) + head
 
 
+def _label_features(item: PackItem) -> Iterator[tuple[str, bytes]]:
+    yield "__key__", item.name.encode()
+    for name, value in sorted(item.labels.items()):
+        yield f"label/{name}", label_text(value).encode()
+
+
+def _int_feature(name: str, value: int) -> bytes:
+    """Return `features.feature[name].int64_list.value[0]` of an Example."""
+    number = _encode_varint(value)
+    entry = number = b"\x0a" + _encode_varint(len(number)) + number  # packed values of an Int64List
+    entry = b"\x1a" + _encode_varint(len(number)) + number
+    key = name.encode()
+    entry = b"\x0a" + _encode_varint(len(key)) + key + b"\x12" + _encode_varint(len(entry)) + entry
+    return b"\x0a" + _encode_varint(len(entry)) + entry
+
+
 def _encode_tfrecord(members: Iterable[ArchiveMember], log: Log) -> Iterator[bytes]:
     offset = 0
     for _, sample in groupby(members, key=lambda member: member.item.sample):
@@ -132,19 +174,21 @@ def _encode_tfrecord(members: Iterable[ArchiveMember], log: Log) -> Iterator[byt
         places: list[tuple[ArchiveMember, int]] = []
         size = 0
         for member in sample:
-            name, extension = sample_name(member.item.key)
+            item = member.item
             if not parts:
-                key = name.encode()
-                parts = [_feature_header("__key__", len(key)), key]
-                size = len(parts[0]) + len(key)
-            head = _feature_header(extension or "data", member.size)
+                for name, value in _label_features(item):
+                    parts += (_feature_header(name, len(value)), value)
+                if item.number is not None:
+                    parts.append(_int_feature("label", item.number))
+                size = sum(map(len, parts))
+            head = _feature_header(item.extension or "data", member.size)
             places.append((member, size + len(head)))
             parts += (head, _whole_content(member))
             size += len(head) + member.size
         example = b"".join((b"\x0a", _encode_varint(size), *parts))
         start = offset + 12 + len(example) - size
         for member, place in places:
-            log.add(member.item.key, start + place, member.size, crc32c(_whole_content(member)))
+            log.add(member.item.key, member.size, crc32c(_whole_content(member)), offset=start + place)
         length = struct.pack("<Q", len(example))
         log.index.append(b"%d %d\n" % (offset, len(example) + 16))
         yield b"".join((length, _masked_crc(length), example, _masked_crc(example)))
@@ -162,11 +206,12 @@ def _encode_recordio(members: Iterable[ArchiveMember], log: Log) -> Iterator[byt
     for member in members:
         log.samples += 1
         item, content = member.item, _whole_content(member)
-        pieces, parts = _split_record(_IMAGE_HEADER.pack(0, item.label, item.sample, 0) + content, offset)
-        more: dict[str, Any] = {"id": item.sample, "label": item.label}
+        number = item.number or 0
+        pieces, parts = _split_record(_IMAGE_HEADER.pack(0, number, item.sample, 0) + content, offset)
+        more: dict[str, Any] = {"id": item.sample, "label": number}
         if len(parts) > 1:
             more["parts"] = parts
-        log.add(item.key, parts[0][0], member.size, crc32c(content), **more)
+        log.add(item.key, member.size, crc32c(content), offset=parts[0][0], **more)
         log.index.append(b"%d\t%d\n" % (item.sample, offset))
         yield from pieces
         offset += sum(map(len, pieces))
@@ -197,6 +242,43 @@ def _split_record(data: bytes, offset: int) -> tuple[list[bytes], list[tuple[int
         begin, cuts = cut + 4, cuts + 1
 
 
+# -- LMDB ----------------------------------------------------------------------------------------------------------
+
+_MAP_FACTOR, _MAP_SPARE_BYTES = 8, 2**30
+"""Size of the map by that of the files: address space, so that there is room for images that grow when they are encoded
+again. It is a part of the database."""
+
+
+def _encode_lmdb(members: Iterable[ArchiveMember], log: Log) -> Iterator[bytes]:
+    """Yield a database that Caffe's data layer reads: a `Datum` with the encoded image and its class by number.
+
+    It is written to a temporary file: pages refer to each other. In one transaction, the same records give the same
+    bytes.
+    """
+    import lmdb
+
+    with tempfile.TemporaryDirectory(prefix="avactl-lmdb-") as folder:
+        size = _MAP_FACTOR * log.listed + _MAP_SPARE_BYTES
+        with (
+            lmdb.open(folder, map_size=size, lock=False, sync=False, metasync=False) as database,
+            database.begin(write=True) as transaction,
+        ):
+            for member in members:
+                item, content = member.item, _whole_content(member)
+                log.samples += 1
+                number = item.number or 0
+                transaction.put(b"%010d" % item.sample, _datum(content, number), append=True)
+                log.add(item.key, member.size, crc32c(content), id=item.sample, label=number)
+        with Path(folder, "data.mdb").open("rb") as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                yield chunk
+
+
+def _datum(content: bytes, label: int) -> bytes:
+    """Return a `caffe.Datum` with an encoded image: fields `data`, `label`, `encoded`."""
+    return b"".join((b"\x22", _encode_varint(len(content)), content, b"\x28", _encode_varint(label), b"\x38\x01"))
+
+
 def _whole_content(member: ArchiveMember) -> bytes:
     assert isinstance(member.content, bytes)  # only tar takes chunks
     return member.content
@@ -206,4 +288,5 @@ _ENCODERS: dict[PackFormat, Callable[[Iterable[ArchiveMember], Log], Iterator[by
     PackFormat.webdataset: _encode_webdataset,
     PackFormat.tfrecord: _encode_tfrecord,
     PackFormat.recordio: _encode_recordio,
+    PackFormat.lmdb: _encode_lmdb,
 }

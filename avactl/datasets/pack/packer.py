@@ -6,7 +6,8 @@ import errno
 import fcntl
 import hashlib
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,12 +18,13 @@ import orjson
 from avactl.base.installation import install_command
 from avactl.base.terminal import count_text
 from avactl.datasets.errors import ArgumentError, DatasetError, ObjectStoreError
-from avactl.datasets.pack.model import MANIFEST, OPTIONS, SHARDS, STATE, Settings, Shard
+from avactl.datasets.pack.classes import Classes, find_classes
+from avactl.datasets.pack.model import CLASSES, MANIFEST, OPTIONS, SHARDS, STATE, PackFormat, Settings, Shard
 from avactl.datasets.pack.planner import plan
 from avactl.datasets.pack.workers import PackWorkers
 from avactl.datasets.progress import PackProgress
-from avactl.datasets.selection import choose
-from avactl.datasets.sources import DatasetSource
+from avactl.datasets.selection import choose, directory_labels
+from avactl.datasets.sources import DatasetSource, SourceObject
 from avactl.datasets.stores.local import PARTIAL
 from avactl.datasets.stores.locations import StoreLocation
 from avactl.datasets.stores.store import Store
@@ -52,7 +54,7 @@ class Packed(NamedTuple):
     read: int
     """Bytes of the source."""
     written: int
-    """Bytes of shards and their indexes."""
+    """Bytes of shards, their indexes and the numbers of classes."""
     skipped: list[str]
     """Unreadable images that were left out."""
     sha256: str
@@ -62,13 +64,16 @@ class Packed(NamedTuple):
 def pack(source: DatasetSource, target: Store, options: PackOptions, progress: PackProgress) -> Packed:
     """Pack the files of a source into shards. Raises DatasetError, StoreError, ArgumentError."""
     _want_apart(source.store.location, target.location)
-    if find_spec("google_crc32c") is None:
-        raise ObjectStoreError("packing requires the package google-crc32c", install_command("dataset"))
+    for module, needed in (("google_crc32c", True), ("lmdb", options.settings.format is PackFormat.lmdb)):
+        if needed and find_spec(module) is None:
+            raise ObjectStoreError(f"packing requires the package {module}", install_command("dataset"))
     with _lock_target(target.location):
         earlier = _Earlier(target, options.settings)
+        objects = _chosen_objects(source, options.settings)
+        progress.start("listing", source.total)
+        labelled = source.labelled or options.settings.labels
+        classes = find_classes(progress.counted(objects()) if labelled else (), options.settings)
         progress.start("packing", source.total)
-        chosen = choose(options.settings.match, options.settings.exclude)
-        objects = (pair for pair in source.objects() if chosen(pair[0].key))
         job = {
             "source": source.store.location.url,
             "target": target.location.url,
@@ -79,25 +84,51 @@ def pack(source: DatasetSource, target: Store, options: PackOptions, progress: P
         }
         states: dict[int, dict[str, Any]] = {}
         with PackWorkers(options.jobs, job, progress.add) as workers:
-            for shard, state in workers.write(earlier.missing(plan(objects, options.settings), states, progress)):
+            planned = plan(objects, options.settings, classes)
+            for shard, state in workers.write(earlier.missing(planned, states, progress)):
                 states[shard.number] = state
         if not states:
             raise DatasetError("there are no files to pack", "check the source, `--match` and `--exclude`")
         earlier.want_no_more(len(states))
-        return _finish_pack(target, options.settings.url or target.location.url, states, earlier)
+        return _finish_pack(target, options.settings.url or target.location.url, states, classes, earlier)
 
 
-def _finish_pack(target: Store, url: str, states: dict[int, dict[str, Any]], earlier: _Earlier) -> Packed:
-    """Write the manifest, which makes the pack complete."""
+def _chosen_objects(source: DatasetSource, settings: Settings) -> Callable[[], Iterator[SourceObject]]:
+    """Return what lists the chosen files with their labels."""
+    chosen, labels = choose(settings.match, settings.exclude), directory_labels(settings.labels)
+
+    def objects() -> Iterator[SourceObject]:
+        for each in source.objects():
+            if not chosen(each.found.key):
+                continue
+            if settings.labels:
+                if each.labels:
+                    raise ArgumentError("the manifest has labels of its own", "leave `--labels` out")
+                each = each._replace(labels=labels(each.found.key))
+            yield each
+
+    return objects
+
+
+def _finish_pack(
+    target: Store, url: str, states: dict[int, dict[str, Any]], classes: Classes, earlier: _Earlier
+) -> Packed:
+    """Write the numbers of the classes, and the manifest, which makes the pack complete."""
     lines, sums = [], dict.fromkeys(("files", "samples", "read", "written"), 0)
     skipped: list[str] = []
+    objects = [each for _, state in sorted(states.items()) for each in state["objects"]]
+    if classes.label:
+        numbers = orjson.dumps({**classes.numbers}, option=orjson.OPT_APPEND_NEWLINE)
+        objects.append({"key": CLASSES, "size": len(numbers), "sha256": hashlib.sha256(numbers).hexdigest()})
+        if not earlier.complete:
+            target.write(CLASSES, numbers)
+    for each in objects:
+        entry = {"url": f"{url}/{each.pop('key')}", **each}
+        lines.append(orjson.dumps(entry, option=orjson.OPT_APPEND_NEWLINE))
+        sums["written"] += each["size"]
+        sums["samples"] += each.get("records", 0)
     for _, state in sorted(states.items()):
-        for each in state["objects"]:
-            entry = {"url": f"{url}/{each.pop('key')}", **each}
-            lines.append(orjson.dumps(entry, option=orjson.OPT_APPEND_NEWLINE))
-            sums["written"] += each["size"]
-            sums["files"] += each.get("records", 0)
-        sums["samples"] += state["samples"]
+        sums["files"] += state["files"]
         sums["read"] += state["read"]
         skipped += state["skipped"]
     lines.sort()
@@ -191,8 +222,8 @@ class _Earlier:
     def want_no_more(self, count: int) -> None:
         """Raise DatasetError for shards beyond the last one, of a source that had more files."""
         for key in sorted(self._sizes):
-            number = key.removeprefix(f"{SHARDS}shard-").partition(".")[0]
-            if key.startswith(f"{SHARDS}shard-") and number.isdigit() and int(number) >= count:
+            match = re.match(rf"{SHARDS}shard-(\d+)[./]", key)
+            if match is not None and int(match[1]) >= count:
                 shards = count_text(count, "shard")
                 text = f"{self._target.location} has {display_name(key)}, and the source has only {shards}"
                 raise DatasetError(text, f"the source had more files in an earlier run: {_EMPTY_HINT}")

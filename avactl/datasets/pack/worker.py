@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from avactl.base.errors import HintedError
-from avactl.datasets.pack.model import PackFormat, Settings, Shard
+from avactl.datasets.pack.model import PackFormat, Settings, Shard, SplitAt
 from avactl.datasets.pack.writer import ShardWriter
 from avactl.datasets.stores.opening import open_store
 
@@ -40,6 +40,7 @@ def settings_from(data: dict[str, Any]) -> Settings:
         "format": PackFormat(data["format"]),
         "match": tuple(data["match"]),
         "exclude": tuple(data["exclude"]),
+        "split_at": SplitAt(data["split_at"]) if data["split_at"] else None,
     }
     return Settings(**data)
 

@@ -48,8 +48,8 @@ class ShardWriter:
         """
         self._skipped = []
         name = shard.name + self._settings.format.suffix
-        log, digest, size = Log(name), hashlib.sha256(), 0
         items = [PackItem(*row) for row in orjson.loads(shard.rows)]
+        log, digest, size = Log(name, sum(item.size for item in items)), hashlib.sha256(), 0
 
         def content() -> Iterator[bytes]:
             nonlocal size
@@ -59,7 +59,11 @@ class ShardWriter:
                 yield chunk
 
         self._target.write(SHARDS + name, content())
-        objects = [{"key": SHARDS + name, "size": size, "sha256": digest.hexdigest(), "records": len(log.records)}]
+        objects: list[dict[str, Any]] = [
+            {"key": SHARDS + name, "size": size, "sha256": digest.hexdigest(), "records": log.samples}
+        ]
+        if labels := _common_labels(items):
+            objects[0]["labels"] = labels
         if log.index:
             objects.append(self._put(f"{SHARDS}{shard.name}.idx", b"".join(log.index)))
         records = self._put(f"{RECORDS}{shard.name}.jsonl", b"".join(log.records))
@@ -74,8 +78,8 @@ class ShardWriter:
             "stamp": shard.stamp,
             "objects": objects,
             "records": records,
-            "samples": log.samples,
-            "read": sum(item.size for item in items),
+            "files": len(log.records),
+            "read": log.listed,
             "skipped": self._skipped,
         }
         self._target.write(f"{STATE}{shard.name}.json", orjson.dumps(state))
@@ -153,6 +157,15 @@ class ShardWriter:
             yield chunk
         if item.sha256:
             _want_digest(item, digest.hexdigest())
+
+
+def _common_labels(items: list[PackItem]) -> dict[str, Any]:
+    """Return the labels that all items have."""
+    found = dict(items[0].labels)
+    for item in items:
+        if item.labels != found:
+            found = {name: value for name, value in found.items() if item.labels.get(name) == value}
+    return found
 
 
 def _as_found(item: PackItem) -> FoundObject:
