@@ -53,10 +53,10 @@ def _has_written(process: int, out: Path, least: int) -> bool:
 
 
 @pytest.mark.parametrize("rounds", [4, pytest.param(60, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("format", ["webdataset", "tfrecord", "recordio"])
+@pytest.mark.parametrize("format", ["webdataset", "tfrecord", "recordio", "lmdb"])
 def test_kill_at_any_point(tmp_path: Path, avactl: Run, format: str, rounds: int) -> None:
     fill(tmp_path / "data", FILES)
-    options = ("--format", format, "--shard-size", "5k")
+    options = ("--format", format, "--class", "", "--shard-size", "5k")
     packed(avactl, "data", "whole", *options)
     whole, out = tree(tmp_path / "whole"), tmp_path / "out"
     shards = len(list((tmp_path / "whole" / ".pack").glob("shard-*")))
@@ -116,7 +116,7 @@ def test_kill_while_a_store_is_written(tmp_path: Path, s3: str, bucket: str, ava
 def test_a_worker_that_is_killed_ends_the_run(tmp_path: Path, avactl: Run) -> None:
     fill(tmp_path / "data", FILES)
     process = subprocess.Popen(
-        command("data", "out", "--format", "recordio", "--shard-size", "2k"),
+        command("data", "out", "--format", "recordio", "--class", "", "--shard-size", "2k"),
         cwd=tmp_path,
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
@@ -127,12 +127,12 @@ def test_a_worker_that_is_killed_ends_the_run(tmp_path: Path, avactl: Run) -> No
     assert process.returncode == 3
     assert b"the process that wrote shard-0" in told
     assert b"Traceback" not in told
-    packed(avactl, "data", "out", "--format", "recordio", "--shard-size", "2k")
+    packed(avactl, "data", "out", "--format", "recordio", "--class", "", "--shard-size", "2k")
 
 
 def test_two_runs_into_one_directory(tmp_path: Path, avactl: Run) -> None:
     fill(tmp_path / "data", FILES)
-    args = ("data", "out", "--format", "recordio", "--shard-size", "2k")
+    args = ("data", "out", "--format", "recordio", "--class", "", "--shard-size", "2k")
     with subprocess.Popen(command(*args), cwd=tmp_path, stdout=subprocess.DEVNULL) as process:
         wait_until(lambda: children(process.pid))
         process.send_signal(signal.SIGSTOP)

@@ -75,7 +75,7 @@ def records(directory: Path) -> dict[str, bytes]:
         for record in lines(path):
             shard = directory / "shards" / str(record["shard"])
             if shard.name == "data.mdb":
-                content, label = caffe(shard.parent)[b"%010d" % record["id"]]
+                content, label = caffe(shard.parent)[f"{record['id']:010}".encode()]
                 assert label == record["label"]
             else:
                 parts = record.get("parts", [[record["offset"], record["length"]]])

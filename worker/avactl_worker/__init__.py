@@ -19,12 +19,27 @@ from avactl_worker.progress import report
 if TYPE_CHECKING:
     from avactl_worker.dataset import Dataset, Task
     from avactl_worker.group import Group
-    from avactl_worker.manifest import ManifestError
+    from avactl_worker.manifest import ManifestError, records
     from avactl_worker.master import Clock, Master, connect
     from avactl_worker.session import MasterError
+    from avactl_worker.shards import RecordError, read_records
     from avactl_worker.step import Step
 
-__all__ = ["Clock", "Dataset", "Group", "ManifestError", "Master", "MasterError", "Step", "Task", "connect", "report"]
+__all__ = [
+    "Clock",
+    "Dataset",
+    "Group",
+    "ManifestError",
+    "Master",
+    "MasterError",
+    "RecordError",
+    "Step",
+    "Task",
+    "connect",
+    "read_records",
+    "records",
+    "report",
+]
 
 __version__ = "0.1.0"
 
@@ -35,9 +50,12 @@ _MODULES = {
     "ManifestError": "manifest",
     "Master": "master",
     "MasterError": "session",
+    "RecordError": "shards",
     "Step": "step",
     "Task": "dataset",
     "connect": "master",
+    "read_records": "shards",
+    "records": "manifest",
 }
 
 

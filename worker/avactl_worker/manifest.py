@@ -10,7 +10,9 @@ import hashlib
 import json
 import os
 from array import array
-from typing import Any, Iterable, Iterator
+from typing import Any, Iterable, Iterator, Mapping
+
+from avactl_worker.shards import Record, read_records
 
 _LONGEST = 64 * 1024
 """Bytes of a line."""
@@ -24,9 +26,22 @@ class ManifestError(ValueError):
 class Manifest:
     """The lines of a manifest. `manifest[start:end]` returns them as dicts with `url`, and `size`, `labels`, …"""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Read all lines once. Raises ManifestError."""
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        labels: Mapping[str, Any] | None = None,
+        at: str | os.PathLike[str] | None = None,
+    ) -> None:
+        """Read all lines once. Raises ManifestError.
+
+        With `labels`, only lines that have these count. `at` is the directory where the data is mounted: the one that
+        contains all objects of the manifest. A manifest that a pod has beside its dataset knows it.
+        """
         self.path = os.fspath(path)
+        self._labels = {name: str(value) for name, value in (labels or {}).items()}
+        self._at = os.fspath(at) if at is not None else None
+        self._directory: str | None = None
+        """URL of the directory that contains all objects, with a slash at its end; "" if there is none."""
         self._offsets, self._numbers = array("Q"), array("Q")
         """Place and number of each line that is not empty."""
         self.shards: list[tuple[str, int]] = []
@@ -39,16 +54,20 @@ class Manifest:
                     digest.update(line)
                     if line.strip():
                         entry = self._parsed(line, number)
-                        self._offsets.append(offset)
-                        self._numbers.append(number)
-                        if "records" in entry:
-                            self.shards.append((entry["url"], entry["records"]))
+                        self._extend_directory(entry["url"])
+                        if self._fits(entry):
+                            self._offsets.append(offset)
+                            self._numbers.append(number)
+                            if "records" in entry:
+                                self.shards.append((entry["url"], entry["records"]))
                     offset += len(line)
         except OSError as error:
             raise ManifestError(f"{self.path}: {(error.strerror or str(error)).lower()}") from None
+        chosen = "".join(f" {name}={value}" for name, value in sorted(self._labels.items()))
         if not self._offsets:
-            raise ManifestError(f"{self.path} lists no objects")
-        self._name = f"manifest sha256:{digest.hexdigest()}"
+            raise ManifestError(f"{self.path} lists no objects" + (f" with{chosen}" if chosen else ""))
+        self._name = f"manifest sha256:{digest.hexdigest()}{chosen}"
+        self._find_mount()
 
     def __str__(self) -> str:
         # Workers may have it at different places, but must have the same.
@@ -61,15 +80,54 @@ class Manifest:
         start, end, step = part.indices(len(self))
         if step != 1:
             raise ValueError("a manifest is read in steps of 1")
+        found: list[dict[str, Any]] = []
         with open(self.path, "rb") as file:  # noqa: PTH123
-            file.seek(self._offsets[start] if start < end else 0)
-            found: list[dict[str, Any]] = []
-            for line in file if start < end else ():
-                if line.strip():
-                    found.append(self._parsed(line, self._numbers[start + len(found)]))
-                    if len(found) == end - start:
-                        break
+            for offset, number in zip(self._offsets[start:end], self._numbers[start:end]):
+                if file.tell() != offset:
+                    file.seek(offset)
+                found.append(self._parsed(file.readline(), number))
         return found
+
+    def path_of(self, url: str) -> str:
+        """Return where an object is mounted. Raises ManifestError if that is not known."""
+        directory = self._directory or ""
+        if self._at is not None and directory and url.startswith(directory):
+            return os.path.join(self._at, url[len(directory) :])  # noqa: PTH118
+        if url.startswith("file://"):
+            return url[len("file://") :]
+        where = directory.rstrip("/") or url
+        raise ManifestError(f"{self.path}: give `at`, the directory where {where} is mounted")
+
+    def records(self, url: str, start: int, end: int) -> Iterator[Record]:
+        """Return records of a shard. Raises ManifestError, RecordError, OSError."""
+        return read_records(self.path_of(url), start, end)
+
+    def _fits(self, entry: dict[str, Any]) -> bool:
+        if not self._labels:
+            return True
+        labels = entry.get("labels")
+        own = labels if isinstance(labels, dict) else {}
+        return all(name in own and str(own[name]) == value for name, value in self._labels.items())
+
+    def _extend_directory(self, url: str) -> None:
+        if self._directory is None:
+            self._directory = url.rpartition("/")[0] + "/"
+        while not url.startswith(self._directory):
+            above = self._directory[:-1].rpartition("/")[0] + "/"
+            self._directory = "" if above.endswith(("//", ":/")) else above
+
+    def _find_mount(self) -> None:
+        """Take the place of the data from beside a manifest that is mounted at `MOUNT.manifest`."""
+        folder = os.path.dirname(os.path.abspath(self.path))  # noqa: PTH100, PTH120
+        if self._at is not None or not folder.endswith(".manifest"):
+            return
+        try:
+            with open(os.path.join(folder, "dataset.json"), encoding="utf-8") as file:  # noqa: PTH118, PTH123
+                prefix = json.load(file)["prefix"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return
+        if isinstance(prefix, str) and (self._directory or "").startswith(prefix.rstrip("/") + "/"):
+            self._at, self._directory = folder[: -len(".manifest")], prefix.rstrip("/") + "/"
 
     def _parsed(self, line: bytes, number: int) -> dict[str, Any]:
         try:
@@ -100,3 +158,19 @@ def _lines(file: Any, path: str) -> Iterator[bytes]:
 def entries(manifest: Manifest, start: int, end: int) -> Iterable[dict[str, Any]]:
     """Return lines of a manifest: the records of a dataset without a `read` function."""
     return manifest[start:end]
+
+
+def records(
+    manifest: str | os.PathLike[str],
+    labels: Mapping[str, Any] | None = None,
+    at: str | os.PathLike[str] | None = None,
+) -> Iterator[Record]:
+    """Yield the records of all shards of a pack, in their order; with `labels`, of shards that have these.
+
+    Raises ManifestError, RecordError, OSError.
+    """
+    listed = Manifest(manifest, labels, at)
+    if not listed.shards:
+        raise ManifestError(f"{listed.path} lists no shards with `records`: it is not of `avactl dataset pack`")
+    for url, count in listed.shards:
+        yield from listed.records(url, 0, count)

@@ -6,7 +6,7 @@ import atexit
 import os
 import random
 import socket
-from typing import Any, Sequence
+from typing import Any, Mapping, Sequence
 
 from avactl_worker.dataset import Dataset, Reader
 from avactl_worker.group import Group
@@ -89,6 +89,8 @@ class Master:
         timeout: float = 0.0,
         read: Reader[Any] | None = None,
         manifest: str | os.PathLike[str] | None = None,
+        labels: Mapping[str, Any] | None = None,
+        at: str | os.PathLike[str] | None = None,
     ) -> Dataset[Any]:
         """Return a dataset of the job. All workers must declare it alike.
 
@@ -96,14 +98,18 @@ class Master:
         of one file are handed out together, in an order that follows from `seed` and the epoch (default: that of the
         files). With `after`, it is an evaluation, passed once after each epoch of that dataset. A task is given to a
         second worker after `timeout` seconds (default: only if it straggles at the end of an epoch).
-        `manifest` is that of `avactl dataset pack`, whose shards are the files, or one without `records`: then each of
-        its lines is a record, `task.file[task.start : task.end]` returns these as dicts, and `read` may be omitted.
+        `manifest` is that of `avactl dataset pack`, whose shards are the files and are read from where they are
+        mounted; or one without `records`: then each of its lines is a record, and `task.file[task.start : task.end]`
+        returns these as dicts. In both cases `read` may be omitted. `labels` chooses lines, and `at` is the directory
+        where the data is mounted, unless the manifest is beside it.
         Raises MasterError if another worker has declared it otherwise, or a value is out of bounds; ManifestError.
         """
         if manifest is not None:
-            listed = Manifest(manifest)
+            listed = Manifest(manifest, labels, at)
             files = listed.shards or [(listed, len(listed))]
-            read = read or (None if listed.shards else entries)
+            read = read or (listed.records if listed.shards else entries)
+        elif labels is not None or at is not None:
+            raise ValueError(f"dataset {name}: `labels` and `at` choose from a manifest")
         pairs = [("", files)] if isinstance(files, int) else [(file, int(count)) for file, count in files]
         passes = 0 if after else epochs
         return Dataset(self.session, name, pairs, records_per_task, passes, seed, after, timeout, read)

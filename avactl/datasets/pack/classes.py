@@ -57,9 +57,9 @@ class Classes(NamedTuple):
 def find_classes(objects: Iterable[SourceObject], settings: Settings) -> Classes:
     """Read the labels of all objects once. Raises DatasetError, ArgumentError."""
     by_name: dict[str, set[str]] = {}
-    wanted = {settings.class_label if settings.class_label is not None else _CLASS: _MAX_CLASSES}
-    wanted[settings.part_label if settings.part_label is not None else _PART] = _MAX_PARTS
-    wanted.pop("", None)
+    label = _CLASS if settings.class_label is None else settings.class_label
+    part = _PART if settings.part_label is None else settings.part_label
+    wanted = {name: limit for name, limit in ((label, _MAX_CLASSES), (part, _MAX_PARTS)) if name}
     bare = set()
     for each in objects:
         for name, limit in wanted.items():
@@ -70,11 +70,10 @@ def find_classes(objects: Iterable[SourceObject], settings: Settings) -> Classes
             values.add(label_text(each.labels[name]))
             if len(values) > limit:
                 raise DatasetError(f"the label `{name}` has more than {limit:,} values", "name another label")
-    for name in (settings.class_label, settings.part_label):
-        if name and name not in by_name:
-            raise ArgumentError(f"no file has the label `{name}`", _NO_CLASS_HINT)
-    label = settings.class_label if settings.class_label is not None else _CLASS if _CLASS in by_name else ""
-    part = settings.part_label if settings.part_label is not None else _PART if _PART in by_name else ""
+    for asked in (settings.class_label, settings.part_label):
+        if asked and asked not in by_name:
+            raise ArgumentError(f"no file has the label `{asked}`", _NO_CLASS_HINT)
+    label, part = (name if name in by_name else "" for name in (label, part))
     if not label and settings.class_label is None and settings.format.takes_one_file:
         text = f"a record of {settings.format.value} has the number of a class, and the files have no label `{_CLASS}`"
         raise ArgumentError(text, _NO_CLASS_HINT)

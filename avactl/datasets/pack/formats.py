@@ -12,7 +12,6 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -257,10 +256,12 @@ def _encode_lmdb(members: Iterable[ArchiveMember], log: Log) -> Iterator[bytes]:
     """
     import lmdb
 
-    with tempfile.TemporaryDirectory(prefix="avactl-lmdb-") as folder:
-        size = _MAP_FACTOR * log.listed + _MAP_SPARE_BYTES
+    size = _MAP_FACTOR * log.listed + _MAP_SPARE_BYTES
+    # A file without a name: nothing of it is left if this process is killed.
+    with tempfile.TemporaryFile() as file:
+        path = f"/proc/self/fd/{file.fileno()}"
         with (
-            lmdb.open(folder, map_size=size, lock=False, sync=False, metasync=False) as database,
+            lmdb.open(path, subdir=False, map_size=size, lock=False, sync=False, metasync=False) as database,
             database.begin(write=True) as transaction,
         ):
             for member in members:
@@ -269,9 +270,8 @@ def _encode_lmdb(members: Iterable[ArchiveMember], log: Log) -> Iterator[bytes]:
                 number = item.number or 0
                 transaction.put(b"%010d" % item.sample, _datum(content, number), append=True)
                 log.add(item.key, member.size, crc32c(content), id=item.sample, label=number)
-        with Path(folder, "data.mdb").open("rb") as file:
-            while chunk := file.read(_CHUNK_BYTES):
-                yield chunk
+        while chunk := file.read(_CHUNK_BYTES):
+            yield chunk
 
 
 def _datum(content: bytes, label: int) -> bytes:

@@ -1,0 +1,226 @@
+"""Records of packed shards: the readers of what `avactl dataset pack` writes.
+
+A record is a dict of `__key__`, the name of the sample; its files' contents by their extensions, or `data` if there is
+none; `label`, the number of its class, or None; and `labels`, as far as the format has them. Contents are bytes:
+decoding is the script's.
+
+Sources: POSIX.1-2001 pax (tar); TensorFlow `record_writer.cc` and `example.proto` (TFRecord); dmlc-core `recordio.h`
+and MXNet's `IRHeader` (RecordIO); Caffe's `caffe.proto` (`Datum` in LMDB).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import tarfile
+from itertools import islice
+from typing import Any, Callable, Dict, Iterator
+
+Record = Dict[str, Any]
+_RECORDIO_MAGIC = struct.pack("<I", 0xCED7230A)
+_IMAGE_HEADER = struct.Struct("<IfQQ")
+
+
+class RecordError(ValueError):
+    """A shard cannot be read; the message names it."""
+
+
+def read_records(file: str | os.PathLike[str], start: int = 0, end: int | None = None) -> Iterator[Record]:
+    """Yield the records `start` to `end` (exclusive) of a shard, by default all.
+
+    The format follows from the name: `.tar`, `.tfrecord`, `.rec`, or a `data.mdb` or its directory. Shards with an
+    index beside them (`.idx`) are read from the first record on; a tar is passed over up to it, header by header.
+    Raises RecordError, OSError.
+    """
+    path = os.fspath(file)
+    name = os.path.basename(path)  # noqa: PTH119 - any kind of path
+    reader = _READERS.get("mdb" if os.path.isdir(path) else name.rpartition(".")[2])  # noqa: PTH112
+    if reader is None:
+        raise RecordError(f"{path}: its name has no end of a format of shards: .tar, .tfrecord, .rec, data.mdb")
+    try:
+        yield from reader(path, start, end)
+    except (struct.error, tarfile.TarError, IndexError, UnicodeDecodeError) as error:
+        raise RecordError(f"{path} is damaged: {error}") from None
+
+
+# -- tar ---------------------------------------------------------------------------------------------------------------
+
+
+def _read_tar(path: str, start: int, end: int | None) -> Iterator[Record]:
+    number, key = -1, None
+    record: Record = {}
+    with tarfile.open(path, "r:") as tar:
+        for member in tar:
+            tar.members = []  # type: ignore[attr-defined]  # it keeps all, for a second pass
+            if not member.isfile():
+                continue
+            name, extension = _split_name(member.name)
+            if name != key:
+                if record:
+                    yield _with_label(record)
+                number, key, record = number + 1, name, {}
+                if end is not None and number >= end:
+                    return
+            if number >= start:
+                content = tar.extractfile(member).read()  # type: ignore[union-attr]  # a file
+                record = record or {"__key__": _plain_name(name), "label": None, "labels": {}}
+                record[extension] = content
+        with open(path, "rb") as file:  # noqa: PTH123
+            file.seek(tar.offset)
+            if file.read(512) != bytes(512):
+                raise RecordError(f"{path} ends without the end of a tar")
+    if record:
+        yield _with_label(record)
+
+
+def _split_name(name: str) -> tuple[str, str]:
+    dot = name.find(".", name.rfind("/") + 2)
+    return (name[:dot], name[dot + 1 :].lower()) if dot > 0 else (name, "data")
+
+
+def _plain_name(name: str) -> str:
+    return name.replace("%2E", ".").replace("%25", "%") if "%2E" in name else name
+
+
+def _with_label(record: Record) -> Record:
+    labels = record.pop("labels.json", None)
+    if labels is not None:
+        record["labels"] = json.loads(labels)
+    number = record.get("cls", b"").strip()
+    if number.isdigit():
+        record["label"] = int(number)
+    return record
+
+
+# -- TFRecord ----------------------------------------------------------------------------------------------------------
+
+
+def _read_tfrecord(path: str, start: int, end: int | None) -> Iterator[Record]:
+    with open(path, "rb") as file:  # noqa: PTH123
+        file.seek(_place(path, start, " ", 0))
+        while end is None or start < end:
+            head = file.read(12)
+            if not head:
+                return
+            (length,) = struct.unpack_from("<Q", head)
+            example = file.read(length + 4)
+            if len(example) < length + 4:
+                raise RecordError(f"{path} ends within record {start}")
+            yield _record_of_example(memoryview(example)[:length])
+            start += 1
+
+
+def _record_of_example(example: memoryview) -> Record:
+    record: Record = {"__key__": "", "label": None, "labels": {}}
+    for features in _fields(example, 1):
+        for entry in _fields(features, 1):
+            name = bytes(next(_fields(entry, 1))).decode()
+            feature = next(_fields(entry, 2))
+            value: Any = None
+            for texts in _fields(feature, 1):
+                value = next((bytes(each) for each in _fields(texts, 1)), b"")
+            for numbers in _fields(feature, 3):
+                value = next((_varint(each, 0)[0] for each in _fields(numbers, 1)), 0)
+            if name.startswith("label/"):
+                record["labels"][name[6:]] = value.decode()
+            else:
+                record[name] = value.decode() if name == "__key__" else value
+    return record
+
+
+def _fields(message: memoryview, wanted: int) -> Iterator[memoryview]:
+    """Yield the bytes of each field with a number in a message whose fields all have a length."""
+    at = 0
+    while at < len(message):
+        key, at = _varint(message, at)
+        length, at = _varint(message, at)
+        if key >> 3 == wanted:
+            yield message[at : at + length]
+        at += length
+
+
+def _varint(data: memoryview | bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        at += 1
+        if byte < 0x80:
+            return value, at
+
+
+# -- RecordIO ----------------------------------------------------------------------------------------------------------
+
+
+def _read_recordio(path: str, start: int, end: int | None) -> Iterator[Record]:
+    with open(path, "rb") as file:  # noqa: PTH123
+        file.seek(_place(path, start, "\t", 1))
+        while end is None or start < end:
+            parts: list[bytes] = []
+            flag = 1
+            while flag in (1, 2):
+                head = file.read(8)
+                if not head and not parts:
+                    return
+                magic, size = struct.unpack("<4sI", head)
+                flag, length = size >> 29, size & (1 << 29) - 1
+                part = file.read(length + -length % 4)
+                if magic != _RECORDIO_MAGIC or len(part) < length:
+                    raise RecordError(f"{path} is damaged in record {start}")
+                parts.append(part[:length])
+            data = _RECORDIO_MAGIC.join(parts)
+            _, label, number, _ = _IMAGE_HEADER.unpack_from(data)
+            yield {"__key__": str(number), "label": int(label), "labels": {}, "data": data[_IMAGE_HEADER.size :]}
+            start += 1
+
+
+def _place(path: str, start: int, separator: str, column: int) -> int:
+    """Return the place of a record by the index beside a shard. Raises RecordError."""
+    if not start:
+        return 0
+    index = os.path.splitext(path)[0] + ".idx"  # noqa: PTH122
+    try:
+        with open(index, encoding="ascii") as lines:  # noqa: PTH123
+            line = next(islice(lines, start, None))
+        return int(line.split(separator)[column])
+    except (OSError, StopIteration, ValueError, IndexError) as error:
+        raise RecordError(f"{index} does not tell where record {start} is: {error!r}") from None
+
+
+# -- LMDB --------------------------------------------------------------------------------------------------------------
+
+
+def _read_lmdb(path: str, start: int, end: int | None) -> Iterator[Record]:
+    try:
+        import lmdb
+    except ModuleNotFoundError:
+        raise RecordError(f"{path}: reading LMDB needs the package lmdb") from None
+    folder = path if os.path.isdir(path) else os.path.dirname(path)  # noqa: PTH112, PTH120
+    with lmdb.open(folder, readonly=True, lock=False, readahead=False) as database, database.begin() as transaction:
+        for key, value in islice(transaction.cursor(), start, end):
+            yield _record_of_datum(bytes(key), value)
+
+
+def _record_of_datum(key: bytes, datum: bytes) -> Record:
+    record: Record = {"__key__": key.decode(), "label": 0, "labels": {}, "data": b""}
+    at = 0
+    while at < len(datum):
+        field, at = _varint(datum, at)
+        number, at = _varint(datum, at)
+        if field == 4 << 3 | 2:
+            record["data"] = datum[at : at + number]
+        elif field == 5 << 3:
+            record["label"] = number
+        if field & 7 == 2:
+            at += number
+    return record
+
+
+_READERS: dict[str, Callable[[str, int, int | None], Iterator[Record]]] = {
+    "tar": _read_tar,
+    "tfrecord": _read_tfrecord,
+    "rec": _read_recordio,
+    "mdb": _read_lmdb,
+}
