@@ -118,6 +118,42 @@ def test_storage_is_fastest_first_in_bytes() -> None:
     assert [found[f"{level}{i}.dirs.quota"] for i in (0, 1)] == [f"{64 * 2**30}B", f"{2**40}B"]
 
 
+DISKS = READ.replace("medium: SSD, quota: 1Ti", "medium: SSD, quota: 1Ti, paths: [/mnt/a, /mnt/b/]")
+
+
+def test_a_level_on_several_disks() -> None:
+    found = properties(DISKS)
+    level = "alluxio.worker.tieredstore.level1.dirs"
+    assert found[f"{level}.path"] == "/cache/ssd,/cache/ssd-1"
+    assert found[f"{level}.quota"] == f"{2**39}B,{2**39}B"
+    assert found[f"{level}.mediumtype"] == "SSD,SSD"
+    worker = pod(objects(DISKS), "DaemonSet", "images-worker")
+    paths = {each["name"]: each["hostPath"]["path"] for each in worker["volumes"] if "hostPath" in each}
+    mounts = {each["mountPath"]: paths.get(each["name"]) for each in worker["containers"][0]["volumeMounts"]}
+    assert (mounts["/cache/ssd"], mounts["/cache/ssd-1"]) == ("/mnt/a/images", "/mnt/b/images")
+    chown = worker["initContainers"][0]["command"]
+    assert {"/cache/ssd", "/cache/ssd-1"} <= {*chown}
+    top = objects(DISKS.replace("{medium: MEM, quota: 64Gi}, ", ""))["DaemonSet", "images-worker"]
+    env = {each["name"]: each.get("value") for each in top["spec"]["template"]["spec"]["containers"][0]["env"]}
+    assert env["ALLUXIO_WORKER_TIEREDSTORE_LEVEL0_DIRS_PATH"] == "/cache/ssd,/cache/ssd-1"
+
+
+@pytest.mark.parametrize(
+    ("paths", "told"),
+    [
+        ("path: '/mnt/a,/mnt/b'", "`/mnt/a,/mnt/b` has a comma"),
+        ("paths: ['/mnt/a,/mnt/b']", "`/mnt/a,/mnt/b` has a comma"),
+        ("path: /mnt/a, paths: [/mnt/b]", "`path` and `paths` are two forms of one setting"),
+        ("paths: [/mnt/a, /mnt/a/]", "a directory is listed twice"),
+        ("paths: [/mnt/a, /srv/b]", "does not offer `/srv/b` of its machines"),
+        ("paths: [/mnt/a, /mnt/avactl]", "inside"),
+    ],
+)
+def test_disks_that_are_refused(paths: str, told: str) -> None:
+    spec = READ.replace("medium: SSD, quota: 1Ti", f"medium: SSD, quota: 1Ti, {paths}")
+    assert any(told in problem.message for problem in problems(spec)), [each.message for each in problems(spec)]
+
+
 def test_a_property_of_the_spec_wins_over_a_default() -> None:
     key = "alluxio.user.file.passive.cache.enabled"
     assert properties(READ)[key] == "false"

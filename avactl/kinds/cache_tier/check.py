@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from avactl.base.quantity import format_quantity, parse_quantity
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import one_of
-from avactl.kinds.cache_tier.machines import machine_dir, tier_pools
+from avactl.kinds.cache_tier.machines import LevelDirectory, level_directories, tier_pools
 from avactl.program.cache_engines import EngineRecord, engine_of
 from avactl.program.images import require_image
 from avactl.program.ineffective_keys import without_effect
@@ -35,7 +35,7 @@ def _check_storage(item: Item[CacheTierSpec], engine: EngineRecord) -> Iterator[
     space = format_quantity(reserved)
     path: tuple[str | int, ...] = ("spec", "workers", "tiers")
     first: dict[str, int] = {}
-    places: dict[str, int] = {}
+    places: dict[str, tuple[int, LevelDirectory]] = {}
     for index, tier in enumerate(tiers):
         before = first.setdefault(tier.medium, index)
         if before != index:
@@ -56,27 +56,32 @@ def _check_storage(item: Item[CacheTierSpec], engine: EngineRecord) -> Iterator[
                 hint="list the fastest medium first: "
                 f"{', '.join(sorted({t.medium for t in tiers}, key=SPEED.__getitem__))}",
             )
-        if reserved and parse_quantity(tier.quota) <= reserved:
+        disks = max(1, len(tier.paths))
+        if reserved and parse_quantity(tier.quota) <= disks * reserved:
+            each = "tier" if disks == 1 else "of its disks"
+            least = format_quantity(disks * reserved)
             yield Diagnostic(
                 "tier-too-small",
-                f"a tier of {tier.quota} has no usable space: {engine.title} reserves {space} of each tier",
+                f"a tier of {tier.quota} has no usable space: {engine.title} reserves {space} of each {each}",
                 item.span(*path, index, "quota"),
-                hint=f"write more than {space}, or remove the tier",
+                hint=f"write more than {least}, or remove the tier",
             )
         if tier.medium == "MEM":
-            if tier.path is not None:
-                yield without_effect(item, (*path, index, "path"), "a MEM tier has no directory on the machine")
+            for name in ("path", "paths"):
+                if getattr(tier, name):
+                    yield without_effect(item, (*path, index, name), "a MEM tier has no directory on the machine")
             continue
-        place = machine_dir(item, tier.medium, tier.path)
-        before = places.setdefault(place, index)
-        if before != index:
-            yield Diagnostic(
-                "mount-conflict",
-                f"{tiers[before].medium} and {tier.medium} share a directory on the machine",
-                item.span(*path, index, "path"),
-                hint="give each tier a directory on its own disk",
-                notes=(Note(item.span(*path, before, "path"), f"path of the {tiers[before].medium} tier"),),
-            )
+        for directory in level_directories(item, index):
+            before, there = places.setdefault(directory.path, (index, directory))
+            if there is not directory:
+                media = " and ".join(dict.fromkeys((tiers[before].medium, tier.medium)))
+                yield Diagnostic(
+                    "mount-conflict",
+                    f"{media} share a directory on the machine" if before != index else "a directory is listed twice",
+                    item.span(*directory.place),
+                    hint="give each tier a directory on its own disk",
+                    notes=(Note(item.span(*there.place), f"path of the {tiers[before].medium} tier"),),
+                )
 
 
 def _check_directories(item: Item[CacheTierSpec], program: Program, engine: EngineRecord) -> Iterator[Diagnostic]:
@@ -86,6 +91,11 @@ def _check_directories(item: Item[CacheTierSpec], program: Program, engine: Engi
     tiers = item.spec.workers.tiers
     paths: list[tuple[tuple[str | int, ...], str]] = [
         (("spec", "workers", "tiers", index, "path"), tier.path) for index, tier in enumerate(tiers) if tier.path
+    ]
+    paths += [
+        (("spec", "workers", "tiers", index, "paths", number), path)
+        for index, tier in enumerate(tiers)
+        for number, path in enumerate(tier.paths)
     ]
     if engine.host_mount and item.spec.fuse.enabled:
         paths.append((("spec", "fuse", "path"), item.spec.fuse.path))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from avactl.base.quantity import format_quantity, parse_quantity
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import one_of
-from avactl.kinds.cache_tier.machines import machine_dir, tier_pools
+from avactl.kinds.cache_tier.machines import level_directories, tier_pools
 from avactl.program.cache_engines import EngineRecord, engine_of
 from avactl.program.program import Item, Program
 from avactl.spec.platform.cache_tier import CacheTierSpec
@@ -44,12 +44,9 @@ def check_disks(program: Program) -> Iterator[Diagnostic]:
 
 
 def _storage_levels(tier: Item[CacheTierSpec]) -> Iterator[_Level]:
-    for index, level in enumerate(tier.spec.workers.tiers):
-        if level.medium != "MEM":
-            directory = machine_dir(tier, level.medium, level.path)
-            yield _Level(
-                tier, int(parse_quantity(level.quota)), ("spec", "workers", "tiers", index, "quota"), directory
-            )
+    for index in range(len(tier.spec.workers.tiers)):
+        for directory in level_directories(tier, index):
+            yield _Level(tier, directory.quota, ("spec", "workers", "tiers", index, "quota"), directory.path)
 
 
 def _on_pool(pool: Item[NodePoolSpec], levels: list[_Level]) -> Iterator[tuple[Diagnostic, _Level]]:

@@ -7,7 +7,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 from avactl.diagnostics import Diagnostic, Note
-from avactl.kinds.cache_tier.machines import machine_dir
+from avactl.kinds.cache_tier.machines import level_directories
 from avactl.program.cache_engines import engine_of
 from avactl.program.dataset_access import host_path
 from avactl.program.program import Item, Program
@@ -79,12 +79,10 @@ def _check_stores(one: Item[CacheTierSpec], other: Item[CacheTierSpec]) -> Itera
 def _storage_places(tier: Item[CacheTierSpec]) -> Iterator[_Place]:
     spec = tier.spec
     for index, level in enumerate(spec.workers.tiers):
-        if level.medium != "MEM":
-            path: Path = ("spec", "workers", "tiers", index, "path" if level.path else "medium")
-            directory = machine_dir(tier, level.medium, level.path)
-            yield _Place(tier, directory, path, f"{level.medium} directory of {tier.spec_name}", False)
+        for each in level_directories(tier, index):
+            yield _Place(tier, each.path, each.place, f"{level.medium} directory of {tier.spec_name}", False)
     if spec.fuse.enabled and engine_of(tier).host_mount:
-        path = ("spec", "fuse", "path") if "path" in spec.fuse.model_fields_set else ("metadata", "name")
+        path: Path = ("spec", "fuse", "path") if "path" in spec.fuse.model_fields_set else ("metadata", "name")
         yield _Place(tier, host_path(tier, "/"), path, f"FUSE mount of {tier.spec_name}", True)
 
 

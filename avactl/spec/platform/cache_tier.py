@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from avactl.spec.platform.engine_names import DEFAULT, engine_names
 from avactl.spec.schema.base import Model, Resource
@@ -21,6 +21,7 @@ from avactl.spec.schema.values import (
     Percent,
     PodCpu,
     TeamRef,
+    value_error,
 )
 
 if TYPE_CHECKING:
@@ -33,14 +34,23 @@ class StorageTier(Model):
     """One level of a worker's storage."""
 
     medium: Literal["MEM", "SSD", "HDD"] = Field(description="Storage medium.")
-    quota: Bytes = Field(description="Capacity per worker, in bytes.")
+    quota: Bytes = Field(description="Capacity per worker, in bytes; each of several disks has an equal part of it.")
     path: HostPath | None = Field(
         None,
         description="Directory on the machine for SSD and HDD, in the cluster's `hostDirectories`; the tier creates a "
-        "subdirectory named after itself. "
-        "MEM uses "
-        "an emptyDir. Default: `/mnt/ssd`, `/mnt/hdd`.",
+        "subdirectory named after itself. MEM uses an emptyDir. Default: `/mnt/ssd`, `/mnt/hdd`.",
     )
+    paths: list[HostPath] = Field(
+        default_factory=list,
+        max_length=32,
+        description="Directories on several disks of the machine, in place of `path`: `[/mnt/ssd0, /mnt/ssd1]`.",
+    )
+
+    @model_validator(mode="after")
+    def _one_form(self) -> StorageTier:
+        if self.path is not None and self.paths:
+            raise value_error("`path` and `paths` are two forms of one setting", "write `paths` only")
+        return self
 
 
 class Masters(Model):

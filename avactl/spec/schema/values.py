@@ -514,6 +514,9 @@ _SYSTEM_DIRECTORIES = tuple(f"/{name}/" for name in _SYSTEM)
 
 
 def _host_directory(value: str) -> str:
+    if "," in value:
+        message = f"`{value}` has a comma, which programs read as the end of one of several directories"
+        raise value_error(message, "write several directories as a list")
     path = f"{_abs_path(value).rstrip('/')}/"
     if path.startswith(_SYSTEM_DIRECTORIES):
         raise value_error(f"`{value}` is a directory of the system", "use a directory for data, such as `/data`")
@@ -525,7 +528,7 @@ def _host_directory(value: str) -> str:
 HostPath = Annotated[
     str,
     AfterValidator(_host_directory),
-    WithJsonSchema({"type": "string", "pattern": r"^(/(?!\.{1,2}(/|$))[^/:]+)+/*$"}),
+    WithJsonSchema({"type": "string", "pattern": r"^(/(?!\.{1,2}(/|$))[^/:,]+)+/*$"}),
     Says("directory on machines"),
 ]
 """A directory on machines outside of the system's own."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from avactl.contracts.names import CACHE_NAMESPACE
 from avactl.program.program import Item
-from avactl.spec.platform.cache_tier import CacheTierSpec
+from avactl.spec.platform.cache_tier import CacheTierSpec, StorageTier
 
 MASTER_PORT, MASTER_WEB_PORT, JOURNAL_PORT = 19998, 19999, 19200
 JOB_MASTER_PORT, JOB_MASTER_WEB_PORT, JOB_JOURNAL_PORT = 20001, 20002, 20003
@@ -58,6 +58,7 @@ def master_hosts(item: Item[CacheTierSpec]) -> list[str]:
     return [master_host(item, f"{master_name(item)}-{index}") for index in range(item.spec.masters.replicas)]
 
 
-def storage_dir(medium: str) -> str:
-    """Directory of a storage medium in the worker container."""
-    return f"/cache/{medium.lower()}"
+def storage_dirs(level: StorageTier) -> list[str]:
+    """Directories of a storage level in the worker container: one for each disk."""
+    first = f"/cache/{level.medium.lower()}"
+    return [first, *(f"{first}-{number}" for number in range(1, len(level.paths)))]

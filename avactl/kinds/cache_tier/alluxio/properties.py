@@ -70,9 +70,11 @@ def _storage_properties(item: Item[CacheTierSpec]) -> dict[str, str]:
     for level, tier in enumerate(tiers):
         prefix = f"alluxio.worker.tieredstore.level{level}"
         properties[f"{prefix}.alias"] = tier.medium
-        properties[f"{prefix}.dirs.path"] = names.storage_dir(tier.medium)
-        properties[f"{prefix}.dirs.quota"] = f"{int(parse_quantity(tier.quota))}B"
-        properties[f"{prefix}.dirs.mediumtype"] = tier.medium
+        directories = names.storage_dirs(tier)
+        quota = int(parse_quantity(tier.quota)) // len(directories)
+        properties[f"{prefix}.dirs.path"] = ",".join(directories)
+        properties[f"{prefix}.dirs.quota"] = ",".join([f"{quota}B"] * len(directories))
+        properties[f"{prefix}.dirs.mediumtype"] = ",".join([tier.medium] * len(directories))
     main, _ = split_memory(item.spec.workers.memory)
     # `fs load` reads whole blocks into buffers outside the heap, as many at once as a batch has, and never frees them.
     properties["alluxio.job.batch.size"] = str(min(200, max(1, direct_memory(main) // 2 // BLOCK)))

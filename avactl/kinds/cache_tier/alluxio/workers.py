@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import posixpath
+
 from avactl.base.quantity import format_quantity, parse_quantity
 from avactl.kinds.cache_tier.alluxio import names
 from avactl.kinds.cache_tier.alluxio.pods import (
@@ -17,7 +19,7 @@ from avactl.kinds.cache_tier.alluxio.pods import (
     socket_volume,
     split_memory,
 )
-from avactl.kinds.cache_tier.machines import machine_dir, tier_pools
+from avactl.kinds.cache_tier.machines import level_directories, tier_pools
 from avactl.kinds.cache_tier.pods import apart_affinity, build_pod, on_pools, pool_tolerations
 from avactl.program.cache_engines import EngineNeeds
 from avactl.program.lowering import k8s
@@ -55,16 +57,16 @@ def worker_pod(item: Item[CacheTierSpec], program: Program) -> Body:
     volumes: list[Body] = [config_volume(item)]
     storage: list[Body] = []
     on_machine: list[Body] = []
-    for tier in workers.tiers:
-        name = tier.medium.lower()
-        mount: Body = {"name": name, "mountPath": names.storage_dir(tier.medium)}
-        storage.append(mount)
+    for index, tier in enumerate(workers.tiers):
+        directories = names.storage_dirs(tier)
+        mounts: list[Body] = [{"name": posixpath.basename(at), "mountPath": at} for at in directories]
+        storage += mounts
         if tier.medium == "MEM":
-            volumes.append({"name": name, "emptyDir": {"medium": "Memory", "sizeLimit": tier.quota}})
-        else:
-            path = machine_dir(item, tier.medium, tier.path)
-            volumes.append({"name": name, "hostPath": {"path": path, "type": "DirectoryOrCreate"}})
-            on_machine.append(mount)
+            volumes.append({"name": mounts[0]["name"], "emptyDir": {"medium": "Memory", "sizeLimit": tier.quota}})
+            continue
+        on_machine += mounts
+        for mount, directory in zip(mounts, level_directories(item, index), strict=True):
+            volumes.append({"name": mount["name"], "hostPath": {"path": directory.path, "type": "DirectoryOrCreate"}})
     sockets: list[Body] = []
     if item.spec.fuse.enabled:
         volumes.append(socket_volume(item))
@@ -72,7 +74,7 @@ def worker_pod(item: Item[CacheTierSpec], program: Program) -> Body:
         on_machine += sockets
     files, files_mount = durable_volumes(item)
     volumes += files
-    top = names.storage_dir(workers.tiers[0].medium)
+    top = ",".join(names.storage_dirs(workers.tiers[0]))
     addresses = [field_variable("HOST_IP", "status.hostIP"), field_variable("POD_IP", "status.podIP")]
     # The host address determines locality; the pod address is where the worker is reached.
     host = "-Dalluxio.worker.hostname=$(HOST_IP) -Dalluxio.worker.container.hostname=$(POD_IP)"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from avactl.base.quantity import parse_quantity
-from avactl.kinds.cache_tier.machines import machine_dir
+from avactl.kinds.cache_tier.machines import level_directories
 from avactl.program.program import Item
 from avactl.spec.platform.cache_tier import CacheTierSpec
 from avactl.spec.schema.values import duration_seconds
@@ -19,10 +19,9 @@ RESCAN = "10m"
 looks at once."""
 
 
-def cache_dir(item: Item[CacheTierSpec]) -> str:
-    """Directory of the cache on each machine."""
-    (level,) = item.spec.workers.tiers
-    return machine_dir(item, level.medium, SHARED_MEMORY if level.medium == "MEM" else level.path)
+def cache_dirs(item: Item[CacheTierSpec]) -> str:
+    """Return the directories of the cache on each machine; they share its size equally."""
+    return ":".join(each.path for each in level_directories(item, 0, SHARED_MEMORY))
 
 
 def read_options(item: Item[CacheTierSpec]) -> list[str]:
@@ -31,7 +30,7 @@ def read_options(item: Item[CacheTierSpec]) -> list[str]:
     # Versions do not change, and the directory of a new one is looked up when it is first read.
     fresh = f"{int(duration_seconds(item.spec.refresh or '1h'))}s"
     found = {
-        "cache-dir": cache_dir(item),
+        "cache-dir": cache_dirs(item),
         "cache-size": f"{int(parse_quantity(level.quota)) // MIB}",
         "free-space-ratio": FREE_SPACE,
         "cache-scan-interval": RESCAN,
