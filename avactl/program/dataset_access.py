@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from avactl.diagnostics import Diagnostic, Note, Reference
 from avactl.diagnostics.suggest import WordIndex, closest_word, one_of
+from avactl.program.dataset_listing import version_directory
 from avactl.program.images import require_image
 from avactl.program.program import Item, Program
 from avactl.spec.platform.cache_tier import CacheTierSpec, Durable, UnderStore
@@ -90,10 +91,12 @@ def resolve(program: Program, reader: Item, mount: DatasetMount) -> DatasetAcces
     version = version_of(dataset, mount.version) if dataset is not None else None
     if dataset is None or version is None:
         raise LookupError(f"no dataset {mount.name}")
-    if dataset.spec.tier is None:
-        return DatasetAccess(None, version.url or "", dataset.spec.secret, dataset.spec.size)
     claim = claim_name(dataset, version.name, reader.team)
-    return DatasetAccess(claim, version.url or "", None, dataset.spec.size, claim if list_in_pods(version) else None)
+    listed = claim if list_in_pods(version) else None
+    if dataset.spec.tier is None:
+        url = version_directory(dataset, program, version)
+        return DatasetAccess(None, url, dataset.spec.secret, dataset.spec.size, listed)
+    return DatasetAccess(claim, version.url or "", None, dataset.spec.size, listed)
 
 
 def dataset_mounts(item: Item) -> Sequence[DatasetMount]:

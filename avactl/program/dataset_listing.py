@@ -58,6 +58,17 @@ def read_listing(item: Item[DatasetSpec], program: Program, version: Version) ->
     return program.memo(("manifest", path), make)
 
 
+def copy_list(listing: DatasetListing) -> dict[str, str]:
+    """Return the files by which pods copy the objects of a manifest: their paths, and the checksums that are known."""
+    names, sums = [], []
+    for _, line in _numbered_lines(listing.data):
+        entry = orjson.loads(line)
+        names.append(f"{entry['url'].removeprefix(listing.prefix).lstrip('/')}\n")
+        if sha256 := entry.get("sha256"):
+            sums.append(f"{sha256}  {names[-1]}")
+    return {"objects.txt": "".join(names), "objects.sha256": "".join(sums)}
+
+
 def parse(path: str, data: bytes) -> DatasetListing:
     """Read a manifest file line by line."""
     sha256 = hashlib.sha256(data).hexdigest()

@@ -229,6 +229,30 @@ spec: {size: 60Mi, secret: digits-s3, versions: [{name: v1, url: "s3://public/di
     assert {"name": "dataset-0", "emptyDir": {"sizeLimit": "60Mi"}} in pod["volumes"]
 
 
+def test_without_a_tier_pods_copy_the_objects_of_a_manifest() -> None:
+    direct = """
+apiVersion: avactl.dev/v1
+kind: Dataset
+metadata: {name: clips, team: video}
+spec: {size: 60Mi, secret: clips-s3, versions: [{name: v1, url: "s3://imagenet/clips"}, {name: v2, manifest: v2.jsonl}]}
+"""
+    sha256 = "0" * 64
+    lines = LINES + json.dumps({"url": "s3://imagenet/clips/c.mp4", "sha256": sha256}) + "\n"
+    result = compiled(direct, workspace("kim", "video", "{name: clips, mount: /data}"), v2__jsonl=lines)
+    data = named(result, "ConfigMap")["video/dataset-clips-v2"]["data"]
+    assert data["manifest.jsonl"] == lines
+    assert data["objects.txt"].splitlines() == [f"{p}/{i}.mp4" for p in "ab" for i in range(30)] + ["c.mp4"]
+    assert data["objects.sha256"] == f"{sha256}  c.mp4\n"
+    pods = [m.body["spec"]["template"]["spec"] for m in result.manifests if m.kind == "StatefulSet" and m.name == "kim"]
+    [fetch] = [c for c in pods[0]["initContainers"] if c["name"] == "fetch-0"]
+    env = {each["name"]: each.get("value") for each in fetch["env"]}
+    assert (env["SOURCE"], env["TARGET"], env["LIST"]) == ("s3://imagenet/clips", "/data", "/data.manifest")
+    assert {each["mountPath"] for each in fetch["volumeMounts"]} >= {"/data", "/data.manifest"}
+    assert {each["mountPath"] for each in pods[0]["containers"][0]["volumeMounts"]} >= {"/data", "/data.manifest"}
+    # Nobody reads it: nobody needs the list.
+    assert "video/dataset-clips-v2" not in named(compiled(direct, v2__jsonl=lines), "ConfigMap")
+
+
 def test_a_dataset_with_a_tier_is_on_its_cluster_only() -> None:
     second = "apiVersion: avactl.dev/v1\nkind: Cluster\nmetadata: {name: serve}\n"
     quota = {

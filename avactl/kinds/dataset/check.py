@@ -13,7 +13,7 @@ from avactl.kinds.dataset.lower import prewarmed_versions
 from avactl.kinds.dataset.overlaps import find_overlaps
 from avactl.program.cache_engines import engine_of
 from avactl.program.checks.tier_urls import url_in_tier
-from avactl.program.dataset_listing import MAX_LIST, read_listing
+from avactl.program.dataset_listing import MAX_LIST, copy_list, read_listing
 from avactl.program.ineffective_keys import without_effect
 from avactl.program.program import Item, Program
 from avactl.program.unique_entries import check_duplicates
@@ -90,22 +90,20 @@ def _check_version(item: Item[DatasetSpec], program: Program, version: Version, 
             yield without_effect(item, (*path, "sha256"), "it applies to a manifest, and the version has none")
         if item.spec.tier:
             yield from url_in_tier(item, program, item.spec.tier, version.url, (*path, "url"))
-    elif item.spec.tier is None:
+    elif item.spec.tier is None and version.manifest_url:
         yield Diagnostic(
             "missing-tier",
-            f"version {version.name}: a dataset with a manifest needs a cache tier",
-            item.span(*path, "manifest", key=True),
-            hint="add `tier: NAME` to the dataset, or give the version a `url`",
+            f"version {version.name}: a list that is in the object store needs a cache tier",
+            item.span(*path, "manifestUrl", key=True),
+            hint="add `tier: NAME` to the dataset, or remove `manifestUrl`: then pods copy the objects of the list",
         )
     else:
-        yield from _check_manifest(item, program, item.spec.tier, version, path)
+        yield from _check_manifest(item, program, version, path)
     if version.manifest_url and item.spec.tier:
         yield from url_in_tier(item, program, item.spec.tier, version.manifest_url, (*path, "manifestUrl"))
 
 
-def _check_manifest(
-    item: Item[DatasetSpec], program: Program, tier: str, version: Version, path: Path
-) -> Iterator[Diagnostic]:
+def _check_manifest(item: Item[DatasetSpec], program: Program, version: Version, path: Path) -> Iterator[Diagnostic]:
     found = read_listing(item, program, version)
     if found is None:
         yield Diagnostic(
@@ -129,14 +127,20 @@ def _check_manifest(
     yield from found.problems
     if found.problems:
         return
-    if len(found.data) > MAX_LIST and version.manifest_url is None:
+    tier = item.spec.tier
+    copied = sum(map(len, copy_list(found).values())) if tier is None else 0
+    if len(found.data) + copied > MAX_LIST and version.manifest_url is None:
+        size = f"`{version.manifest}` has {len(found.data) // 1024} KiB"
+        size += f", and {copied // 1024} KiB more for pods that copy its objects" if copied else ""
+        hint = "upload a copy to the object store and set `manifestUrl: s3://…`"
         yield Diagnostic(
             "manifest-too-large",
-            f"`{version.manifest}` has {len(found.data) // 1024} KiB; a ConfigMap holds at most {MAX_LIST // 1024}",
+            f"{size}; a ConfigMap holds at most {MAX_LIST // 1024}",
             item.span(*path, "manifest"),
-            hint="upload a copy to the object store and set `manifestUrl: s3://…`",
+            hint=hint if tier else "add `tier: NAME` to the dataset: so many objects are better read through a cache",
         )
-    yield from url_in_tier(item, program, tier, found.prefix, (*path, "manifest"))
+    if tier is not None:
+        yield from url_in_tier(item, program, tier, found.prefix, (*path, "manifest"))
 
 
 # -- tiers ---------------------------------------------------------------------------------------------------------
@@ -155,7 +159,7 @@ def _without_tier(item: Item[DatasetSpec]) -> Iterator[Diagnostic]:
                 item.span("spec", key, key=True),
                 hint="add `tier: NAME`, or remove the key",
             )
-    if spec.size is None and spec.prewarm is None and not spec.keep and all(version.url for version in spec.versions):
+    if spec.size is None and spec.prewarm is None and not spec.keep:
         yield Diagnostic(
             "missing-key",
             f"{item} needs `size`: without a cache tier each pod copies the data and must reserve space for it",

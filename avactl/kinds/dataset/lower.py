@@ -7,7 +7,7 @@ from avactl.kinds.dataset.daemon_config import config_map
 from avactl.program import registry
 from avactl.program.cache_engines import Loaded, engine_of
 from avactl.program.dataset_access import claim_name, list_in_pods, mounted_versions, tier_path
-from avactl.program.dataset_listing import read_listing, version_directory
+from avactl.program.dataset_listing import copy_list, read_listing, version_directory
 from avactl.program.lowering import k8s
 from avactl.program.lowering.volumes import NOMINAL_SIZE, claimed_volume
 from avactl.program.manifest import Body, Manifest
@@ -24,6 +24,10 @@ def lower(item: Item[DatasetSpec], program: Program) -> list[Manifest]:
     tier = program.tier(item.spec.tier) if item.spec.tier else None
     result = [_build_metadata(item, program, cluster, tier) for cluster in reading_clusters(item, tier)]
     if tier is None:
+        for (cluster, namespace, team), names in sorted(dataset_readers(program).get(item.key, {}).items(), key=str):
+            for version in item.spec.versions:
+                if version.name in names:
+                    result += _build_list(item, program, version, cluster, namespace, team)
         return result
     for (cluster, namespace, team), names in sorted(volume_places(item, program, tier).items(), key=str):
         for version in item.spec.versions:
@@ -115,12 +119,22 @@ def _build_volume(
         component=version.name,
         capacity=size,
     )
+    return result + _build_list(item, program, version, cluster, namespace, team)
+
+
+def _build_list(
+    item: Item[DatasetSpec], program: Program, version: Version, cluster: str, namespace: str, team: str | None
+) -> list[Manifest]:
+    """Return the ConfigMap with a version's list of objects, if pods get it; without a tier, they are copied by it."""
     found = read_listing(item, program, version) if list_in_pods(version) else None
-    if found is not None:
-        about = {"prefix": found.prefix, "objects": found.objects, "sha256": found.sha256, "version": version.name}
-        data = {"manifest.jsonl": found.data.decode(), "dataset.json": k8s.json_text(about)}
-        result.append(k8s.config_map(item, cluster, claim, namespace, data, component=version.name))
-    return result
+    if found is None:
+        return []
+    about = {"prefix": found.prefix, "objects": found.objects, "sha256": found.sha256, "version": version.name}
+    data = {"manifest.jsonl": found.data.decode(), "dataset.json": k8s.json_text(about)}
+    if item.spec.tier is None:
+        data |= copy_list(found)
+    name = claim_name(item, version.name, team)
+    return [k8s.config_map(item, cluster, name, namespace, data, component=version.name)]
 
 
 # -- metadata ------------------------------------------------------------------------------------------------------

@@ -71,13 +71,11 @@ def add_files(item: Item[ServingDeploymentSpec], program: Program, volumes: pods
         if access.claim is not None:
             volumes.claim(name, access.claim, where, read_only=True, fuse=True)
             continue
-        volumes.empty(name, where, size=access.size)
-        made = (
-            hub_container(spec, name, access, model, where)
-            if is_of_hub(access.url)
-            else pods.fetch_container(program, item, name, access, name, where, pods.FETCH_MODEL_SCRIPT)
-        )
-        volumes.init.append(made)
+        if is_of_hub(access.url):
+            volumes.empty(name, where, size=access.size)
+            volumes.init.append(hub_container(spec, name, access, model, where))
+        else:
+            volumes.fetched(name, access, name, where, pods.FETCH_MODEL_SCRIPT)
 
 
 def _files(item: Item[ServingDeploymentSpec], program: Program) -> Iterator[ModelFiles]:

@@ -175,8 +175,23 @@ class PodVolumes:
                     # Next to the data: nothing can be mounted under a read-only directory.
                     self.config(f"{volume}-list", access.manifest, f"{mount.mount.rstrip('/')}.manifest")
                 continue
-            self.empty(volume, mount.mount, size=access.size)
-            self.init.append(fetch_container(self.program, self.item, f"fetch-{index}", access, volume, mount.mount))
+            self.fetched(f"fetch-{index}", access, volume, mount.mount)
+
+    def fetched(
+        self,
+        name: str,
+        access: dataset_access.DatasetAccess,
+        volume: str,
+        path: str,
+        script: str = "",
+    ) -> None:
+        """Add a volume, and the init container that copies an object-store prefix into it, or the listed objects."""
+        self.empty(volume, path, size=access.size)
+        mounts: list[Body] = [{"name": volume, "mountPath": path}]
+        if access.manifest:
+            self.config(f"{volume}-list", access.manifest, f"{path.rstrip('/')}.manifest")
+            mounts.append(self.mounts[-1])
+        self.init.append(fetch_container(self.program, self.item, name, access, mounts, script or FETCH_SCRIPT))
 
     def buckets(self) -> None:
         """Add the team's buckets: all URLs in the environment, and those with a cache tier mounted under /buckets."""
@@ -284,8 +299,17 @@ if [ "$BACKEND" = hdfs ]; then
 fi
 if [ "$BACKEND" = s3 ] && [ -z "${RCLONE_S3_ACCESS_KEY_ID:-}" ]; then export RCLONE_S3_ENV_AUTH=true; fi
 if [ "${RCLONE_S3_PROVIDER:-}" = AWS ] && [ -n "${RCLONE_S3_ENDPOINT:-}" ]; then export RCLONE_S3_PROVIDER=Other; fi
-exec rclone copy --transfers 8 --stats 30s --stats-one-line ":$BACKEND:$place" "$TARGET"
+rclone copy ${LIST:+--files-from-raw "$LIST/objects.txt"} \
+  --transfers 8 --stats 30s --stats-one-line ":$BACKEND:$place" "$TARGET"
+if [ -n "${LIST:-}" ]; then
+  # rclone passes over what the store does not have.
+  while IFS= read -r name; do
+    [ -f "$TARGET/$name" ] || { echo "error: $SOURCE/$name: there is no such object" >&2; exit 1; }
+  done <"$LIST/objects.txt"
+  if [ -s "$LIST/objects.sha256" ]; then rclone checksum sha256 "$LIST/objects.sha256" "$TARGET" --one-way; fi
+fi
 """
+"""Copies a prefix of an object store, or the objects in it that a list names, which must be all there and be those."""
 
 VERIFY = r"""
 # A published model has the SHA-256 of each file. What differs is removed, so that it is copied again.
@@ -300,7 +324,7 @@ verified() {
 """
 """Shell function: compares the files of a directory with `manifest.sha256` in it, which `avactl delivery` publishes.
 Source: https://rclone.org/commands/rclone_checksum/"""
-FETCH_MODEL_SCRIPT = FETCH_SCRIPT.replace("exec rclone", "rclone") + VERIFY + 'verified "$TARGET" "$SOURCE"\n'
+FETCH_MODEL_SCRIPT = FETCH_SCRIPT + VERIFY + 'verified "$TARGET" "$SOURCE"\n'
 """As `FETCH_SCRIPT`, for models: what was published is compared with its checksums."""
 
 
@@ -322,23 +346,24 @@ def fetch_container(
     item: Item,
     name: str,
     access: dataset_access.DatasetAccess,
-    volume: str,
-    path: str,
-    script: str = FETCH_SCRIPT,
+    mounts: list[Body],
+    script: str,
 ) -> Body:
-    """Build an init container that copies an object-store prefix into a volume.
+    """Build an init container that copies an object-store prefix into the first of its volumes.
 
     Keys of the Secret: `accessKeyId`, `secretAccessKey`, `endpoint`; `serviceAccount` (JSON) for Google Cloud Storage.
     """
     scheme = access.url.partition("://")[0]
-    env = env_list({"SOURCE": access.url, "TARGET": path, "RCLONE_CONFIG": "/notfound", **_RCLONE[scheme]})
+    target, *lists = (mount["mountPath"] for mount in mounts)
+    values = {"SOURCE": access.url, "TARGET": target, "RCLONE_CONFIG": "/notfound", **_RCLONE[scheme]}
+    env = env_list(values | ({"LIST": lists[0]} if lists else {}))
     if access.secret and scheme == "gs":
         env += secret_env(access.secret, {"RCLONE_GCS_SERVICE_ACCOUNT_CREDENTIALS": "serviceAccount"})
     elif access.secret:
         keys = {"RCLONE_S3_ACCESS_KEY_ID": "accessKeyId", "RCLONE_S3_SECRET_ACCESS_KEY": "secretAccessKey"}
         env += secret_env(access.secret, {**keys, "RCLONE_S3_ENDPOINT": "endpoint"})
     image = program.cluster_spec(item.cluster).images.fetch
-    return build_helper(name, image, script, env, build_resources("500m", "1Gi"), [{"name": volume, "mountPath": path}])
+    return build_helper(name, image, script, env, build_resources("500m", "1Gi"), mounts)
 
 
 def pod_spec(
