@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from avactl.contracts.cache import TierConfig
 from avactl.diagnostics import Diagnostic
+from avactl.program.dataset_listing import DatasetListing
 from avactl.program.images import Use
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
@@ -43,6 +44,8 @@ class Loaded(NamedTuple):
     """Its directory in the tier's namespace."""
     prewarm: bool
     """True if it is loaded before jobs read it."""
+    listing: DatasetListing | None = None
+    """Its list of objects, if it has one."""
 
 
 def _no_problems(item: Item[DatasetSpec], program: Program, tier: Item[CacheTierSpec]) -> Iterable[Diagnostic]:
@@ -80,6 +83,8 @@ class EngineRecord:
     """True if the workers of a tier form one cache; False if each machine has a copy of its own."""
     fuse: Callable[[Item[CacheTierSpec]], EngineNeeds] = _no_fuse
     """Requests of the FUSE pod that runs on every machine."""
+    copies: bool = False
+    """True if it copies versions: one with a list of objects then has a directory of its own, with these only."""
     host_mount: bool = False
     """True if FUSE mounts the tier at `dataset_access.host_path` on every machine."""
     reserved: Callable[[Item[CacheTierSpec]], int] = lambda item: 0

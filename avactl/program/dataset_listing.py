@@ -18,6 +18,8 @@ from avactl.spec.schema.values import OBJECT_PREFIX
 
 MAX_LIST = 900 * 1024
 """Largest manifest put in a ConfigMap, in bytes. Kubernetes allows 1 MiB, including metadata."""
+COPIED, CHECKSUMS = "objects.txt", "objects.sha256"
+"""Keys of a ConfigMap with the paths of objects that are copied, and with their known checksums."""
 MAX_PROBLEMS = 10
 """Problems reported per manifest; further ones are only counted."""
 MAX_VALUES = 20
@@ -66,7 +68,7 @@ def copy_list(listing: DatasetListing) -> dict[str, str]:
         names.append(f"{entry['url'].removeprefix(listing.prefix).lstrip('/')}\n")
         if sha256 := entry.get("sha256"):
             sums.append(f"{sha256}  {names[-1]}")
-    return {"objects.txt": "".join(names), "objects.sha256": "".join(sums)}
+    return {COPIED: "".join(names), CHECKSUMS: "".join(sums)}
 
 
 def parse(path: str, data: bytes) -> DatasetListing:

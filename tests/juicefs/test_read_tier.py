@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.kinds.compiling import DIGEST, compiled
+from avactl.compiler import compile_tree
+from avactl.spec.repository.tree import MemoryTree
+from tests.kinds.compiling import DIGEST, complete
 from tools.controlplane import StartError
 from tools.fuse import require_fuse
 from tools.juicefs.machine import Machine
@@ -42,9 +44,15 @@ spec:
 kind: Dataset
 metadata: {name: imagenet, team: vision}
 spec: {tier: images, size: 150Gi, versions: [{name: v1, url: "s3://juicefs-imagenet/v1"}], prewarm: {}}
+---
+kind: Dataset
+metadata: {name: picked, team: vision}
+spec: {tier: images, size: 1Gi, versions: [{name: v1, manifest: picked.jsonl}]}
 """
-SMALL = {"cache-size": "256", "buffer-size": "64"}
-"""Sizes for a test machine, in MiB."""
+PICKED = ["v1/train/0.bin", "v1/val/1.bin", "v1/val/3.bin"]
+LISTED = "".join(f'{{"url": "s3://juicefs-imagenet/{name}"}}\n' for name in PICKED)
+SMALL = {"cache-size": "256", "buffer-size": "64", "free-space-ratio": "0.001"}
+"""Sizes for a test machine, in MiB; its disk may be nearly full, and the cache would make room."""
 
 
 class Tier:
@@ -52,7 +60,9 @@ class Tier:
 
     def __init__(self, machine: Machine, endpoint: str) -> None:
         self.machine = machine
-        result = compiled(SPECS % (DIGEST, endpoint))
+        specs = complete(SPECS % (DIGEST, endpoint))
+        result = compile_tree(MemoryTree({"platform.yaml": specs.encode(), "picked.jsonl": LISTED.encode()}))
+        assert not result.diagnostics
         self.objects = {(each.kind, each.name): each.body for each in result.manifests}
         self.scripts = self.objects["ConfigMap", "images-juicefs"]["data"]
 
@@ -85,10 +95,10 @@ def test_a_version_is_imported_loaded_and_read_without_the_store(tier: Tier, obj
     volume = machine.mount(tier.volume("avactl-cache-images-import"), SMALL)
     object_store.faults = Faults(errors=1.0, methods=frozenset({"GET"}))
     with pytest.raises(StartError, match="InternalError"):
-        machine.run(tier.container("Job", "import-"), tier.scripts, "avactl-cache-images-import")
+        machine.run(tier.container("Job", "import-vision-imagenet"), tier.scripts, "avactl-cache-images-import")
     assert not (volume / "imagenet").exists()
     object_store.faults = Faults()
-    machine.run(tier.container("Job", "import-"), tier.scripts, "avactl-cache-images-import")
+    machine.run(tier.container("Job", "import-vision-imagenet"), tier.scripts, "avactl-cache-images-import")
     assert sorted(path.name for path in volume.iterdir() if path.name != ".trash") == [
         ".accesslog",
         ".avactl",
@@ -97,7 +107,7 @@ def test_a_version_is_imported_loaded_and_read_without_the_store(tier: Tier, obj
         "imagenet",
     ]
     object_store.reset()
-    machine.run(tier.container("Job", "import-"), tier.scripts, "avactl-cache-images-import")
+    machine.run(tier.container("Job", "import-vision-imagenet"), tier.scripts, "avactl-cache-images-import")
     assert not object_store.traffic.requests
 
     machine.mount(tier.volume("avactl-cache-images-read"), SMALL)
@@ -116,6 +126,24 @@ def test_a_version_is_imported_loaded_and_read_without_the_store(tier: Tier, obj
 
     with pytest.raises(OSError, match="Read-only file system"):
         (data / "new").write_bytes(b"")
+
+
+def test_a_version_with_a_list_has_exactly_its_objects(tier: Tier, object_store: ObjectStore) -> None:
+    machine = tier.machine
+    claim = "avactl-cache-images-import"
+    if not (machine.folder / "mnt" / claim).is_mount():
+        machine.mount(tier.volume(claim), SMALL)
+    job = tier.container("Job", "import-vision-picked-")
+    scripts = {**tier.scripts, **tier.objects["ConfigMap", "import-vision-picked-v1"]["data"]}
+    store = object_store.client()
+    store.delete_object(Bucket="juicefs-imagenet", Key=PICKED[0])
+    with pytest.raises(StartError, match=r"v1/train/0\.bin: there is no such object"):
+        machine.run(job, scripts, claim)
+    store.put_object(Bucket="juicefs-imagenet", Key=PICKED[0], Body=PICKED[0][-5:].encode() * (FILES[PICKED[0]] // 5))
+    machine.run(job, scripts, claim)
+    data = machine.mount(tier.volume("vision-dataset-picked-v1"), SMALL)
+    found = {f"v1/{path.relative_to(data)}": path.read_bytes() for path in data.rglob("*.bin")}
+    assert found == {name: name[-5:].encode() * (FILES[name] // 5) for name in PICKED}
 
 
 def _blocks_on_disk(machine: Machine) -> list[str]:

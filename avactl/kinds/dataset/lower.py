@@ -43,7 +43,11 @@ def _loaded_versions(item: Item[DatasetSpec], program: Program, tier: Item[Cache
     ahead = prewarmed_versions(item)
     return [
         Loaded(
-            each.name, version_directory(item, program, each), _version_path(item, program, tier, each), each in ahead
+            each.name,
+            version_directory(item, program, each),
+            _version_path(item, program, tier, each),
+            each in ahead,
+            read_listing(item, program, each),
         )
         for each in item.spec.versions
     ]
@@ -91,7 +95,8 @@ def _version_path(item: Item[DatasetSpec], program: Program, tier: Item[CacheTie
     path = tier_path(tier, version_directory(item, program, version))
     if path is None:
         raise LookupError(f"{tier} does not hold version {version.name} of {item}")
-    return path
+    listing = read_listing(item, program, version) if engine_of(tier).copies else None
+    return path if listing is None else f"{path.rstrip('/')}.{listing.sha256[:16]}"
 
 
 def _build_volume(
@@ -168,7 +173,7 @@ def _build_version(
     return k8s.drop_none(
         name=version.name,
         url=url,
-        path=tier_path(tier, url) if tier is not None else None,
+        path=_version_path(item, program, tier, version) if tier is not None else None,
         manifestUrl=version.manifest_url,
         objects=found.objects if found is not None else None,
         sha256=found.sha256 if found is not None else None,

@@ -16,6 +16,7 @@ ENGINE = EngineRecord(
     volume=volumes.volume,
     worker=volumes.mount_pod_needs,
     shared=False,
+    copies=True,
     disk_share=1 - Fraction(FREE_SPACE),
     check_dataset=check_dataset,
     dataset=dataset.dataset,

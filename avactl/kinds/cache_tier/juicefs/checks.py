@@ -11,6 +11,7 @@ from avactl.diagnostics.secrets import looks_secret
 from avactl.kinds.cache_tier.juicefs.known_options import VERSION, known_options, similar_option
 from avactl.kinds.cache_tier.juicefs.options import FREE_SPACE, MIB
 from avactl.kinds.cache_tier.machines import tier_pools
+from avactl.program.dataset_listing import COPIED, MAX_LIST, copy_list, read_listing
 from avactl.program.ineffective_keys import without_effect
 from avactl.program.program import Item, Program
 from avactl.spec.platform.cache_tier import CacheTierSpec
@@ -244,6 +245,18 @@ def check_dataset(item: Item[DatasetSpec], program: Program, tier: Item[CacheTie
             "its cache frees blocks",
             f"remove it, and write `properties: {{cache-expire: {spec.keep}}}` in CacheTier {tier.name}",
         )
+    for index, version in enumerate(spec.versions):
+        listing = read_listing(item, program, version)
+        size = len(copy_list(listing)[COPIED]) if listing is not None and not listing.problems else 0
+        if size > MAX_LIST:
+            yield Diagnostic(
+                "manifest-too-large",
+                f"the paths of the objects of `{version.manifest}` have {size // 1024} KiB; an import reads them from "
+                f"a ConfigMap, which holds at most {MAX_LIST // 1024}",
+                item.span("spec", "versions", index, "manifest"),
+                hint="pack the objects (`avactl dataset pack`), or put them into a directory of their own and give its "
+                "`url`",
+            )
     prewarm = spec.prewarm
     if prewarm is None:
         return

@@ -19,6 +19,7 @@ from avactl.kinds.cache_tier.pods import (
 )
 from avactl.program.cache_engines import Loaded
 from avactl.program.dataset_access import full_name, under_store
+from avactl.program.dataset_listing import COPIED, copy_list
 from avactl.program.lowering import k8s
 from avactl.program.lowering.pods import build_resources, container_security
 from avactl.program.manifest import Body, Manifest
@@ -31,7 +32,11 @@ def dataset(
     item: Item[DatasetSpec], program: Program, tier: Item[CacheTierSpec], versions: Sequence[Loaded]
 ) -> list[Manifest]:
     """Return the objects of one dataset."""
-    result = [_build_import_job(item, program, tier, version) for version in versions]
+    result = []
+    for version in versions:
+        made = _build_list(item, tier, version)
+        result += [made] if made is not None else []
+        result.append(_build_import_job(item, program, tier, version, made))
     ahead = [version.path for version in versions if version.prewarm]
     if ahead:
         result.append(_build_warm_daemon_set(item, program, tier, ahead))
@@ -55,8 +60,21 @@ def source_arguments(store: UnderStore, url: str) -> JuiceFsSource:
     return JuiceFsSource(found, ("--no-https",) if endpoint.scheme == "http" else ())
 
 
+def _build_list(item: Item[DatasetSpec], tier: Item[CacheTierSpec], version: Loaded) -> Manifest | None:
+    """Return the ConfigMap with the objects that are imported, if the version lists them."""
+    if version.listing is None:
+        return None
+    data = {COPIED: copy_list(version.listing)[COPIED]}
+    name = k8s.short_name(f"import-{full_name(item)}-{version.version}", 63)
+    return k8s.config_map(item, tier.spec.cluster, name, CACHE_NAMESPACE, data, component="import")
+
+
 def _build_import_job(
-    item: Item[DatasetSpec], program: Program, tier: Item[CacheTierSpec], version: Loaded
+    item: Item[DatasetSpec],
+    program: Program,
+    tier: Item[CacheTierSpec],
+    version: Loaded,
+    listed: Manifest | None,
 ) -> Manifest:
     """Return the Job that imports a version. A version does not change, so it runs once."""
     store = under_store(tier, version.url)
@@ -71,13 +89,17 @@ def _build_import_job(
     ]
     command = ["/config/import.sh", origin.url, version.path, *origin.options]
     container = {**_build_container(program, tier, "import", command), "env": env}
+    config, volume = _build_volumes(tier, names.importing_claim(tier))
+    if listed is not None:
+        sources = ({"configMap": {"name": name}} for name in (names.config_name(tier), listed.name))
+        config = {"name": "config", "projected": {"sources": [*sources], "defaultMode": 0o444}}
     spec = build_pod(
         tier,
         program,
         restartPolicy="OnFailure",
         tolerations=spare_tolerations(tier, program),
         containers=[container],
-        volumes=_build_volumes(tier, names.importing_claim(tier)),
+        volumes=[config, volume],
     )
     name = k8s.short_name(f"import-{full_name(item)}-{version.version}", 52)
     return build_job(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from avactl.kinds.cache_tier.juicefs import names
+from avactl.program.dataset_listing import COPIED as LIST
 
 IMPORT_SCRIPT = f"""\
 #!/bin/bash
-# import.sh SOURCE PATH [OPTION…]: copies a directory of an object store into the volume, once, and compares the copies.
+# import.sh SOURCE PATH [OPTION…]: copies a directory of an object store into the volume, once, and compares the copies;
+# of a version with a list, the objects in {LIST} beside this script.
 set -euo pipefail
 source="$1" path="$2"
 shift 2
@@ -18,7 +20,15 @@ if [ -e "$copy.done" ]; then exit 0; fi
 place="$copy"
 if [ -e "$target" ]; then place="$target"; fi
 mkdir -p "$place" "$(dirname "$copy")"
-juicefs sync --check-new "$@" "$source/" "$place/"
+list="$(dirname "$0")/{LIST}"
+if [ -e "$list" ]; then
+  juicefs sync --check-new --files-from "$list" "$@" "$source/" "$place/"
+  while IFS= read -r name; do
+    [ -f "$place/$name" ] || {{ echo "$source/$name: there is no such object" >&2; exit 1; }}
+  done <"$list"
+else
+  juicefs sync --check-new "$@" "$source/" "$place/"
+fi
 if [ -z "$(ls -A "$place")" ]; then
   echo "$source has no objects" >&2
   exit 1
