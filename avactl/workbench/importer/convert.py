@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from avactl.program import kubernetes_schema
 from avactl.workbench.importer.cleaning import clean_object
@@ -15,6 +16,8 @@ from avactl.workbench.importer.model import (
     ImportOutcome,
     ImportReader,
     ImportResult,
+    Loss,
+    key_path,
     spec_name,
 )
 from avactl.workbench.importer.slurm import convert as slurm
@@ -178,8 +181,10 @@ def _convert_all(context: Context, options: ImportOptions, known: Known, outcome
             outcomes.append(ImportOutcome(given, ImportResult.left_out, note=reasons.get(given, "")))
             continue
         spec = as_manifest(given)
+        changed = mend_manifest(spec, specs)
         specs.append(spec)
-        outcomes.append(ImportOutcome(given, ImportResult.raw, spec, reasons.get(given) or manifest_reason(given)))
+        how = ImportResult.approximated if changed else ImportResult.raw
+        outcomes.append(ImportOutcome(given, how, spec, reasons.get(given) or manifest_reason(given)))
     outcomes += [_make_outcome(spec, given) for spec in specs if not spec.raw for given in spec.given]
     return Converted(specs, outcomes)
 
@@ -259,6 +264,24 @@ def _schema_violation(given: GivenValue) -> str:
     if found is None:
         return ""
     return f"{given.span(*found.path)}: {found.message}" + (f" ({found.hint})" if found.hint else "")
+
+
+def mend_manifest(manifest: ImportedSpec, specs: list[ImportedSpec]) -> bool:
+    """Let a manifest refer to the objects of specs, and list how; return True if a value of it changed."""
+    given, changed = manifest.given[0], False
+    for spec in specs:
+        for mend in spec.mends:
+            if mend.given is not given:
+                continue
+            if mend.value is not None:
+                body: Any = manifest.spec["objects"][0]
+                for step in mend.path[:-1]:
+                    body = body[step]
+                body[mend.path[-1]] = mend.value
+                changed = True
+            span = given.span(*mend.path, key=isinstance(mend.path[-1], str))
+            manifest.losses.append(Loss(span, str(given), key_path(mend.path), mend.why, mend.remedy))
+    return changed
 
 
 def as_manifest(given: GivenValue) -> ImportedSpec:
