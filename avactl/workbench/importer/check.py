@@ -243,7 +243,7 @@ def _repair_spec(converted: Converted, spec: ImportedSpec, problem: Diagnostic, 
         _keep_manifests(converted, spec, problem)
         return
     found = spec.origin(cut)
-    if found is not None:
+    if found is not None and problem.code != "patch-without-effect":
         given, at = found
         message = re.sub(r"^spec\.\S+: ", "", problem.message)
         span = given.span(*at, key=bool(at) and isinstance(at[-1], str))

@@ -22,7 +22,18 @@ from avactl.workbench.importer.model import (
 )
 from avactl.workbench.importer.slurm import convert as slurm
 from avactl.workbench.importer.slurm import script
-from avactl.workbench.importer.sources import jobs, kubeflow, kueue, nodes, services, tenants, volcano, workspaces
+from avactl.workbench.importer.sources import (
+    jobs,
+    jobsets,
+    kubeflow,
+    kueue,
+    nodes,
+    rollouts,
+    services,
+    tenants,
+    volcano,
+    workspaces,
+)
 from avactl.workbench.importer.sources.context import Context, ImportOptions
 from avactl.workbench.importer.sources.contracts import UnmetContract
 from avactl.workbench.importer.sources.others import manifest_reason
@@ -34,6 +45,8 @@ _CONVERT: dict[tuple[str, str], Callable[[Context, ImportReader], ImportedSpec |
     ("kubeflow.org", "MPIJob"): kubeflow.convert_mpi_job,
     ("trainer.kubeflow.org", "TrainJob"): kubeflow.train_job,
     ("batch.volcano.sh", "Job"): volcano.convert_volcano_job,
+    ("jobset.x-k8s.io", "JobSet"): jobsets.convert_jobset,
+    ("argoproj.io", "Rollout"): rollouts.convert_rollout,
     ("apps", "Deployment"): lambda context, reader: (
         workspaces.convert_workspace(context, reader)
         if workspaces.is_editor(reader.given)
@@ -76,6 +89,15 @@ _NAMESPACED_KINDS = (
     "LeaderWorkerSet",
     "DisaggregatedSet",
     "InferencePool",
+    "LLMInferenceService",
+    "ServingRuntime",
+    "AnalysisTemplate",
+    "Dataset",
+    "DataLoad",
+    "AlluxioRuntime",
+    "JuiceFSRuntime",
+    "HTTPRoute",
+    "GRPCRoute",
 )
 """Kinds of operators whose objects are in namespaces."""
 

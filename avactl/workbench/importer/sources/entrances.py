@@ -81,6 +81,7 @@ def carry_services(
     names = {service.name for service in services}
     _list_references(context, spec, given, names, spec.name if spec.name in names else "")
     _list_pod_monitors(context, spec, given, labels, container)
+    _list_lost_labels(context, spec, given, labels)
     _list_closed_ports(reader, spec, container, place)
     return ""
 
@@ -225,17 +226,38 @@ def _list_pod_monitors(context: Context, spec: ImportedSpec, given: GivenValue, 
             spec.mends.append(Mend(other, ("spec",), None, why, remedy))
 
 
+def _list_lost_labels(context: Context, spec: ImportedSpec, given: GivenValue, labels: Body) -> None:
+    """List objects that select the pods by labels that avactl sets itself, or name them in a program."""
+    lost = {key: value for key, value in labels.items() if key_owner(key)}
+    texts = [f"{key}={value}" for key, value in lost.items()]
+    for other in context.objects:
+        if not lost or other.namespace != given.namespace or other in context.used or other.key == given.key:
+            continue
+        if other.kind in ("Service", "PodMonitor", *_MONITORS):
+            continue
+        for path, value in _leaves(other.get("spec"), ("spec",)):
+            selects = path[-1] in ("matchLabels", "podSelector") and path[:2] != ("spec", "selector")
+            if (selects and isinstance(value, dict) and value.items() <= labels.items() and set(value) & set(lost)) or (
+                isinstance(value, str) and any(text in value for text in texts)
+            ):
+                why = f"the pods of {spec} have avactl's values of {', '.join(lost)}"
+                spec.mends.append(Mend(other, path, None, why, "select them by labels of your own"))
+                break
+
+
+def _leaves(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
+    """Yield all values below a path, with their paths."""
+    yield path, value
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, each in inner:
+        yield from _leaves(each, (*path, key))
+
+
 def _backends(value: Any, path: Path) -> Iterator[tuple[Path, str]]:
     """Yield the names of Services in a route, with their paths."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            if key in ("name", "host", "serviceName") and isinstance(inner, str):
-                yield (*path, key), inner.partition(".")[0]
-            else:
-                yield from _backends(inner, (*path, key))
-    elif isinstance(value, list):
-        for index, inner in enumerate(value):
-            yield from _backends(inner, (*path, index))
+    for place, each in _leaves(value, path):
+        if place[-1] in ("name", "host", "serviceName") and isinstance(each, str):
+            yield place, each.partition(".")[0]
 
 
 def _list_closed_ports(reader: ImportReader, spec: ImportedSpec, container: Body, place: Path) -> None:

@@ -36,12 +36,15 @@ _POD_PATH = (*_TEMPLATE_PATH, "spec")
 _DEPLOYMENT_KEYS = ("revisionHistoryLimit", "progressDeadlineSeconds", "minReadySeconds", "paused")
 _GRACE = 30
 """Seconds that pods have to terminate, unless they say otherwise."""
-_DEFAULT_SURGE = {"maxSurge": "25%", "maxUnavailable": "25%"}
+_DEFAULT_SURGE: Body = {"maxSurge": "25%", "maxUnavailable": "25%"}
 _HTTP_NAMES, _GRPC_NAMES = ("http", "rest", "http-api"), ("grpc", "grpc-api")
 
 
-def convert_deployment(context: Context, reader: ImportReader) -> ImportedSpec | str:
-    """Return the ServingDeployment of a Deployment, or the reason why it stays a manifest."""
+def convert_deployment(context: Context, reader: ImportReader, rollout: Body | None = None) -> ImportedSpec | str:
+    """Return the ServingDeployment of a Deployment, or the reason why it stays a manifest.
+
+    `rollout`: that of the spec, for an object whose strategy is not a Deployment's; empty: a rolling update.
+    """
     given = reader.given
     index = _server_index(given)
     container = given.get(*_POD_PATH, "containers", index) or {}
@@ -78,6 +81,7 @@ def convert_deployment(context: Context, reader: ImportReader) -> ImportedSpec |
         options = _make_custom(pod, container, port, model or given.name)
     body: Body = {"model": options.model, "runtime": options.runtime}
     _tell_program(reader, pod, known, runs_as_it_is, options, retired is not None)
+    _tell_sidecars(reader, index)
     _read_probes(body, pod, container, path)
     replicas = reader.take("spec", "replicas")
     reader.take("spec", "selector")
@@ -109,7 +113,12 @@ def convert_deployment(context: Context, reader: ImportReader) -> ImportedSpec |
     if reason:
         context.used = used
         return reason
-    _carry_strategy(reader, spec, body)
+    if rollout:
+        reader.take("spec", "strategy")
+        body["rollout"] = rollout
+        spec.origins["spec", "rollout"] = (given, ("spec", "strategy"))
+    else:
+        _carry_strategy(reader, spec, body)
     if "runAsUser" not in body:
         reader.lose(
             pod.paths["image",],
@@ -126,6 +135,11 @@ def _read_name(container: Body, known: str) -> str:
     words = [str(each) for key in ("command", "args") for each in container.get(key) or ()]
     entries = [each for each in container.get("env") or () if isinstance(each, dict)]
     return served_name(words, {str(each.get("name")): each.get("value") for each in entries}, known)
+
+
+def server_container(given: GivenValue) -> str:
+    """Return the name of the container that is the server."""
+    return str(given.get(*_POD_PATH, "containers", _server_index(given), "name") or "")
 
 
 def _server_index(given: GivenValue) -> int:
@@ -226,6 +240,14 @@ def _find_port(context: Context, given: GivenValue, container: Body) -> int | No
     return declared[0] if declared else None
 
 
+def _tell_sidecars(reader: ImportReader, server: int) -> None:
+    """List the other containers: those of a service start before the server."""
+    for index, each in enumerate(reader.given.get(*_POD_PATH, "containers") or ()):
+        if index != server and isinstance(each, dict):
+            why = f"sidecar {each.get('name')} starts before the server, as an init container that goes on"
+            reader.note((*_POD_PATH, "containers", index, "name"), why, "")
+
+
 def _read_probes(body: Body, pod: Pod, container: Body, path: str) -> None:
     """Give the pods the probes of the source."""
     run = body["runtime"]
@@ -267,7 +289,8 @@ def _carry_strategy(reader: ImportReader, spec: ImportedSpec, body: Body) -> Non
         patch: Body = {"spec": {"strategy": {"type": "Recreate", "rollingUpdate": None}}}
         add_patch(spec, "Deployment", patch, reader.given, at)
         return
-    rolling = {**_DEFAULT_SURGE, **(strategy.get("rollingUpdate") or {})}
+    rolling = strategy.get("rollingUpdate") or strategy.get("canary") or {}
+    rolling = {key: rolling.get(key, default) for key, default in _DEFAULT_SURGE.items()}
     replicas = body["replicas"]
     sizes = {replicas} if isinstance(replicas, int) else {replicas["min"], replicas["max"]}
     effects = {(_pods(rolling["maxSurge"], n, ceil), _pods(rolling["maxUnavailable"], n, floor)) for n in sizes}
