@@ -268,6 +268,10 @@ def _list_closed_ports(reader: ImportReader, spec: ImportedSpec, container: Body
         for each in container.get("ports") or ()
         if isinstance(each, dict) and each.get("containerPort") not in known
     ]
+    names = {number: name for name, number in server_ports(spec).items()}
+    for name, number in named_ports(container).items():
+        if number in names and names[number] != name:
+            reader.note((*place, "ports"), f"port {number} is named `{names[number]}`, and not `{name}`", "")
     if closed:
         reader.note(
             (*place, "ports"),

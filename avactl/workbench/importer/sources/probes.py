@@ -76,10 +76,23 @@ def _make_check(probe: Body, ports: dict[str, int], port: int) -> Body | None:
 
 
 def _with_numbers(probe: Body, ports: dict[str, int]) -> Body:
-    """Return a probe whose port is a number: the container of the spec has other names of its ports."""
+    """Return a probe whose port is a number, since the container of the spec has other names, and without a host."""
     made: Body = dict(probe)
     for action in ("httpGet", "tcpSocket"):
         found: Any = made.get(action)
-        if isinstance(found, dict) and found.get("port") in ports:
-            made[action] = {**found, "port": ports[found["port"]]}
+        if isinstance(found, dict):
+            made[action] = {key: ports.get(value, value) if key == "port" else value for key, value in found.items()}
+            made[action].pop("host", None)
     return made
+
+
+def foreign_hosts(container: Body) -> dict[str, str]:
+    """Return the hosts that probes ask in place of their pod, which those of a spec cannot, by kind of probe."""
+    found = {}
+    for kind in _KINDS:
+        probe = container.get(probe_key(kind))
+        for action in ("httpGet", "tcpSocket"):
+            asked = probe.get(action) if isinstance(probe, dict) else None
+            if isinstance(asked, dict) and asked.get("host"):
+                found[probe_key(kind)] = str(asked["host"])
+    return found

@@ -44,7 +44,8 @@ def convert_rollout(context: Context, reader: ImportReader) -> ImportedSpec | st
         referred = other.get("spec", "scaleTargetRef") or other.get("spec", "targetRef")
         if other.namespace != given.namespace or other in spec.given or not isinstance(referred, dict):
             continue
-        if (referred.get("kind"), referred.get("name")) == ("Rollout", given.name):
+        group = str(referred.get("apiVersion")).rpartition("/")[0]
+        if (group, referred.get("kind"), referred.get("name")) == (given.group, "Rollout", given.name):
             key = "scaleTargetRef" if other.get("spec", "scaleTargetRef") else "targetRef"
             why = f"{spec} compiles to a Deployment, in place of the Rollout"
             spec.mends.append(Mend(other, ("spec", key), target, why))

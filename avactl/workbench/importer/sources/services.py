@@ -8,6 +8,7 @@ from typing import Any
 from avactl.contracts.names import GPU_RESOURCES
 from avactl.kinds.serving.runtime import runtimes
 from avactl.kinds.serving.runtime_facts import RETIRED, facts_of
+from avactl.program.autoscalers import scale_target
 from avactl.spec.documents.document import Path
 from avactl.workbench.importer.model import Body, GivenValue, ImportedSpec, ImportReader
 from avactl.workbench.importer.sources.command_line import (
@@ -29,11 +30,13 @@ from avactl.workbench.importer.sources.entrances import (
     part_of,
 )
 from avactl.workbench.importer.sources.pods import Pod, read_pod
-from avactl.workbench.importer.sources.probes import convert_probes, health_path, named_ports, probe_key
+from avactl.workbench.importer.sources.probes import convert_probes, foreign_hosts, health_path, named_ports, probe_key
 
 _TEMPLATE_PATH = ("spec", "template")
 _POD_PATH = (*_TEMPLATE_PATH, "spec")
 _DEPLOYMENT_KEYS = ("revisionHistoryLimit", "progressDeadlineSeconds", "minReadySeconds", "paused")
+_CONTAINER = "server"
+"""Name of the main container of a ServingDeployment."""
 _GRACE = 30
 """Seconds that pods have to terminate, unless they say otherwise."""
 _DEFAULT_SURGE: Body = {"maxSurge": "25%", "maxUnavailable": "25%"}
@@ -57,6 +60,11 @@ def convert_deployment(context: Context, reader: ImportReader, rollout: Body | N
         if retired is not None:
             return f"{retired.title} is no longer supported ({retired.why}), and it has no GPU with an HTTP probe"
         return "it is no model server that avactl knows, and has no GPU with an HTTP probe"
+    labels = given.get(*_TEMPLATE_PATH, "metadata", "labels") or {}
+    if not is_selected(given, labels) and not given.get("spec", "selector", "matchExpressions"):
+        return "its selector does not match the labels of its pods"
+    if given.get("spec", "strategy", "type") not in (None, "RollingUpdate", "Recreate"):
+        return f"its strategy is `{str(given.get('spec', 'strategy', 'type'))[:40]}`"
     _take_identity(reader)
     hostname, subdomain = (_pop(reader, (*_POD_PATH, key)) for key in ("hostname", "subdomain"))
     pod = read_pod(reader, _TEMPLATE_PATH, (str(container.get("name")),))
@@ -81,7 +89,9 @@ def convert_deployment(context: Context, reader: ImportReader, rollout: Body | N
         options = _make_custom(pod, container, port, model or given.name)
     body: Body = {"model": options.model, "runtime": options.runtime}
     _tell_program(reader, pod, known, runs_as_it_is, options, retired is not None)
-    _tell_sidecars(reader, index)
+    _tell_containers(reader, index)
+    for key, host in foreign_hosts(container).items():
+        reader.note((*_POD_PATH, "containers", index, key), f"it asks the pod itself, and not host {host[:80]}", "")
     _read_probes(body, pod, container, path)
     replicas = reader.take("spec", "replicas")
     reader.take("spec", "selector")
@@ -106,7 +116,6 @@ def convert_deployment(context: Context, reader: ImportReader, rollout: Body | N
     _add_patches(reader, spec, pod)
     if pod.settings.get("serviceAccountName"):
         context.accounts[str(spec.team)].add(pod.settings["serviceAccountName"])
-    labels = given.get(*_TEMPLATE_PATH, "metadata", "labels") or {}
     used = set(context.used)
     reason = carry_services(context, reader, spec, labels, container, (*_POD_PATH, "containers", index))
     reason = reason or _carry_budget(context, reader, spec, labels) or _carry_autoscaler(context, reader, spec, body)
@@ -240,12 +249,16 @@ def _find_port(context: Context, given: GivenValue, container: Body) -> int | No
     return declared[0] if declared else None
 
 
-def _tell_sidecars(reader: ImportReader, server: int) -> None:
-    """List the other containers: those of a service start before the server."""
+def _tell_containers(reader: ImportReader, server: int) -> None:
+    """List names of containers that change, and that sidecars of a service start before the server."""
     for index, each in enumerate(reader.given.get(*_POD_PATH, "containers") or ()):
-        if index != server and isinstance(each, dict):
-            why = f"sidecar {each.get('name')} starts before the server, as an init container that goes on"
+        name = each.get("name") if isinstance(each, dict) else None
+        if index != server:
+            why = f"sidecar {name} starts before the server, as an init container that goes on"
             reader.note((*_POD_PATH, "containers", index, "name"), why, "")
+        elif name != _CONTAINER:
+            why = f"the container of the server is `{_CONTAINER}`, and not `{name}`"
+            reader.note((*_POD_PATH, "containers", index, "name"), why, f"`kubectl logs -c {_CONTAINER}`")
 
 
 def _read_probes(body: Body, pod: Pod, container: Body, path: str) -> None:
@@ -263,7 +276,7 @@ def _read_probes(body: Body, pod: Pod, container: Body, path: str) -> None:
 
 def _add_patches(reader: ImportReader, spec: ImportedSpec, pod: Pod) -> None:
     given = reader.given
-    for patch, path in pod.patches({"kind": "Deployment"}, "server"):
+    for patch, path in pod.patches({"kind": "Deployment"}, _CONTAINER):
         spec.origins["patches", len(spec.patches)] = (given, path)
         spec.patches.append(patch)
     for to, path in pod.paths.items():
@@ -294,6 +307,8 @@ def _carry_strategy(reader: ImportReader, spec: ImportedSpec, body: Body) -> Non
     replicas = body["replicas"]
     sizes = {replicas} if isinstance(replicas, int) else {replicas["min"], replicas["max"]}
     effects = {(_pods(rolling["maxSurge"], n, ceil), _pods(rolling["maxUnavailable"], n, floor)) for n in sizes}
+    # Kubernetes takes a pod away where both are 0.
+    effects = {(surge, unavailable or int(not surge)) for surge, unavailable in effects}
     surge, unavailable = effects.pop()
     if not effects and (unavailable == 0 or (surge, unavailable) == (0, 1)):
         if surge != 1:
@@ -339,15 +354,14 @@ def _carry_autoscaler(context: Context, reader: ImportReader, spec: ImportedSpec
     given = reader.given
 
     def scales(each: GivenValue) -> bool:
-        target = each.get("spec", "scaleTargetRef") or {}
-        return (target.get("kind") or "Deployment", target.get("name")) == (given.kind, given.name)
+        return scale_target(each.value, given.namespace) == given.key
 
     for other in context.find("ScaledObject", given.namespace, scales):
         if spec.name != given.name:
             return f"ScaledObject {other.name} scales it by its name, and a spec has at most 50 characters"
         reader.note(("spec", "replicas"), f"ScaledObject {other.name}, which stays as it is, chooses the number", "")
     for scaler in context.find("HorizontalPodAutoscaler", given.namespace, scales):
-        if not str(scaler.value["apiVersion"]).endswith("/v2"):
+        if scaler.value["apiVersion"] not in ("autoscaling/v1", "autoscaling/v2"):
             return f"its HorizontalPodAutoscaler {scaler.name} is of {scaler.value['apiVersion']}: write autoscaling/v2"
         own = part_of(context, reader, spec, scaler)
         keep_metadata(own, spec, "HorizontalPodAutoscaler")
@@ -357,7 +371,8 @@ def _carry_autoscaler(context: Context, reader: ImportReader, spec: ImportedSpec
             return f"its HorizontalPodAutoscaler {scaler.name} stops all pods"
         own.take("spec", "scaleTargetRef")
         metrics = own.take("spec", "metrics")
-        use = _cpu_utilization(metrics) if metrics else 80  # the default of the API server
+        use = own.take("spec", "targetCPUUtilizationPercentage") or 80  # the default of the API server
+        use = _cpu_utilization(metrics) if metrics else use
         if use is not None:
             bounds["cpuUtilization"] = use
         else:
