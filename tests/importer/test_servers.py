@@ -237,7 +237,7 @@ def test_a_rollout_replaces_as_many_pods_as_before(replicas: int, tmp_path: Path
 
 
 def test_settings_of_the_deployment_are_kept(tmp_path: Path) -> None:
-    settings = {"minReadySeconds": 20, "progressDeadlineSeconds": 4000, "revisionHistoryLimit": 3, "paused": True}
+    settings: Body = {"minReadySeconds": 20, "progressDeadlineSeconds": 4000, "revisionHistoryLimit": 3, "paused": True}
     given = _deployment(**settings, pod={"terminationGracePeriodSeconds": 300, "hostname": "rank"})
     given["metadata"] |= {"annotations": {"reload.example.com/auto": "true"}, "labels": {"tier": "online"}}
     body = _compiled(_import(tmp_path, given), "Deployment")
@@ -247,6 +247,27 @@ def test_settings_of_the_deployment_are_kept(tmp_path: Path) -> None:
     assert "lifecycle" not in pod["containers"][0]
     assert body["metadata"]["annotations"]["reload.example.com/auto"] == "true"
     assert body["metadata"]["labels"]["tier"] == "online"
+
+
+@pytest.mark.parametrize("requests", [{}, {"memory": "4Gi"}, {"memory": "8Gi"}])
+@pytest.mark.parametrize("limits", [{}, {"memory": "8Gi"}])
+def test_no_limit_of_memory_is_made_up(requests: Body, limits: Body, tmp_path: Path) -> None:
+    """A server whose limit is its request, or a guess, is killed while it loads its model."""
+    resources = {"limits": {"nvidia.com/gpu": 1, "cpu": "4", **limits}, "requests": {"cpu": "4", **requests}}
+    found = _server(_import(tmp_path, _deployment({"resources": resources})))["resources"]
+    assert found["limits"].get("memory") == limits.get("memory")
+    wanted = requests.get("memory", limits.get("memory"))
+    assert wanted is None or found["requests"]["memory"] == wanted
+
+
+def test_shared_memory_without_a_size_has_none(tmp_path: Path) -> None:
+    volumes = [{"name": "shm", "emptyDir": {"medium": "Memory"}}]
+    mounts = [{"name": "shm", "mountPath": "/dev/shm"}]
+    made = _import(tmp_path, _deployment({"volumeMounts": mounts}, pod={"volumes": volumes}))
+    template = _compiled(made, "Deployment")["spec"]["template"]["spec"]
+    (mount,) = [each for each in _server(made)["volumeMounts"] if each["mountPath"] == "/dev/shm"]
+    (volume,) = [each for each in template["volumes"] if each["name"] == mount["name"]]
+    assert volume["emptyDir"] == {"medium": "Memory"}
 
 
 def _targets(service: Body, container: Body) -> dict[tuple[int, str], Any]:

@@ -116,14 +116,14 @@ def _fluid_runtime(given: GivenValue) -> str:
     return f"a CacheTier with `engine: {engine}` would take its place; {'; '.join(found)}"
 
 
-def _ray(place: str) -> Callable[[GivenValue], str]:
+def _ray(place: str, instead: str) -> Callable[[GivenValue], str]:
     def read(given: GivenValue) -> str:
         cluster = given.get("spec", "rayClusterSpec") or given.get("spec", "rayClusterConfig") or given.get("spec")
         groups = [each.get("groupName") for each in (cluster or {}).get("workerGroupSpecs") or ()]
         workers = f", and groups of workers {_names(groups)}" if groups else ""
         return (
             f"{place}; Ray starts processes on nodes of its own, a head{workers}, which no spec of avactl does; "
-            "a program that needs no Ray runs by torchrun or mpirun"
+            f"a program that needs no Ray runs by {instead}"
         )
 
     return read
@@ -131,12 +131,10 @@ def _ray(place: str) -> Callable[[GivenValue], str]:
 
 def _leader_worker_set(given: GivenValue) -> str:
     template = given.get("spec", "leaderWorkerTemplate") or {}
-    pods = (
-        "its leader and workers have own templates" if template.get("leaderTemplate") else "its pods have one command"
-    )
+    pods = "its leader and workers have own templates" if template.get("leaderTemplate") else "its pods are alike"
     return (
-        f"{_SERVICE}, with `llm: {{machines: {template.get('size') or 1}}}`; {pods}, which finds the others by "
-        "LWS_LEADER_ADDRESS, and avactl writes the command of each machine itself"
+        f"{_SERVICE}, with `llm: {{machines: {template.get('size') or 1}}}`; {pods}, and find each other by "
+        "LWS_LEADER_ADDRESS, while avactl writes the command of each machine itself"
     )
 
 
@@ -175,9 +173,9 @@ _READERS: dict[tuple[str, str], Callable[[GivenValue], str]] = {
     ("data.fluid.io", "Dataset"): _fluid_dataset,
     ("data.fluid.io", "AlluxioRuntime"): _fluid_runtime,
     ("data.fluid.io", "JuiceFSRuntime"): _fluid_runtime,
-    ("ray.io", "RayJob"): _ray(_TRAINING),
-    ("ray.io", "RayCluster"): _ray(_TRAINING),
-    ("ray.io", "RayService"): _ray(_SERVICE),
+    ("ray.io", "RayJob"): _ray(_TRAINING, "torchrun or mpirun"),
+    ("ray.io", "RayCluster"): _ray(_TRAINING, "torchrun or mpirun"),
+    ("ray.io", "RayService"): _ray(_SERVICE, "`runtime: {name: custom}`"),
     ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"): _leader_worker_set,
     ("scheduling.run.ai", "Queue"): _kai_queue,
     ("scheduling.volcano.sh", "Queue"): _volcano_queue,

@@ -10,7 +10,7 @@ from avactl.kinds.serving.runtime import runtimes
 from avactl.kinds.serving.runtime_facts import RETIRED, facts_of
 from avactl.program.autoscalers import scale_target
 from avactl.spec.documents.document import Path
-from avactl.workbench.importer.model import Body, GivenValue, ImportedSpec, ImportReader
+from avactl.workbench.importer.model import Body, GivenValue, ImportedSpec, ImportReader, key_path
 from avactl.workbench.importer.sources.command_line import (
     ServerOptions,
     UnlikeServerError,
@@ -68,6 +68,7 @@ def convert_deployment(context: Context, reader: ImportReader, rollout: Body | N
     _take_identity(reader)
     hostname, subdomain = (_pop(reader, (*_POD_PATH, key)) for key in ("hostname", "subdomain"))
     pod = read_pod(reader, _TEMPLATE_PATH, (str(container.get("name")),))
+    memory = _keep_memory(reader, pod, container, index)
     if hostname:
         pod.pod_patch["hostname"] = hostname
     if subdomain:
@@ -113,7 +114,7 @@ def convert_deployment(context: Context, reader: ImportReader, rollout: Body | N
     pod.container_patch.pop("ports", None)
     if ports := further_ports(spec, container):
         pod.container_patch["ports"] = ports
-    _add_patches(reader, spec, pod)
+    _add_patches(reader, spec, pod, memory)
     if pod.settings.get("serviceAccountName"):
         context.accounts[str(spec.team)].add(pod.settings["serviceAccountName"])
     used = set(context.used)
@@ -172,6 +173,28 @@ def _take_identity(reader: ImportReader) -> None:
     for key in reader.given.value["metadata"]:
         if key not in ("labels", "annotations"):
             reader.take("metadata", key)
+
+
+def _keep_memory(reader: ImportReader, pod: Pod, container: Body, index: int) -> Body:
+    """Return what a patch changes of the memory: a limit that the source does not have would end the server."""
+    resources = container.get("resources") or {}
+    asked, limit = ((resources.get(key) or {}).get("memory") for key in ("requests", "limits"))
+    kept: Body = {}
+    if limit is None:
+        kept["limits"] = {"memory": None}
+    elif asked is not None and asked != limit:
+        kept["requests"] = {"memory": str(asked)}
+    place = (*_POD_PATH, "containers", index, "resources")
+    told = {key_path((*place, key, "memory")) for key in ("requests", "limits")}
+    reader.losses[:] = [each for each in reader.losses if each.path not in told]
+    # Shared memory without a size has that of the pod.
+    for number in range(len(reader.given.get(*_POD_PATH, "volumes") or ())):
+        path = key_path((*_POD_PATH, "volumes", number, "emptyDir"))
+        if any(each.path == path for each in reader.losses):
+            reader.losses[:] = [each for each in reader.losses if each.path != path]
+            name, empty = "shared-memory", {"medium": "Memory", "sizeLimit": None}
+            pod.pod_patch["volumes"] = [{"name": name, "emptyDir": empty}]
+    return kept
 
 
 def _pop(reader: ImportReader, path: Path) -> Any:
@@ -274,7 +297,7 @@ def _read_probes(body: Body, pod: Pod, container: Body, path: str) -> None:
     pod.container_patch |= patch
 
 
-def _add_patches(reader: ImportReader, spec: ImportedSpec, pod: Pod) -> None:
+def _add_patches(reader: ImportReader, spec: ImportedSpec, pod: Pod, memory: Body) -> None:
     given = reader.given
     for patch, path in pod.patches({"kind": "Deployment"}, _CONTAINER):
         spec.origins["patches", len(spec.patches)] = (given, path)
@@ -283,6 +306,9 @@ def _add_patches(reader: ImportReader, spec: ImportedSpec, pod: Pod) -> None:
         place = ("resources", *to[1:]) if to[0] == "workers" else to
         spec.origins["spec", *place] = (given, path)
     place = pod.paths["image",][:-1]
+    if memory:
+        merge = {"spec": {"template": {"spec": {"containers": [{"name": _CONTAINER, "resources": memory}]}}}}
+        add_patch(spec, "Deployment", merge, given, (*place, "resources"))
     for kind in ("startup", "readiness", "liveness"):
         spec.origins["spec", "probes", kind] = (given, (*place, probe_key(kind)))
     spec.origins["spec", "probes"] = (given, place)
