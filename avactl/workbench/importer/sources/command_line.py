@@ -63,7 +63,8 @@ def read_server(name: str, words: list[str], image: str, resources: Body) -> Ser
     if not path.startswith("/"):
         told = f"its model `{path[:80]}` is not a directory in the pod" if path else "it names no directory of a model"
         raise UnlikeServerError(told)
-    names = options.take_all(*known.name_options)
+    # A server without such an option is asked for no name.
+    names = options.take_all(*known.name_options) if known.name_options else [path.rstrip("/").rpartition("/")[2]]
     if len(names) != 1 or not _NAME.fullmatch(names[0]):
         told = f"clients request the model as `{' '.join(names or [path])[:80]}`"
         raise UnlikeServerError(f"{told}, and a model of a spec has one name, of letters, digits, `.`, `_` and `-`")
