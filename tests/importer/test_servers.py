@@ -389,6 +389,25 @@ def test_routes_from_outside_are_listed(tmp_path: Path) -> None:
     assert (80, "api") in _targets(_compiled(made, "Service"), _server(made))
 
 
+_FOREIGN = {"app.kubernetes.io/name": "rank"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "api", "spec"),
+    [
+        ("NetworkPolicy", "networking.k8s.io/v1", {"podSelector": {"matchLabels": _FOREIGN}, "policyTypes": []}),
+        ("InferencePool", "inference.networking.k8s.io/v1", {"selector": {"matchLabels": _FOREIGN}}),
+        ("InferencePool", "inference.networking.x-k8s.io/v1alpha2", {"selector": _FOREIGN}),
+        ("Router", "example.com/v1", {"args": ["--pods", "app.kubernetes.io/name=rank,tier=a"]}),
+        ("PodMonitor", "monitoring.coreos.com/v1", {"selector": {"matchLabels": _FOREIGN}}),
+    ],
+)
+def test_what_finds_pods_by_labels_that_avactl_sets_is_listed(kind: str, api: str, spec: Body, tmp_path: Path) -> None:
+    other = {"apiVersion": api, "kind": kind, "metadata": {"name": "a", "namespace": "ads"}, "spec": spec}
+    assert f"{kind} ads/a spec" in _notes(_import(tmp_path, _deployment(labels=_FOREIGN), other))
+    assert f"{kind} ads/a spec" not in _notes(_import(tmp_path, _deployment(), other))
+
+
 def _rollout(strategy: Body, **more: Any) -> Body:
     made = _deployment(**more)
     made |= {"apiVersion": "argoproj.io/v1alpha1", "kind": "Rollout"}

@@ -13,7 +13,7 @@ from avactl.diagnostics import Diagnostic
 from avactl.spec.documents.document import Document, Path
 from avactl.spec.documents.yaml import load_yaml
 from avactl.spec.repository.tree import Tree
-from avactl.workbench.importer.convert import Converted, as_manifest, mend_manifest
+from avactl.workbench.importer.convert import Converted, as_manifest, mend_manifest, mends_of
 from avactl.workbench.importer.machines import unused_machines
 from avactl.workbench.importer.model import (
     Body,
@@ -344,12 +344,13 @@ def _keep_manifests(converted: Converted, spec: ImportedSpec, problem: Diagnosti
         raise ImportProblem(f"{spec}: {problem.message}", problem.hint)
     converted.specs.remove(spec)
     remedy = f" ({problem.hint})" if problem.hint else ""
-    for given in dict.fromkeys(mend.given for mend in spec.mends):
+    mends = mends_of(converted.specs)
+    for given in mends_of([spec]):
         found = next((each for each in converted.specs if each.raw and each.given[0] is given), None)
         if found is not None:  # what it refers to stays as it was
             converted.specs.remove(found)
             made = as_manifest(given)
-            how = ImportResult.approximated if mend_manifest(made, converted.specs) else ImportResult.raw
+            how = ImportResult.approximated if mend_manifest(made, mends.get(given, ())) else ImportResult.raw
             converted.specs.append(made)
             _set(converted, ImportOutcome(given, how, made))
     for given in dict.fromkeys(spec.given):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from avactl.workbench.importer.model import (
     ImportReader,
     ImportResult,
     Loss,
+    Mend,
     key_path,
     spec_name,
 )
@@ -198,12 +199,13 @@ def _convert_all(context: Context, options: ImportOptions, known: Known, outcome
         raw = [each for each in rest if each not in done]
     specs = [*pools, *specs]
     specs += assumed_machines(specs, known.cluster, models)
+    mends = mends_of(specs)
     for given in raw:
         if given.kind == script.KIND:
             outcomes.append(ImportOutcome(given, ImportResult.left_out, note=reasons.get(given, "")))
             continue
         spec = as_manifest(given)
-        changed = mend_manifest(spec, specs)
+        changed = mend_manifest(spec, mends.get(given, ()))
         specs.append(spec)
         how = ImportResult.approximated if changed else ImportResult.raw
         outcomes.append(ImportOutcome(given, how, spec, reasons.get(given) or manifest_reason(given)))
@@ -288,21 +290,27 @@ def _schema_violation(given: GivenValue) -> str:
     return f"{given.span(*found.path)}: {found.message}" + (f" ({found.hint})" if found.hint else "")
 
 
-def mend_manifest(manifest: ImportedSpec, specs: list[ImportedSpec]) -> bool:
-    """Let a manifest refer to the objects of specs, and list how; return True if a value of it changed."""
-    given, changed = manifest.given[0], False
+def mends_of(specs: Iterable[ImportedSpec]) -> dict[GivenValue, list[Mend]]:
+    """Return what changes in objects that stay manifests, because they refer to specs."""
+    found: dict[GivenValue, list[Mend]] = {}
     for spec in specs:
         for mend in spec.mends:
-            if mend.given is not given:
-                continue
-            if mend.value is not None:
-                body: Any = manifest.spec["objects"][0]
-                for step in mend.path[:-1]:
-                    body = body[step]
-                body[mend.path[-1]] = mend.value
-                changed = True
-            span = given.span(*mend.path, key=isinstance(mend.path[-1], str))
-            manifest.losses.append(Loss(span, str(given), key_path(mend.path), mend.why, mend.remedy))
+            found.setdefault(mend.given, []).append(mend)
+    return found
+
+
+def mend_manifest(manifest: ImportedSpec, mends: Iterable[Mend]) -> bool:
+    """Let a manifest refer to the objects of specs, and list how; return True if a value of it changed."""
+    given, changed = manifest.given[0], False
+    for mend in mends:
+        if mend.value is not None:
+            body: Any = manifest.spec["objects"][0]
+            for step in mend.path[:-1]:
+                body = body[step]
+            body[mend.path[-1]] = mend.value
+            changed = True
+        span = given.span(*mend.path, key=isinstance(mend.path[-1], str))
+        manifest.losses.append(Loss(span, str(given), key_path(mend.path), mend.why, mend.remedy))
     return changed
 
 

@@ -98,8 +98,8 @@ def is_selected(each: GivenValue, labels: Body) -> bool:
 
 def _selects_others(context: Context, each: GivenValue, given: GivenValue) -> bool:
     return any(
-        other.key != given.key and other.namespace == given.namespace and is_selected(each, labels)
-        for other in context.objects
+        other.key != given.key and is_selected(each, labels)
+        for other in context.objects_in(given.namespace)
         if isinstance(labels := other.get("spec", "template", "metadata", "labels"), dict)
     )
 
@@ -193,8 +193,8 @@ def _fix_target_ports(spec: ImportedSpec, service: GivenValue, container: Body) 
 
 def _list_references(context: Context, spec: ImportedSpec, given: GivenValue, services: set[str], own: str) -> None:
     """List routes from outside, and monitors whose labels the Service does not have any more."""
-    for other in context.objects:
-        if other.namespace != given.namespace or other in context.used:
+    for other in context.objects_in(given.namespace):
+        if other in context.used:
             continue
         if other.kind in _ROUTES:
             place = next((path for path, name in _backends(other.get("spec"), ("spec",)) if name in services), None)
@@ -214,8 +214,8 @@ def _list_pod_monitors(context: Context, spec: ImportedSpec, given: GivenValue, 
     """List monitors of pods whose labels or ports have other names now."""
     compiled, named = server_ports(spec), named_ports(container)
     kept = {*compiled, *(each.get("name") for each in further_ports(spec, container))}
-    for other in context.objects:
-        if (other.kind, other.namespace) != ("PodMonitor", given.namespace) or not is_selected(other, labels):
+    for other in context.objects_in(given.namespace):
+        if other.kind != "PodMonitor" or not is_selected(other, labels):
             continue
         ports = [each.get("port") for each in other.get("spec", "podMetricsEndpoints") or () if isinstance(each, dict)]
         if any(map(key_owner, other.get("spec", "selector", "matchLabels"))) or any(
@@ -229,20 +229,33 @@ def _list_pod_monitors(context: Context, spec: ImportedSpec, given: GivenValue, 
 def _list_lost_labels(context: Context, spec: ImportedSpec, given: GivenValue, labels: Body) -> None:
     """List objects that select the pods by labels that avactl sets itself, or name them in a program."""
     lost = {key: value for key, value in labels.items() if key_owner(key)}
+    if not lost:
+        return
     texts = [f"{key}={value}" for key, value in lost.items()]
-    for other in context.objects:
-        if not lost or other.namespace != given.namespace or other in context.used or other.key == given.key:
+    told = set()
+    for other, path, value in _find_label_users(context, given.namespace):
+        if other in context.used or other.key == given.key or other in told:
             continue
-        if other.kind in ("Service", "PodMonitor", *_MONITORS):
-            continue
-        for path, value in _leaves(other.get("spec"), ("spec",)):
-            selects = path[-1] in ("matchLabels", "podSelector") and path[:2] != ("spec", "selector")
-            if (selects and isinstance(value, dict) and value.items() <= labels.items() and set(value) & set(lost)) or (
-                isinstance(value, str) and any(text in value for text in texts)
-            ):
-                why = f"the pods of {spec} have avactl's values of {', '.join(lost)}"
-                spec.mends.append(Mend(other, path, None, why, "select them by labels of your own"))
-                break
+        selected = isinstance(value, dict) and value.items() <= labels.items() and not lost.keys().isdisjoint(value)
+        if selected or (isinstance(value, str) and any(text in value for text in texts)):
+            told.add(other)
+            why = f"the pods of {spec} have avactl's values of {', '.join(lost)}"
+            spec.mends.append(Mend(other, path, None, why, "select them by labels of your own"))
+
+
+def _find_label_users(context: Context, namespace: str) -> list[tuple[GivenValue, Path, Any]]:
+    """Return selectors of pods in the objects of a namespace, and texts that may have one; each is searched once."""
+    if not context.label_users:
+        for other in context.objects:
+            found = context.label_users[other.namespace]
+            if other.kind in ("Service", "PodMonitor", *_MONITORS):
+                continue
+            own = ("spec", "selector") if other.get("spec", "template") is not None else ()
+            for path, value in _leaves(other.get("spec"), ("spec",)):
+                selects = path[-1] in ("matchLabels", "podSelector", "selector") and (not own or path[:2] != own)
+                if (selects and isinstance(value, dict)) or (isinstance(value, str) and "=" in value):
+                    found.append((other, path, value))
+    return context.label_users[namespace]
 
 
 def _leaves(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:

@@ -40,9 +40,9 @@ def convert_rollout(context: Context, reader: ImportReader) -> ImportedSpec | st
             why = f"how many pods a rollout adds and takes away follows from its shares, not from {strategy[kind][key]}"
             reader.note(("spec", "strategy", kind, key), why, "")
     target: Body = {"apiVersion": "apps/v1", "kind": "Deployment", "name": spec.name}
-    for other in context.objects:
+    for other in context.objects_in(given.namespace):
         referred = other.get("spec", "scaleTargetRef") or other.get("spec", "targetRef")
-        if other.namespace != given.namespace or other in spec.given or not isinstance(referred, dict):
+        if other in spec.given or not isinstance(referred, dict):
             continue
         group = str(referred.get("apiVersion")).rpartition("/")[0]
         if (group, referred.get("kind"), referred.get("name")) == (given.group, "Rollout", given.name):
