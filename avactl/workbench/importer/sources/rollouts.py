@@ -15,6 +15,8 @@ _PLACE = "a ServingDeployment with `rollout` would take its place"
 _DURATION = re.compile(r"(\d{1,6})([smh]?)")
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
 _SIZES = ("maxSurge", "maxUnavailable")
+_MOST = 6
+"""Reasons that are told of one Rollout."""
 _KEEP = 30
 """Seconds for which Argo keeps the former version after a switch, unless the Rollout says otherwise."""
 
@@ -55,9 +57,8 @@ def convert_rollout(context: Context, reader: ImportReader) -> ImportedSpec | st
 def _read_canary(canary: Body) -> Body | str:
     """Return `rollout` of a canary, empty for a rolling update, or what a spec does not have."""
     steps = canary.get("steps") or []
-    for key in canary:
-        if canary[key] not in (None, [], {}, False) and key not in ("steps", *_SIZES):
-            return f"its canary has `{key}`, which is Argo's"
+    foreign = [key for key in canary if canary[key] not in (None, [], {}, False) and key not in ("steps", *_SIZES)]
+    reasons = [f"its canary has {', '.join(f'`{key}`' for key in sorted(foreign))} of Argo"] if foreign else []
     made: list[Body] = []
     for number, step in enumerate(steps, 1):
         match step:
@@ -66,10 +67,14 @@ def _read_canary(canary: Body) -> Body | str:
             case {"pause": dict(pause), **rest} if not rest and made:
                 seconds = _seconds(pause.get("duration"))
                 if seconds is None:
-                    return f"its step {number} waits for a person, and a step of `canary` has a duration"
-                made[-1]["pause"] += seconds
+                    reasons.append(f"its step {number} waits for a person, and a step of `canary` has a duration")
+                else:
+                    made[-1]["pause"] += seconds
             case _:
-                return f"its step {number} is `{', '.join(step) if isinstance(step, dict) else step}`, which is Argo's"
+                name = ", ".join(map(str, step)) if isinstance(step, dict) else step
+                reasons.append(f"its step {number} is `{name}`, which is Argo's")
+    if reasons:
+        return "; ".join(reasons[:_MOST]) + (f"; and {len(reasons) - _MOST} more" if len(reasons) > _MOST else "")
     # A share of 100 is the new version alone; without a pause, the next one follows at once.
     made = [each for each in made if each["pause"] and each["percent"] < 100]
     shares = [each["percent"] for each in made]
