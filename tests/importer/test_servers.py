@@ -377,6 +377,22 @@ def test_an_autoscaler_without_metrics_follows_the_cpu(api: str, spec: Body, use
     assert metric["resource"]["target"]["averageUtilization"] == use
 
 
+def test_an_autoscaler_that_stays_scales_the_deployment_of_the_spec(tmp_path: Path) -> None:
+    """Names of specs are shorter than those of objects."""
+    name = "a" * 60
+    target = {"kind": "Deployment", "name": name}
+    keda = {
+        "apiVersion": "keda.sh/v1alpha1",
+        "kind": "ScaledObject",
+        "metadata": {"name": "s", "namespace": "ads"},
+        "spec": {"scaleTargetRef": target, "maxReplicaCount": 4, "triggers": []},
+    }
+    made = _import(tmp_path, _deployment(name=name), keda)
+    deployment = next(each for each in made.compilation.manifests if each.kind == "Deployment")
+    assert _compiled(made, "ScaledObject", "s")["spec"]["scaleTargetRef"]["name"] == deployment.name != name
+    assert "replicas" not in deployment.body["spec"]
+
+
 def test_routes_from_outside_are_listed(tmp_path: Path) -> None:
     route = {
         "apiVersion": "gateway.networking.k8s.io/v1",

@@ -42,8 +42,8 @@ def live_path(name: str, model: str) -> str:
     """Return the path of a known server that tells whether it is healthy; "" if it depends on an unknown model."""
     paths = set()
     for each in (model,) if model else ("a", "b"):
-        spec = _validated({"model": {"name": each, "version": "1"}, "runtime": {"name": name, "image": "a:1"}})
-        paths.add(server(spec).live or "")
+        body = {"model": {"name": each, "version": "1"}, "runtime": {"name": name, "image": "a:1"}}
+        paths.add(server(ServingDeploymentSpec.model_validate(body)).live or "")
     return paths.pop() if len(paths) == 1 else ""
 
 

@@ -82,6 +82,7 @@ def carry_services(
     _list_references(context, spec, given, names, spec.name if spec.name in names else "")
     _list_pod_monitors(context, spec, given, labels, container)
     _list_lost_labels(context, spec, given, labels)
+    _mend_targets(context, spec, given)
     _list_closed_ports(reader, spec, container, place)
     return ""
 
@@ -224,6 +225,26 @@ def _list_pod_monitors(context: Context, spec: ImportedSpec, given: GivenValue, 
             why = f"the pods of {spec} have avactl's labels, and the ports {', '.join(compiled)}"
             remedy = "a known `runtime` with `monitoring` in the Cluster has a monitor of its own"
             spec.mends.append(Mend(other, ("spec",), None, why, remedy))
+
+
+def _mend_targets(context: Context, spec: ImportedSpec, given: GivenValue) -> None:
+    """Let autoscalers that stay manifests scale the Deployment of the spec, if it has another name or kind."""
+    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": spec.name}
+    if (given.kind, given.name) == ("Deployment", spec.name):
+        return
+    for other in context.objects_in(given.namespace):
+        for key in ("scaleTargetRef", "targetRef"):
+            referred = other.get("spec", key)
+            if not isinstance(referred, dict):
+                continue
+            group = str(referred.get("apiVersion") or target["apiVersion"]).rpartition("/")[0]
+            if (group, referred.get("kind") or "Deployment", referred.get("name")) == (
+                given.group,
+                given.kind,
+                given.name,
+            ):
+                why = f"{spec} compiles to Deployment {spec.name}, in place of {given.kind} {given.name}"
+                spec.mends.append(Mend(other, ("spec", key), target, why))
 
 
 def _list_lost_labels(context: Context, spec: ImportedSpec, given: GivenValue, labels: Body) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from avactl.workbench.importer.model import Body, GivenValue, ImportedSpec, ImportReader, Mend
+from avactl.workbench.importer.model import Body, GivenValue, ImportedSpec, ImportReader
 from avactl.workbench.importer.sources.context import Context
 from avactl.workbench.importer.sources.entrances import is_selected
 from avactl.workbench.importer.sources.services import convert_deployment
@@ -41,16 +41,6 @@ def convert_rollout(context: Context, reader: ImportReader) -> ImportedSpec | st
         if kind == "canary" and found and key in strategy[kind]:
             why = f"how many pods a rollout adds and takes away follows from its shares, not from {strategy[kind][key]}"
             reader.note(("spec", "strategy", kind, key), why, "")
-    target: Body = {"apiVersion": "apps/v1", "kind": "Deployment", "name": spec.name}
-    for other in context.objects_in(given.namespace):
-        referred = other.get("spec", "scaleTargetRef") or other.get("spec", "targetRef")
-        if other in spec.given or not isinstance(referred, dict):
-            continue
-        group = str(referred.get("apiVersion")).rpartition("/")[0]
-        if (group, referred.get("kind"), referred.get("name")) == (given.group, "Rollout", given.name):
-            key = "scaleTargetRef" if other.get("spec", "scaleTargetRef") else "targetRef"
-            why = f"{spec} compiles to a Deployment, in place of the Rollout"
-            spec.mends.append(Mend(other, ("spec", key), target, why))
     return spec
 
 

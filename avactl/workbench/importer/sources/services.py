@@ -383,8 +383,6 @@ def _carry_autoscaler(context: Context, reader: ImportReader, spec: ImportedSpec
         return scale_target(each.value, given.namespace) == given.key
 
     for other in context.find("ScaledObject", given.namespace, scales):
-        if spec.name != given.name:
-            return f"ScaledObject {other.name} scales it by its name, and a spec has at most 50 characters"
         reader.note(("spec", "replicas"), f"ScaledObject {other.name}, which stays as it is, chooses the number", "")
     for scaler in context.find("HorizontalPodAutoscaler", given.namespace, scales):
         if scaler.value["apiVersion"] not in ("autoscaling/v1", "autoscaling/v2"):
