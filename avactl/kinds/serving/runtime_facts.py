@@ -96,10 +96,8 @@ class RuntimeFacts:
     """Words of its command line before the model's directory, for the importer. Only with `takes_path`."""
     name_options: tuple[str, ...] = ()
     """Options of its command line with the name that clients request the model by, for the importer."""
-    replaced_env: tuple[str, ...] = ()
-    """Variables of its image that avactl's own arguments replace, for the importer."""
-    repository: bool = False
-    """True if a location on its command line is that of all models, with a directory for each, for the importer."""
+    programs: tuple[tuple[str, ...], ...] = ()
+    """Commands that start it, before its options, for the importer."""
 
 
 @cache

@@ -13,7 +13,7 @@ from avactl.diagnostics import Diagnostic
 from avactl.spec.documents.document import Document, Path
 from avactl.spec.documents.yaml import load_yaml
 from avactl.spec.repository.tree import Tree
-from avactl.workbench.importer.convert import Converted, as_manifest
+from avactl.workbench.importer.convert import Converted, as_manifest, mend_manifest, mends_of
 from avactl.workbench.importer.machines import unused_machines
 from avactl.workbench.importer.model import (
     Body,
@@ -243,7 +243,7 @@ def _repair_spec(converted: Converted, spec: ImportedSpec, problem: Diagnostic, 
         _keep_manifests(converted, spec, problem)
         return
     found = spec.origin(cut)
-    if found is not None:
+    if found is not None and problem.code != "patch-without-effect":
         given, at = found
         message = re.sub(r"^spec\.\S+: ", "", problem.message)
         span = given.span(*at, key=bool(at) and isinstance(at[-1], str))
@@ -344,6 +344,15 @@ def _keep_manifests(converted: Converted, spec: ImportedSpec, problem: Diagnosti
         raise ImportProblem(f"{spec}: {problem.message}", problem.hint)
     converted.specs.remove(spec)
     remedy = f" ({problem.hint})" if problem.hint else ""
+    mends = mends_of(converted.specs)
+    for given in mends_of([spec]):
+        found = next((each for each in converted.specs if each.raw and each.given[0] is given), None)
+        if found is not None:  # what it refers to stays as it was
+            converted.specs.remove(found)
+            made = as_manifest(given)
+            how = ImportResult.approximated if mend_manifest(made, mends.get(given, ())) else ImportResult.raw
+            converted.specs.append(made)
+            _set(converted, ImportOutcome(given, how, made))
     for given in dict.fromkeys(spec.given):
         if given.kind in ("Node", KIND):
             _record_left(converted, given, f"{problem.message}{remedy}")

@@ -18,6 +18,7 @@ from avactl.program.manifest import Manifest
 from avactl.workbench.importer.cleaning import clean_object, clean_pod
 from avactl.workbench.importer.model import Body, GivenValue, ImportedSpec
 from avactl.workbench.importer.sources.pods import GPU_LABELS
+from avactl.workbench.importer.sources.services import server_container
 from avactl.workbench.importer.sources.workspaces import is_editor
 
 _POD_TEMPLATES = {
@@ -137,7 +138,7 @@ _SOURCE_ROLES = {
 
 def _compare_workload(spec: ImportedSpec, made: list[Manifest]) -> tuple[list[ComparedLine], list[str]]:
     before, after = source_roles(spec.given[0]), _compiled_roles(made)
-    if any(each.kind == "HorizontalPodAutoscaler" for each in spec.given):
+    if any(each.kind == "Deployment" and "replicas" not in each.body["spec"] for each in made):
         for each in (*before.values(), *after.values()):
             each.pop("replicas", None)  # the autoscaler chooses them
     if "launcher" in after:
@@ -185,6 +186,9 @@ def source_roles(given: GivenValue) -> dict[str, Body]:
         several = len(given.get("spec", "tasks")) > 1
         role = _SOURCE_ROLES.get(str(task.get("name")), "worker") if several else "worker"
         add(role, task.get("replicas"), task.get("template"))
+    for each in given.get("spec", "replicatedJobs") or ():
+        job = (each.get("template") or {}).get("spec") or {}
+        add("worker", job.get("parallelism"), job.get("template"))
     trainer = given.get("spec", "trainer")
     if isinstance(trainer, dict):
         container = {key: trainer[key] for key in ("image", "command", "args", "env") if key in trainer}
@@ -192,10 +196,10 @@ def source_roles(given: GivenValue) -> dict[str, Body]:
         add("worker", trainer.get("numNodes"), {"spec": {"containers": [container]}})
         if not trainer.get("numNodes"):
             del found["worker"]["replicas"]  # the runtime tells them
-    if given.kind in ("Job", "Deployment", "StatefulSet") and given.get("spec", "template"):
+    if given.kind in ("Job", "Deployment", "StatefulSet", "Rollout") and given.get("spec", "template"):
         replicas = given.get("spec", "parallelism" if given.kind == "Job" else "replicas")
         own = "worker" if given.kind == "Job" else "workspace" if is_editor(given) else "server"
-        add(own, replicas, given.get("spec", "template"))
+        add(own, replicas, given.get("spec", "template"), (server_container(given),) if own == "server" else ())
     return found
 
 

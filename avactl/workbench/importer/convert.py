@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from avactl.program import kubernetes_schema
 from avactl.workbench.importer.cleaning import clean_object
@@ -15,11 +16,25 @@ from avactl.workbench.importer.model import (
     ImportOutcome,
     ImportReader,
     ImportResult,
+    Loss,
+    Mend,
+    key_path,
     spec_name,
 )
 from avactl.workbench.importer.slurm import convert as slurm
 from avactl.workbench.importer.slurm import script
-from avactl.workbench.importer.sources import jobs, kubeflow, kueue, nodes, services, tenants, volcano, workspaces
+from avactl.workbench.importer.sources import (
+    jobs,
+    jobsets,
+    kubeflow,
+    kueue,
+    nodes,
+    rollouts,
+    services,
+    tenants,
+    volcano,
+    workspaces,
+)
 from avactl.workbench.importer.sources.context import Context, ImportOptions
 from avactl.workbench.importer.sources.contracts import UnmetContract
 from avactl.workbench.importer.sources.others import manifest_reason
@@ -31,6 +46,8 @@ _CONVERT: dict[tuple[str, str], Callable[[Context, ImportReader], ImportedSpec |
     ("kubeflow.org", "MPIJob"): kubeflow.convert_mpi_job,
     ("trainer.kubeflow.org", "TrainJob"): kubeflow.train_job,
     ("batch.volcano.sh", "Job"): volcano.convert_volcano_job,
+    ("jobset.x-k8s.io", "JobSet"): jobsets.convert_jobset,
+    ("argoproj.io", "Rollout"): rollouts.convert_rollout,
     ("apps", "Deployment"): lambda context, reader: (
         workspaces.convert_workspace(context, reader)
         if workspaces.is_editor(reader.given)
@@ -73,6 +90,15 @@ _NAMESPACED_KINDS = (
     "LeaderWorkerSet",
     "DisaggregatedSet",
     "InferencePool",
+    "LLMInferenceService",
+    "ServingRuntime",
+    "AnalysisTemplate",
+    "Dataset",
+    "DataLoad",
+    "AlluxioRuntime",
+    "JuiceFSRuntime",
+    "HTTPRoute",
+    "GRPCRoute",
 )
 """Kinds of operators whose objects are in namespaces."""
 
@@ -173,13 +199,16 @@ def _convert_all(context: Context, options: ImportOptions, known: Known, outcome
         raw = [each for each in rest if each not in done]
     specs = [*pools, *specs]
     specs += assumed_machines(specs, known.cluster, models)
+    mends = mends_of(specs)
     for given in raw:
         if given.kind == script.KIND:
             outcomes.append(ImportOutcome(given, ImportResult.left_out, note=reasons.get(given, "")))
             continue
         spec = as_manifest(given)
+        changed = mend_manifest(spec, mends.get(given, ()))
         specs.append(spec)
-        outcomes.append(ImportOutcome(given, ImportResult.raw, spec, reasons.get(given) or manifest_reason(given)))
+        how = ImportResult.approximated if changed else ImportResult.raw
+        outcomes.append(ImportOutcome(given, how, spec, reasons.get(given) or manifest_reason(given)))
     outcomes += [_make_outcome(spec, given) for spec in specs if not spec.raw for given in spec.given]
     return Converted(specs, outcomes)
 
@@ -259,6 +288,30 @@ def _schema_violation(given: GivenValue) -> str:
     if found is None:
         return ""
     return f"{given.span(*found.path)}: {found.message}" + (f" ({found.hint})" if found.hint else "")
+
+
+def mends_of(specs: Iterable[ImportedSpec]) -> dict[GivenValue, list[Mend]]:
+    """Return what changes in objects that stay manifests, because they refer to specs."""
+    found: dict[GivenValue, list[Mend]] = {}
+    for spec in specs:
+        for mend in spec.mends:
+            found.setdefault(mend.given, []).append(mend)
+    return found
+
+
+def mend_manifest(manifest: ImportedSpec, mends: Iterable[Mend]) -> bool:
+    """Let a manifest refer to the objects of specs, and list how; return True if a value of it changed."""
+    given, changed = manifest.given[0], False
+    for mend in mends:
+        if mend.value is not None:
+            body: Any = manifest.spec["objects"][0]
+            for step in mend.path[:-1]:
+                body = body[step]
+            body[mend.path[-1]] = mend.value
+            changed = True
+        span = given.span(*mend.path, key=isinstance(mend.path[-1], str))
+        manifest.losses.append(Loss(span, str(given), key_path(mend.path), mend.why, mend.remedy))
+    return changed
 
 
 def as_manifest(given: GivenValue) -> ImportedSpec:

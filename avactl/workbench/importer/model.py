@@ -156,6 +156,17 @@ class ImportResult(str, Enum):  # noqa: UP042 - its values stand in JSON
     part = "part of it"
 
 
+class Mend(NamedTuple):
+    """A value of an object that stays a manifest beside a spec, which it refers to."""
+
+    given: GivenValue
+    path: Path
+    value: Any
+    """The value that it gets; None: it stays, and is listed."""
+    why: str
+    remedy: str = ""
+
+
 @dataclass(eq=False)
 class ImportedSpec:
     """A spec made of one or more source objects."""
@@ -172,6 +183,8 @@ class ImportedSpec:
     origins: dict[Path, tuple[GivenValue, Path]] = field(default_factory=dict)
     """Paths in the spec → source object and path that the value comes from."""
     comments: list[str] = field(default_factory=list)
+    mends: list[Mend] = field(default_factory=list)
+    """Values of other objects that refer to those of the spec."""
     file: str = ""
 
     def body(self) -> Body:

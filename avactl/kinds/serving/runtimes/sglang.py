@@ -107,6 +107,7 @@ RUNTIME = ServingRuntime(
     images=("lmsysorg/sglang",),
     model_options=("--model-path", "--model"),
     name_options=("--served-model-name",),
+    programs=(("python3", "-m", "sglang.launch_server"), ("python", "-m", "sglang.launch_server")),
     image="lmsysorg/sglang",
     parser="argparse",
     server=server,

@@ -117,7 +117,6 @@ RUNTIME = ServingRuntime(
     latency=p99(":tensorflow:serving:request_latency"),
     images=("tensorflow/serving", "tensorflow-serving"),
     name_options=("--model_name",),
-    replaced_env=("MODEL_NAME", "MODEL_BASE_PATH"),
     image="tensorflow/serving",
     server=server,
     batching=BatchingSupport(fields=("max_size", "max_delay", "queue")),

@@ -81,7 +81,6 @@ RUNTIME = ServingRuntime(
     latency=mean(f"{_REQUESTS}_duration_us", f"{_REQUESTS}_success"),
     metrics={"queue": sum_of_pods("nv_inference_pending_request_count")},
     images=("tritonserver",),
-    repository=True,
     image="nvidia/tritonserver",
     parser="getopt",
     server=server,

@@ -111,7 +111,12 @@ RUNTIME = ServingRuntime(
     },
     images=("vllm-openai",),
     model_options=("serve", "--model"),
-    name_options=("--served-model-name", "--served_model_name"),
+    name_options=("--served-model-name",),
+    programs=(
+        ("vllm", "serve"),
+        ("python3", "-m", "vllm.entrypoints.openai.api_server"),
+        ("python", "-m", "vllm.entrypoints.openai.api_server"),
+    ),
     image="vllm/vllm-openai",
     parser="argparse",
     server=server,

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
+from avactl.spec.documents.document import Path
 from avactl.workbench.importer.model import Body, GivenValue, ImportedSpec, ImportReader, spec_name
 
 
@@ -40,6 +42,9 @@ class Context:
     """Team → its namespaces, in the order in which they were met."""
     used: set[GivenValue] = field(default_factory=set)
     """Objects that became part of the spec of another one."""
+    label_users: dict[str, list[tuple[GivenValue, Path, Any]]] = field(default_factory=lambda: defaultdict(list))
+    """Namespace → selectors of pods, and texts that may have one, with their objects and paths."""
+    _by_namespace: dict[str, list[GivenValue]] = field(default_factory=lambda: defaultdict(list))
     _places: dict[tuple[str, str], list[GivenValue]] = field(default_factory=lambda: defaultdict(list))
 
     def team(self, namespace: str) -> str:
@@ -60,6 +65,13 @@ class Context:
         made.losses = reader.losses
         made.namespace = given.namespace or "default"
         return made
+
+    def objects_in(self, namespace: str) -> list[GivenValue]:
+        """Return all objects of a namespace."""
+        if not self._by_namespace:
+            for each in self.objects:
+                self._by_namespace[each.namespace].append(each)
+        return self._by_namespace.get(namespace, [])
 
     def find(
         self, kind: str, namespace: str, accept: Callable[[GivenValue], bool] = lambda given: True

@@ -24,8 +24,11 @@ def is_training(reader: ImportReader) -> bool:
     )
 
 
-def convert_job(context: Context, reader: ImportReader) -> ImportedSpec | str:
-    """Return the TrainingJob of a Job, or the reason why it stays a manifest."""
+def convert_job(context: Context, reader: ImportReader, hosts: str = "", subdomain: str = "") -> ImportedSpec | str:
+    """Return the TrainingJob of a Job, or the reason why it stays a manifest.
+
+    `hosts`: pattern of its pods' host names without their index, if not that of a Job; `subdomain`: their domain.
+    """
     given = reader.given
     if not is_training(reader):
         return "it requests no whole GPUs, and its pods are not indexed"
@@ -48,9 +51,9 @@ def convert_job(context: Context, reader: ImportReader) -> ImportedSpec | str:
         "maxFailedIndexes",
     ):
         reader.take("spec", key)
-    service = reader.given.get(*_TEMPLATE_PATH, "spec", "subdomain")
+    service = subdomain or reader.given.get(*_TEMPLATE_PATH, "spec", "subdomain")
     role = read_role(reader, "workers", pods, _TEMPLATE_PATH)
-    indexed_job_contract(job_names(reader), re.escape(str(service or "")), pods).meet(reader, role.pod)
+    indexed_job_contract(hosts or job_names(reader), re.escape(str(service or "")), pods).meet(reader, role.pod)
     retries = reader.take("spec", "backoffLimitPerIndex")
     limit = reader.take("spec", "backoffLimit")
     if retries is None and limit is not None:

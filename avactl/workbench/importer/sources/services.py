@@ -2,81 +2,133 @@
 
 from __future__ import annotations
 
-import re
+from math import ceil, floor
 from typing import Any
 
 from avactl.contracts.names import GPU_RESOURCES
 from avactl.kinds.serving.runtime import runtimes
 from avactl.kinds.serving.runtime_facts import RETIRED, facts_of
-from avactl.workbench.importer.model import Body, GivenValue, ImportedSpec, ImportReader
+from avactl.program.autoscalers import scale_target
+from avactl.spec.documents.document import Path
+from avactl.workbench.importer.model import Body, GivenValue, ImportedSpec, ImportReader, key_path
+from avactl.workbench.importer.sources.command_line import (
+    ServerOptions,
+    UnlikeServerError,
+    known_runtime,
+    live_path,
+    read_server,
+    served_name,
+)
 from avactl.workbench.importer.sources.context import Context
-from avactl.workbench.importer.sources.jobs import take_common
+from avactl.workbench.importer.sources.entrances import (
+    add_patch,
+    carry_services,
+    further_ports,
+    has_own_budget,
+    is_selected,
+    keep_metadata,
+    part_of,
+)
 from avactl.workbench.importer.sources.pods import Pod, read_pod
-from avactl.workbench.importer.sources.training import format_seconds
+from avactl.workbench.importer.sources.probes import convert_probes, foreign_hosts, health_path, named_ports, probe_key
 
 _TEMPLATE_PATH = ("spec", "template")
-_MODEL_URL = re.compile(r"(s3|gs|oss|cos|obs|az|abfs|hdfs)://\S+")
-_VARIABLE = re.compile(r"\$\((\w+)\)|\$\{?(\w+)\}?")
-"""A variable in an argument, as the kubelet or a shell replaces it."""
+_POD_PATH = (*_TEMPLATE_PATH, "spec")
+_DEPLOYMENT_KEYS = ("revisionHistoryLimit", "progressDeadlineSeconds", "minReadySeconds", "paused")
+_CONTAINER = "server"
+"""Name of the main container of a ServingDeployment."""
+_GRACE = 30
+"""Seconds that pods have to terminate, unless they say otherwise."""
+_DEFAULT_SURGE: Body = {"maxSurge": "25%", "maxUnavailable": "25%"}
+_HTTP_NAMES, _GRPC_NAMES = ("http", "rest", "http-api"), ("grpc", "grpc-api")
 
 
-def convert_deployment(context: Context, reader: ImportReader) -> ImportedSpec | str:
-    """Return the ServingDeployment of a Deployment, or the reason why it stays a manifest."""
+def convert_deployment(context: Context, reader: ImportReader, rollout: Body | None = None) -> ImportedSpec | str:
+    """Return the ServingDeployment of a Deployment, or the reason why it stays a manifest.
+
+    `rollout`: that of the spec, for an object whose strategy is not a Deployment's; empty: a rolling update.
+    """
     given = reader.given
-    container = given.get(*_TEMPLATE_PATH, "spec", "containers", 0) or {}
+    index = _server_index(given)
+    container = given.get(*_POD_PATH, "containers", index) or {}
     image = str(container.get("image") or "")
     retired = next((each for each in RETIRED.values() if each.image in image), None)
-    runtime = _runtime(container, image)
-    limits = (container.get("resources") or {}).get("limits") or {}
-    probe = (container.get("readinessProbe") or {}).get("httpGet") or {}
-    if not runtime and not (any(name in limits for name in GPU_RESOURCES) and probe.get("path")):
+    known = known_runtime(image)
+    model = _read_name(container, known)
+    path = health_path(container) or (live_path(known, model) if known else "")
+    if not known and not (_has_gpus(container) and path):
         if retired is not None:
             return f"{retired.title} is no longer supported ({retired.why}), and it has no GPU with an HTTP probe"
-        return "it is no model server that avactl knows, and has no GPU with an HTTP probe of readiness"
-    take_common(reader)
-    pod = read_pod(reader, _TEMPLATE_PATH)
-    name = runtime or next(name for name, each in runtimes().items() if each.is_generic)
-    body: Body = {"model": _read_model(reader, pod, runtime), "runtime": {"name": name, "image": pod.image}}
-    if retired is not None:
-        reader.lose(pod.paths["image",], f"{retired.title} is no longer supported: {retired.why}", retired.instead)
-    port = _find_port(container, probe.get("port"))
-    if not runtime:
+        return "it is no model server that avactl knows, and has no GPU with an HTTP probe"
+    labels = given.get(*_TEMPLATE_PATH, "metadata", "labels") or {}
+    if not is_selected(given, labels) and not given.get("spec", "selector", "matchExpressions"):
+        return "its selector does not match the labels of its pods"
+    if given.get("spec", "strategy", "type") not in (None, "RollingUpdate", "Recreate"):
+        return f"its strategy is `{str(given.get('spec', 'strategy', 'type'))[:40]}`"
+    _take_identity(reader)
+    hostname, subdomain = (_pop(reader, (*_POD_PATH, key)) for key in ("hostname", "subdomain"))
+    pod = read_pod(reader, _TEMPLATE_PATH, (str(container.get("name")),))
+    memory = _keep_memory(reader, pod, container, index)
+    if hostname:
+        pod.pod_patch["hostname"] = hostname
+    if subdomain:
+        why = f"pods of a service have no names of their own in DNS, as by `subdomain: {subdomain}`"
+        reader.note((*_TEMPLATE_PATH, "spec"), why, "use the name of the Service")
+    runs_as_it_is = ""
+    words = [*pod.command, *pod.args]
+    try:
+        if not known or not facts_of(known).model_options:
+            raise UnlikeServerError("its command line does not say which model it serves")
+        options = read_server(known, words, pod.image, pod.compute)
+    except UnlikeServerError as unlike:
+        runs_as_it_is = str(unlike)
+        port = _find_port(context, given, container)
         if port is None:
             return "its HTTP port is not declared"
-        body["runtime"]["port"] = port
-        body["probe"] = _read_probe(reader, pod, probe, port)
-        _keep_command(body, pod)
-    else:
-        _drop_command(reader, body, pod, runtime, container)
-    for key in ("readinessProbe", "livenessProbe", "startupProbe", "ports"):
-        value = pod.container_patch.pop(key, None)
-        if value and key == "livenessProbe":
-            path = (*pod.paths["image",][:-1], key)
-            reader.lose(path, "the probes of the server follow from `runtime` and `probe`", "add it by `patches`")
-    reader.take("spec", "selector")
+        if not path:
+            return "it has no HTTP probe, and a server that runs as it is needs one"
+        options = _make_custom(pod, container, port, model or given.name)
+    body: Body = {"model": options.model, "runtime": options.runtime}
+    _tell_program(reader, pod, known, runs_as_it_is, options, retired is not None)
+    _tell_containers(reader, index)
+    for key, host in foreign_hosts(container).items():
+        reader.note((*_POD_PATH, "containers", index, key), f"it asks the pod itself, and not host {host[:80]}", "")
+    _read_probes(body, pod, container, path)
     replicas = reader.take("spec", "replicas")
+    reader.take("spec", "selector")
     if pod.compute.pop("rdma", None):
         reader.lose(pod.paths["workers", "rdma"], "services have no RDMA NICs", "")
     body["resources"] = pod.compute
     body["replicas"] = replicas if isinstance(replicas, int) and replicas > 0 else 1
     if replicas == 0:
         reader.lose(("spec", "replicas"), "a service has at least one pod", "import it once it is needed")
-    body["env"], body["pod"] = pod.env, pod.settings
+    body["env"], body["pod"] = {**options.env, **pod.env}, pod.settings
     body |= pod.user
-    grace = pod.settings.pop("terminationGracePeriodSeconds", None)
-    if grace:
-        body["drain"] = format_seconds(max(1, grace - 30))
-    _read_strategy(reader, body)
+    # Pods end as before: the program gets its signal at once, and has as long as the source says.
+    body["drain"] = "0s"
+    grace = pod.settings.pop("terminationGracePeriodSeconds", _GRACE)
+    if grace != _GRACE:
+        pod.pod_patch["terminationGracePeriodSeconds"] = grace
     spec = context.spec("ServingDeployment", reader, body)
-    for patch, path in pod.patches({"kind": "Deployment"}, "server"):
-        spec.origins["patches", len(spec.patches)] = (given, path)
-        spec.patches.append(patch)
-    for to, path in pod.paths.items():
-        place = ("resources", *to[1:]) if to[0] == "workers" else to
-        spec.origins["spec", *place] = (given, path)
+    spec.spec = body
+    pod.container_patch.pop("ports", None)
+    if ports := further_ports(spec, container):
+        pod.container_patch["ports"] = ports
+    _add_patches(reader, spec, pod, memory)
     if pod.settings.get("serviceAccountName"):
         context.accounts[str(spec.team)].add(pod.settings["serviceAccountName"])
-    _absorb_objects(context, reader, spec, body)
+    used = set(context.used)
+    reason = carry_services(context, reader, spec, labels, container, (*_POD_PATH, "containers", index))
+    reason = reason or _carry_budget(context, reader, spec, labels) or _carry_autoscaler(context, reader, spec, body)
+    if reason:
+        context.used = used
+        return reason
+    if rollout:
+        reader.take("spec", "strategy")
+        body["rollout"] = rollout
+        spec.origins["spec", "rollout"] = (given, ("spec", "strategy"))
+    else:
+        _carry_strategy(reader, spec, body)
     if "runAsUser" not in body:
         reader.lose(
             pod.paths["image",],
@@ -88,227 +140,282 @@ def convert_deployment(context: Context, reader: ImportReader) -> ImportedSpec |
     return spec
 
 
-def _runtime(container: Body, image: str) -> str:
-    """Return the runtime of an image; "" if there is none, or it would need to know where the model's files are."""
-    found = next((name for name, each in runtimes().items() if any(part in image for part in each.images)), "")
-    if found and runtimes()[found].needs_files:
-        words = [word for key in ("command", "args") for word in container.get(key) or ()]
-        return found if _directory(found, words) else ""
-    return found
+def _read_name(container: Body, known: str) -> str:
+    """Return the name of the model on a command line or in the variables; "" if there is none."""
+    words = [str(each) for key in ("command", "args") for each in container.get(key) or ()]
+    entries = [each for each in container.get("env") or () if isinstance(each, dict)]
+    return served_name(words, {str(each.get("name")): each.get("value") for each in entries}, known)
 
 
-def _directory(runtime: str, words: list[Any]) -> str:
-    """Return the directory of the model on a command line; "" for a model of a hub."""
-    options = "|".join(re.escape(option) for option in facts_of(runtime).model_options)
-    found = re.search(rf"(?:^|\s)(?:{options})[= ]+(/[^\s;&|]+)", " ".join(map(str, words))) if options else None
-    return found[1] if found is not None else ""
+def server_container(given: GivenValue) -> str:
+    """Return the name of the container that is the server."""
+    return str(given.get(*_POD_PATH, "containers", _server_index(given), "name") or "")
 
 
-def _read_model(reader: ImportReader, pod: Pod, runtime: str) -> Body:
-    words = [*pod.command, *pod.args]
-    url = next((found[0] for word in words if (found := _MODEL_URL.search(word))), None)
-    directory = _directory(runtime, words) if runtime else ""
-    names = _served_names(pod, runtime, words)
-    hub = re.search(r"--?model[= ](\S+)", " ".join(words))
-    guess = pod.env.get("MODEL_NAME") or (hub[1] if hub is not None else "")
-    name = _model_name(names[0] if names else guess if isinstance(guess, str) else "") or reader.given.name
-    made: Body = {"name": name, "version": "1"}
-    if runtime and facts_of(runtime).name_options:
-        # Without a name on its command line, such a server answers to the directory of its model.
-        for unknown in [each for each in names or ([directory] if directory else []) if each != name]:
-            reader.lose(
-                pod.paths["args" if pod.args else "command",],
-                f"clients request the model as `{unknown}`; the server of the spec knows it as `{name}` only",
-                "let clients request that name",
-            )
-    if directory:
-        made["path"] = directory
-    elif url is not None and runtime and facts_of(runtime).repository:
-        made["url"] = url.rstrip("/") + "/" + name
-        reader.lose(
-            pod.paths["image",],
-            f"an init container downloads one model, {made['url']}",
-            "declare one ServingDeployment for each model",
+def _server_index(given: GivenValue) -> int:
+    """Return the index of the server among the containers: that of a known image, or else the first with GPUs."""
+    containers = [each if isinstance(each, dict) else {} for each in given.get(*_POD_PATH, "containers") or ()]
+    for accept in (lambda each: bool(known_runtime(str(each.get("image") or ""))), _has_gpus):
+        found = next((index for index, each in enumerate(containers) if accept(each)), None)
+        if found is not None:
+            return found
+    return 0
+
+
+def _has_gpus(container: Body) -> bool:
+    limits = (container.get("resources") or {}).get("limits") or {}
+    return any(name in limits for name in GPU_RESOURCES)
+
+
+def _take_identity(reader: ImportReader) -> None:
+    for key in ("apiVersion", "kind", "status"):
+        reader.take(key)
+    for key in reader.given.value["metadata"]:
+        if key not in ("labels", "annotations"):
+            reader.take("metadata", key)
+
+
+def _keep_memory(reader: ImportReader, pod: Pod, container: Body, index: int) -> Body:
+    """Return what a patch changes of the memory: a limit that the source does not have would end the server."""
+    resources = container.get("resources") or {}
+    asked, limit = ((resources.get(key) or {}).get("memory") for key in ("requests", "limits"))
+    kept: Body = {}
+    if limit is None:
+        kept["limits"] = {"memory": None}
+    elif asked is not None and asked != limit:
+        kept["requests"] = {"memory": str(asked)}
+    place = (*_POD_PATH, "containers", index, "resources")
+    told = {key_path((*place, key, "memory")) for key in ("requests", "limits")}
+    reader.losses[:] = [each for each in reader.losses if each.path not in told]
+    # Shared memory without a size has that of the pod.
+    for number in range(len(reader.given.get(*_POD_PATH, "volumes") or ())):
+        path = key_path((*_POD_PATH, "volumes", number, "emptyDir"))
+        if any(each.path == path for each in reader.losses):
+            reader.losses[:] = [each for each in reader.losses if each.path != path]
+            name, empty = "shared-memory", {"medium": "Memory", "sizeLimit": None}
+            pod.pod_patch["volumes"] = [{"name": name, "emptyDir": empty}]
+    return kept
+
+
+def _pop(reader: ImportReader, path: Path) -> Any:
+    """Return a value, and take it out of the object that is read."""
+    value = reader.take(*path)
+    parent = reader.given.get(*path[:-1])
+    if isinstance(parent, dict):
+        parent.pop(path[-1], None)
+    return value
+
+
+def _make_custom(pod: Pod, container: Body, port: int, model: str) -> ServerOptions:
+    """Return a server that runs the command of the source as it is."""
+    generic = next(name for name, each in runtimes().items() if each.is_generic)
+    run: Body = {"name": generic, "image": pod.image, "port": port}
+    named = named_ports(container)
+    grpc = next((named[name] for name in _GRPC_NAMES if name in named), None)
+    if grpc is not None and grpc != port:
+        run["grpcPort"] = grpc
+    for key in ("command", "args"):
+        if getattr(pod, key):
+            run[key] = getattr(pod, key)
+    return ServerOptions({"name": model, "version": "1"}, run)
+
+
+def _tell_program(
+    reader: ImportReader, pod: Pod, known: str, reason: str, options: ServerOptions, retired: bool
+) -> None:
+    """List what the server of the spec has other than the source."""
+    image = pod.paths["image",]
+    name = options.model["name"]
+    why = f"the Deployment names no version of the model; the spec says {name}, version 1"
+    reader.note(image, why, "write `model: {name, version}` as clients know it")
+    if retired:
+        found = next(each for each in RETIRED.values() if each.image in pod.image)
+        reader.note(image, f"{found.title} is no longer supported: {found.why}", found.instead)
+    at = pod.paths["args" if pod.args else "command",] if pod.command or pod.args else image
+    if known and reason:
+        reader.note(
+            image,
+            f"the program runs as it is, by `runtime: {{name: {options.runtime['name']}}}`: {reason}",
+            f"`name: {known}` has metrics for autoscalers and rollouts; it needs its model as `model: {{url: …}}`"
+            + (" or `path`" if facts_of(known).takes_path else ""),
         )
-    elif url is not None and runtime:
-        made["url"] = url
-    why = f"the Deployment names no version of the model; the spec says {made['name']}, version 1"
-    reader.lose(pod.paths["image",], why, "write `model: {name, version}` as clients know it")
-    return made
+    elif known:
+        told = f"avactl writes the command of {facts_of(known).title}"
+        more = f", and adds {' '.join(options.added)}" if options.added else " with the same options"
+        reader.note(at, told + more, "")
 
 
-def _served_names(pod: Pod, runtime: str, words: list[str]) -> list[str]:
-    """Return the names that clients request the model by, from the command line; the first is the main one."""
-    records = [facts_of(runtime)] if runtime else runtimes().values()
-    options = "|".join(re.escape(option) for record in records for option in record.name_options)
-    # An option may take several names.
-    given = re.search(rf"(?:^|\s)(?:{options})(?:=|\s+)([^\s;&|]+(?:\s+[^-\s;&|][^\s;&|]*)*)", " ".join(words))
-    if not options or given is None:
-        return []
-
-    def value(variable: re.Match[str]) -> str:
-        of_env = pod.env.get(variable[1] or variable[2])
-        return of_env if isinstance(of_env, str) else variable[0]
-
-    return [_VARIABLE.sub(value, name.strip("'\"")) for name in given[1].split()]
-
-
-def _model_name(text: str) -> str:
-    """Return a text as name of a model; "" for one with a variable that only the pod knows."""
-    if _VARIABLE.search(text):
-        return ""
-    return re.sub(r"[^A-Za-z0-9_.-]+", "-", text.rstrip("/").rpartition("/")[2]).strip("-_.")[:63]
-
-
-def _keep_command(body: Body, pod: Pod) -> None:
-    for key in ("command", "args"):
-        if getattr(pod, key):
-            body["runtime"][key] = getattr(pod, key)
-
-
-def _drop_command(reader: ImportReader, body: Body, pod: Pod, runtime: str, container: Body) -> None:
-    """Leave the command to the runtime: its options follow from the spec."""
-    for key in ("command", "args"):
-        if getattr(pod, key):
-            reader.lose(
-                pod.paths[key,],
-                f"avactl writes the command of {runtime}",
-                "add options that are missing: `runtime.args`",
-            )
-    for name in facts_of(runtime).replaced_env:
-        if name in pod.env:
-            reader.lose(pod.paths["env", name], "avactl sets it by `model`", "")
-            del pod.env[name]
-    ports = [each.get("containerPort") for each in container.get("ports") or () if isinstance(each, dict)]
-    default_ports = facts_of(runtime).ports
-    named = {str(each.get("name")): each.get("containerPort") for each in container.get("ports") or ()}
-    for key, own, names in (("port", "http", ("http", "rest", "http-api")), ("grpcPort", "grpc", ("grpc", "grpc-api"))):
-        default = default_ports.get(own)
-        found = next((named[name] for name in names if name in named), None)
-        if isinstance(found, int) and default is not None and found != default and default not in ports:
-            body["runtime"][key] = found
-
-
-def _find_port(container: Body, probe: Any) -> int | None:
-    ports = [each for each in container.get("ports") or () if isinstance(each, dict)]
-    if isinstance(probe, int):
-        return probe
-    found = next((each.get("containerPort") for each in ports if each.get("name") == probe), None)
-    return found if isinstance(found, int) else next((each.get("containerPort") for each in ports), None)
-
-
-def _read_probe(reader: ImportReader, pod: Pod, http: Body, port: int) -> Body:
-    ready = pod.container_patch.get("readinessProbe") or {}
-    made: Body = {"path": http["path"]}
-    for key, to in (("periodSeconds", "period"), ("timeoutSeconds", "timeout")):
-        if ready.get(key):
-            made[to] = format_seconds(ready[key])
-    start = pod.container_patch.get("startupProbe") or {}
-    wait = ready.get("initialDelaySeconds") or 0
-    if start:
-        wait = (start.get("failureThreshold") or 3) * (start.get("periodSeconds") or 10)
-    if wait:
-        made["startup"] = format_seconds(wait)
-    return made
-
-
-def _read_strategy(reader: ImportReader, body: Body) -> None:
-    given = reader.given
-    surge = given.get("spec", "strategy", "rollingUpdate", "maxSurge")
-    if given.get("spec", "strategy", "type") == "Recreate":
-        reader.lose(("spec", "strategy"), "a rollout replaces pods one by one", "")
-        body["maxSurge"] = 0
-    elif isinstance(surge, int):
-        body["maxSurge"] = surge
-    reader.take("spec", "strategy")
-    for key in ("revisionHistoryLimit", "progressDeadlineSeconds", "minReadySeconds"):
-        if given.get("spec", key):
-            reader.lose(("spec", key), "a ServingDeployment has no key for it", "add it by `patches`")
-
-
-def _absorb_objects(context: Context, reader: ImportReader, spec: ImportedSpec, body: Body) -> None:
-    """Make the Service, autoscaler and budget of a Deployment part of its spec."""
-    given = reader.given
+def _find_port(context: Context, given: GivenValue, container: Body) -> int | None:
+    """Return the port that clients request: by its name, by the Services, by the probes, or the only one."""
+    named = named_ports(container)
+    declared = [
+        each["containerPort"]
+        for each in container.get("ports") or ()
+        if isinstance(each, dict) and isinstance(each.get("containerPort"), int)
+    ]
+    found = next((named[name] for name in _HTTP_NAMES if name in named), None)
+    if found is not None:
+        return found
+    for kind in ("readiness", "startup", "liveness"):
+        probe = container.get(probe_key(kind))
+        asked = ((probe.get("httpGet") or {}) if isinstance(probe, dict) else {}).get("port")
+        asked = named.get(str(asked), asked)
+        if isinstance(asked, int):
+            return asked
     labels = given.get(*_TEMPLATE_PATH, "metadata", "labels") or {}
+    for service in context.find("Service", given.namespace, lambda each: is_selected(each, labels)):
+        for each in service.get("spec", "ports") or ():
+            target = each.get("targetPort") or each.get("port") if isinstance(each, dict) else None
+            target = named.get(str(target), target)
+            if isinstance(target, int):
+                return target
+    return declared[0] if declared else None
 
-    def selects(each: GivenValue) -> bool:
-        found = each.get("spec", "selector")
-        found = found.get("matchLabels") if isinstance(found, dict) and "matchLabels" in found else found
-        return bool(found) and isinstance(found, dict) and found.items() <= labels.items()
+
+def _tell_containers(reader: ImportReader, server: int) -> None:
+    """List names of containers that change, and that sidecars of a service start before the server."""
+    for index, each in enumerate(reader.given.get(*_POD_PATH, "containers") or ()):
+        name = each.get("name") if isinstance(each, dict) else None
+        if index != server:
+            why = f"sidecar {name} starts before the server, as an init container that goes on"
+            reader.note((*_POD_PATH, "containers", index, "name"), why, "")
+        elif name != _CONTAINER:
+            why = f"the container of the server is `{_CONTAINER}`, and not `{name}`"
+            reader.note((*_POD_PATH, "containers", index, "name"), why, f"`kubectl logs -c {_CONTAINER}`")
+
+
+def _read_probes(body: Body, pod: Pod, container: Body, path: str) -> None:
+    """Give the pods the probes of the source."""
+    run = body["runtime"]
+    facts = facts_of(run["name"])
+    needs_path = "http" not in facts.ports
+    checks, patch = convert_probes(container, run.get("port") or facts.ports["http"], path if needs_path else "")
+    if checks:
+        body["probes"] = checks
+    for kind in ("startupProbe", "readinessProbe", "livenessProbe"):
+        pod.container_patch.pop(kind, None)
+    pod.container_patch |= patch
+
+
+def _add_patches(reader: ImportReader, spec: ImportedSpec, pod: Pod, memory: Body) -> None:
+    given = reader.given
+    for patch, path in pod.patches({"kind": "Deployment"}, _CONTAINER):
+        spec.origins["patches", len(spec.patches)] = (given, path)
+        spec.patches.append(patch)
+    for to, path in pod.paths.items():
+        place = ("resources", *to[1:]) if to[0] == "workers" else to
+        spec.origins["spec", *place] = (given, path)
+    place = pod.paths["image",][:-1]
+    if memory:
+        merge = {"spec": {"template": {"spec": {"containers": [{"name": _CONTAINER, "resources": memory}]}}}}
+        add_patch(spec, "Deployment", merge, given, (*place, "resources"))
+    for kind in ("startup", "readiness", "liveness"):
+        spec.origins["spec", "probes", kind] = (given, (*place, probe_key(kind)))
+    spec.origins["spec", "probes"] = (given, place)
+    keep_metadata(reader, spec, "Deployment")
+    for key in _DEPLOYMENT_KEYS:
+        value = reader.take("spec", key)
+        if value not in (None, False, 0):
+            add_patch(spec, "Deployment", {"spec": {key: value}}, given, ("spec", key))
+
+
+def _carry_strategy(reader: ImportReader, spec: ImportedSpec, body: Body) -> None:
+    """Carry over how many pods a rollout adds and takes away, by `maxSurge` or a patch."""
+    strategy = reader.take("spec", "strategy") or {}
+    at = ("spec", "strategy")
+    spec.origins["spec", "maxSurge"] = (reader.given, at)
+    if strategy.get("type") == "Recreate":
+        patch: Body = {"spec": {"strategy": {"type": "Recreate", "rollingUpdate": None}}}
+        add_patch(spec, "Deployment", patch, reader.given, at)
+        return
+    rolling = strategy.get("rollingUpdate") or strategy.get("canary") or {}
+    rolling = {key: rolling.get(key, default) for key, default in _DEFAULT_SURGE.items()}
+    replicas = body["replicas"]
+    sizes = {replicas} if isinstance(replicas, int) else {replicas["min"], replicas["max"]}
+    effects = {(_pods(rolling["maxSurge"], n, ceil), _pods(rolling["maxUnavailable"], n, floor)) for n in sizes}
+    # Kubernetes takes a pod away where both are 0.
+    effects = {(surge, unavailable or int(not surge)) for surge, unavailable in effects}
+    surge, unavailable = effects.pop()
+    if not effects and (unavailable == 0 or (surge, unavailable) == (0, 1)):
+        if surge != 1:
+            body["maxSurge"] = surge
+        return
+    add_patch(spec, "Deployment", {"spec": {"strategy": {"rollingUpdate": rolling}}}, reader.given, at)
+
+
+def _pods(amount: Any, replicas: int, rounding: Any) -> int:
+    """Return a number of pods that is given as such, or as a percentage."""
+    if isinstance(amount, int):
+        return amount
+    return int(rounding(int(str(amount).rstrip("%")) * replicas / 100))
+
+
+def _carry_budget(context: Context, reader: ImportReader, spec: ImportedSpec, labels: Body) -> str:
+    """Carry the disruption budget over; return the reason why that cannot be done, or ""."""
+    given = reader.given
+    budgets = context.find("PodDisruptionBudget", given.namespace, lambda each: is_selected(each, labels))
+    if len(budgets) > 1 or any(not has_own_budget(context, each, given) for each in budgets):
+        # Kubernetes evicts no pod that two budgets select.
+        return f"its PodDisruptionBudget {budgets[0].name} is not its own only, and a ServingDeployment has one"
+    for budget in budgets:
+        own = part_of(context, reader, spec, budget)
+        keep_metadata(own, spec, "PodDisruptionBudget")
+        own.take("spec", "selector")
+        wanted: Body = {
+            key: value
+            for key in budget.get("spec") or ()
+            if key != "selector" and (value := own.take("spec", key)) is not None
+        }
+        if "maxUnavailable" not in wanted:
+            wanted["maxUnavailable"] = None
+        elif wanted["maxUnavailable"] == 1:
+            del wanted["maxUnavailable"]
+        if wanted:
+            add_patch(spec, "PodDisruptionBudget", {"spec": wanted}, budget, ("spec",))
+    return ""
+
+
+def _carry_autoscaler(context: Context, reader: ImportReader, spec: ImportedSpec, body: Body) -> str:
+    """Carry the autoscaler over; return the reason why that cannot be done, or ""."""
+    given = reader.given
 
     def scales(each: GivenValue) -> bool:
-        return (each.get("spec", "scaleTargetRef", "kind"), each.get("spec", "scaleTargetRef", "name")) == (
-            "Deployment",
-            given.name,
-        )
+        return scale_target(each.value, given.namespace) == given.key
 
-    for service in context.find("Service", given.namespace, selects):
-        _absorb_service(context, reader, spec, service)
+    for other in context.find("ScaledObject", given.namespace, scales):
+        reader.note(("spec", "replicas"), f"ScaledObject {other.name}, which stays as it is, chooses the number", "")
     for scaler in context.find("HorizontalPodAutoscaler", given.namespace, scales):
-        own = _absorb_part(context, reader, spec, scaler)
-        most, least = own.take("spec", "maxReplicas"), own.take("spec", "minReplicas") or 1
-        bounds: Body = {"min": least, "max": most}
-        metrics = scaler.get("spec", "metrics") or []
-        for index, metric in enumerate(metrics):
-            target = metric.get("resource") or {} if isinstance(metric, dict) else {}
-            use = (target.get("target") or {}).get("averageUtilization")
-            if target.get("name") == "cpu" and isinstance(use, int):
-                bounds["cpuUtilization"] = use
-                own.take("spec", "metrics", index)
+        if scaler.value["apiVersion"] not in ("autoscaling/v1", "autoscaling/v2"):
+            return f"its HorizontalPodAutoscaler {scaler.name} is of {scaler.value['apiVersion']}: write autoscaling/v2"
+        own = part_of(context, reader, spec, scaler)
+        keep_metadata(own, spec, "HorizontalPodAutoscaler")
+        most, least = own.take("spec", "maxReplicas"), own.take("spec", "minReplicas")
+        bounds: Body = {"min": 1 if least is None else least, "max": most}
+        if bounds["min"] == 0:
+            return f"its HorizontalPodAutoscaler {scaler.name} stops all pods"
         own.take("spec", "scaleTargetRef")
-        own.lose_rest("the autoscaler of a service follows its CPU", "add it by `patches`")
+        metrics = own.take("spec", "metrics")
+        use = own.take("spec", "targetCPUUtilizationPercentage") or 80  # the default of the API server
+        use = _cpu_utilization(metrics) if metrics else use
+        if use is not None:
+            bounds["cpuUtilization"] = use
+        else:
+            add_patch(spec, "HorizontalPodAutoscaler", {"spec": {"metrics": metrics}}, scaler, ("spec", "metrics"))
+        behavior = own.take("spec", "behavior")
+        if behavior:
+            add_patch(spec, "HorizontalPodAutoscaler", {"spec": {"behavior": behavior}}, scaler, ("spec", "behavior"))
+        own.lose_rest("a ServingDeployment has no key for it", "add it by `patches`")
+        if reader.given.get("spec", "replicas") is not None:
+            number = reader.given.get("spec", "replicas")
+            reader.note(("spec", "replicas"), f"the autoscaler chooses the number of pods, in place of {number}", "")
         body["replicas"] = bounds
-    for budget in context.find("PodDisruptionBudget", given.namespace, selects):
-        own = _absorb_part(context, reader, spec, budget)
-        for key in ("minAvailable", "maxUnavailable"):
-            if budget.get("spec", key) not in (None, 1 if key == "maxUnavailable" else None):
-                own.lose(("spec", key), "a node drain evicts one pod at a time", "")
-            own.take("spec", key)
-        own.take("spec", "selector")
-        own.lose_rest("a ServingDeployment has no key for it", "")
+        spec.origins["spec", "replicas"] = (scaler, ("spec",))
+    return ""
 
 
-def _absorb_part(context: Context, reader: ImportReader, spec: ImportedSpec, given: GivenValue) -> ImportReader:
-    context.used.add(given)
-    spec.given.append(given)
-    own = ImportReader(given)
-    own.losses = reader.losses
-    take_common(own)
-    return own
-
-
-def _absorb_service(context: Context, reader: ImportReader, spec: ImportedSpec, service: GivenValue) -> None:
-    own = _absorb_part(context, reader, spec, service)
-    if service.name not in (spec.name, f"{spec.name}-headless"):
-        own.lose(
-            ("metadata", "name"),
-            f"the Service of the spec is `{spec.name}`, on the port of the server",
-            "let clients use that name, or keep the Service as a manifest",
-        )
-    if service.get("spec", "type") not in (None, "ClusterIP"):
-        own.lose(
-            ("spec", "type"), "services are inside of the cluster", "add a gateway, or a Service by KubernetesObjects"
-        )
-    default_ports = facts_of(spec.spec["runtime"]["name"]).ports
-    port = spec.spec["runtime"].get("port") or default_ports.get("http")
-    known = (port, default_ports.get("http"), default_ports.get("grpc"))
-    for index, each in enumerate(service.get("spec", "ports") or ()):
-        if isinstance(each, dict) and each.get("port") not in known:
-            own.lose(
-                ("spec", "ports", index, "port"),
-                f"the Service of the spec has the port of the server, {port}",
-                "let clients use that port",
-            )
-    own.take("spec", "selector")
-    own.take("spec", "ports")
-    for key in (
-        "type",
-        "clusterIP",
-        "clusterIPs",
-        "ipFamilies",
-        "ipFamilyPolicy",
-        "internalTrafficPolicy",
-        "sessionAffinity",
-    ):
-        own.take("spec", key)
-    own.lose_rest("a ServingDeployment has no key for it", "add it by `patches`")
+def _cpu_utilization(metrics: Any) -> int | None:
+    """Return the target of an autoscaler that has the CPU as its only metric."""
+    match metrics:
+        case [{"type": "Resource", "resource": {"name": "cpu", "target": {"averageUtilization": int(use), **more}}}]:
+            return use if more in ({}, {"type": "Utilization"}) and 1 <= use <= 100 else None
+    return None
