@@ -190,6 +190,6 @@ def _other_version(doc: Document, version: Any, kind: Any) -> Diagnostic:
         return Diagnostic("unknown-api-version", message, doc.span("apiVersion"), hint=hint)
     message = f"this is a Kubernetes {kind}, not an avactl spec"
     own = kubernetes_keys.KINDS.get(str(kind))
-    hint = f"write a {own} instead, or import it: `avactl import {doc.file}`; or " if own else ""
+    hint = f"{f'write a {own} instead, or ' if own else ''}import it: `avactl import {doc.file}`; or "
     hint += "list the file under `exclude` in avactl.yaml, and under `files` of a KubernetesObjects to apply it"
     return Diagnostic("kubernetes-object", message, doc.span("apiVersion"), hint=hint)

@@ -15,6 +15,7 @@ from avactl.change.plan.workloads import find_workloads
 from avactl.kinds import TrainingJob
 from avactl.spec.repository.tree import DirTree
 from avactl.workbench.importer.model import ImportResult
+from avactl.workbench.importer.report_markdown import LIMIT, render_markdown
 from tests.cli.running import Run, write
 from tests.importer.importing import imported
 
@@ -149,3 +150,61 @@ def test_jobs_of_operators_have_no_pods_in_a_plan(tmp_path: Path) -> None:
     made = imported(text, tmp_path)
     assert [outcome.result for outcome in made.outcomes] == [ImportResult.raw]
     assert find_workloads(made.compilation.manifests, "imported") == {}
+
+
+def test_strict_tells_whether_the_result_is_the_source(avactl: Run, tmp_path: Path) -> None:
+    write(tmp_path, claim=CLAIM, job=JOB)
+    assert avactl("import", "claim.yaml", "--strict").returncode == 0
+    done = avactl("import", "job.yaml", "--strict")
+    assert done.returncode == 4
+    assert "processes run as user 1000" in done.stdout
+    (tmp_path / "secret.yaml").write_text("apiVersion: v1\nkind: Secret\nmetadata: {name: a, namespace: vision}\n")
+    assert avactl("import", "secret.yaml", "claim.yaml", "--strict").returncode == 4
+    assert avactl("import", "secret.yaml", "claim.yaml").returncode == 0
+
+
+def test_the_report_is_a_comment_of_a_pull_request(avactl: Run, tmp_path: Path) -> None:
+    odd = JOB.replace(
+        "name: main", "name: main\n          env: [{name: A, value: '`|` @team <b>'}]\n          stdin: true"
+    )
+    write(
+        tmp_path, claim=CLAIM, job=odd.replace("restartPolicy: Never", "hostNetwork: true\n      restartPolicy: Never")
+    )
+    done = avactl("import", "claim.yaml", "job.yaml", "--format", "markdown")
+    assert done.returncode == 0, done.stderr
+    assert "| source | object | became | how | listed | file |" in done.stdout
+    assert "| `job.yaml:1` | `Job vision/train` | `TrainingJob vision/train` | `approximated` |" in done.stdout
+    assert "<details><summary>not carried over as they are</summary>" in done.stdout
+    assert "spec.template.spec.hostNetwork" in done.stdout
+
+
+def test_a_markdown_report_is_bounded(tmp_path: Path) -> None:
+    text = "---\n".join(
+        f"apiVersion: v1\nkind: Secret\nmetadata: {{name: a-{number:04}, namespace: vision}}\n"
+        for number in range(2000)
+    )
+    shown = render_markdown(imported(text, tmp_path))
+    assert len(shown.encode()) <= LIMIT
+    assert "`avactl import` shows all" in shown
+
+
+def test_the_json_report_counts_what_is_listed(avactl: Run, tmp_path: Path) -> None:
+    write(tmp_path, job=JOB, claim=CLAIM)
+    report = json.loads(avactl("import", "job.yaml", "claim.yaml", "--format", "json").stdout)
+    assert {each["kind"]: each["listed"] > 0 for each in report["objects"]} == {
+        "Job": True,
+        "PersistentVolumeClaim": False,
+    }
+    assert report["exact"] is False
+    assert {each["carried"] for each in report["losses"]} == {True}
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "ConfigMap", "LeaderWorkerSet"])
+def test_a_manifest_among_the_specs_points_at_the_import(kind: str, avactl: Run, tmp_path: Path) -> None:
+    text = f"{PLATFORM}---\napiVersion: example.com/v1\nkind: {kind}\nmetadata: {{name: a}}\n"
+    write(tmp_path, clusters__lab=text)
+    (tmp_path / "avactl.yaml").write_text("include: [clusters]\n")
+    for path in (".", "clusters/lab.yaml"):
+        done = avactl("validate", path)
+        assert done.returncode == 1
+        assert "`avactl import clusters/lab.yaml`" in done.stdout + done.stderr

@@ -13,6 +13,7 @@ import yaml
 
 from avactl.workbench.importer import reading, report
 from avactl.workbench.importer.model import GivenValue, ImportProblem, ImportResult
+from avactl.workbench.importer.report_markdown import render_markdown
 from avactl.workbench.importer.session import import_objects, write
 from avactl.workbench.importer.sources.context import ImportOptions
 from tests.importer.importing import IMAGES, imported
@@ -69,6 +70,55 @@ def test_odd_values_end_in_specs_or_words(seed: int, tmp_path: Path) -> None:
     assert report.as_json(made)
     assert report.difference_lines(made)
     assert report.loss_lines(made.losses)
+
+
+def _torn(text: str, chance: random.Random) -> str:
+    """Return the text of a manifest with one change that YAML parsers stumble over."""
+    lines = text.split("\n")
+    at = chance.randrange(len(lines))
+    line = lines[at]
+    key, colon, value = line.partition(": ")
+    how = chance.randrange(10)
+    if how == 0:
+        lines.insert(at, line)  # a duplicate key, or an entry twice
+    elif how == 1:
+        lines[at] = f"{key}: &a {{<<: *a, b: *a}}"
+    elif how == 2:
+        lines[at] = f"{key}: {'[' * 200}{']' * 200}"
+    elif how == 3:
+        lines[at] = f"{key}: {'9' * 5000}"
+    elif how == 4:
+        lines[at] = f"{key}: !!python/object/apply:os.system [x]"
+    elif how == 5:
+        lines[at] = f"{key}{colon}{value[: chance.randrange(len(value) + 1)]}"
+    elif how == 6:
+        lines[at] = f"{key}: &a [x, *a]" if chance.random() < 0.5 else f"{key}: &a {{b: [*a]}}"
+    elif how == 7:
+        lines[at] = "  " * chance.randrange(8) + line.lstrip()
+    elif how == 8:
+        lines[at] = f"{key}: 1e999999" if chance.random() < 0.5 else f"{key}: .nan"
+    else:
+        del lines[at : at + chance.choice((1, 2, 5))]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_torn_manifests_end_in_specs_or_words(seed: int, tmp_path: Path) -> None:
+    """1,000 manifests whose structure has one change: duplicate keys, cycles, depth, huge numbers, tags, cut lines."""
+    chance = random.Random(seed)
+    texts = [case.read_text() for case in CASES if case.suffix == ".yaml"]
+    objects: list[GivenValue] = []
+    tried = 0
+    while tried < 340:
+        for text in texts:
+            tried += 1
+            with suppress(ImportProblem):
+                objects += reading.read_objects("a.yaml", _torn(text, chance).encode())
+    assert len(objects) > 100
+    made, _ = import_objects(objects, ImportOptions(images=IMAGES), tmp_path)
+    assert made.compilation.ok
+    assert report.as_json(made)
+    assert render_markdown(made)
 
 
 @pytest.mark.parametrize(

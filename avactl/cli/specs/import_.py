@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from avactl.base.exit_codes import INCOMPLETE, MISSING, USAGE
+from avactl.base.exit_codes import CHANGES, INCOMPLETE, MISSING, USAGE
 from avactl.cli.cluster.cluster_session import Context, Kubeconfig, connect, guard_imports, tell_target, with_client
 from avactl.cli.common import exit_on_os_error, exit_with
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 class ImportFormat(str, Enum):  # noqa: UP042 - typer reads the values of str enums
     text = "text"
     json = "json"
+    markdown = "markdown"
 
 
 def import_(
@@ -69,6 +70,12 @@ def import_(
     ] = None,
     as_is: Annotated[bool, typer.Option("--as-is", help="Keep all objects as manifests (KubernetesObjects).")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
+    strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict", help="Exit with 4 if a value is listed, an object is left out, or the result differs."
+        ),
+    ] = False,
     format: Annotated[ImportFormat, typer.Option("--format", "-f", help="Output format.")] = ImportFormat.text,
 ) -> None:
     """Import what a cluster runs: manifests to specs that compile, and a list of what they do not say.
@@ -76,8 +83,8 @@ def import_(
     Each object becomes a spec of the kind that fits, or stays a manifest. Nothing is written without `-o`, and no
     existing file is replaced without `--force`. Values of Secrets are neither read nor written.
 
-    Exit codes: 0 imported · 2 usage error, or the input cannot be imported · 3 the cluster is unreachable · 5 not all
-    objects are adopted, with --adopt.
+    Exit codes: 0 imported · 2 usage error, or the input cannot be imported · 3 the cluster is unreachable · 4 something
+    is listed, left out or different, with --strict · 5 not all objects are adopted, with --adopt.
     """
     from avactl.workbench.importer import reading
     from avactl.workbench.importer.session import import_objects, write
@@ -107,10 +114,20 @@ def import_(
         from avactl.workbench.importer.report import as_json
 
         print(as_json(made, adopted), end="")
+    elif format is ImportFormat.markdown:
+        from avactl.base.terminal import inert_text
+        from avactl.workbench.importer.report_markdown import render_markdown
+
+        print(inert_text(render_markdown(made)), end="")
     else:
         _print(made, out, adopted)
     if adopted is not None and any(each.reason for each in adopted.objects):
         raise typer.Exit(INCOMPLETE)
+    if strict:
+        from avactl.workbench.importer.report import is_exact
+
+        if not is_exact(made):
+            raise typer.Exit(CHANGES)
 
 
 def _read(access: ClusterAccess, cluster: str, namespaces: list[str]) -> tuple[list[GivenValue], str]:
@@ -152,7 +169,9 @@ def _print(made: Imported, out: Path | None, adopted: Adopted | None) -> None:
     from avactl.cli.cluster.tables import make_cell, make_table
     from avactl.workbench.importer import report
 
-    shown = make_table(*((name, False) for name in ("source", "object", "became", "how", "file")), gives=("file",))
+    shown = make_table(
+        *((name, False) for name in ("source", "object", "became", "how", "listed", "file")), gives=("file",)
+    )
     for row in report.table_rows(made):
         shown.add_row(*map(make_cell, row))
     write(shown)

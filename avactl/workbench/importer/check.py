@@ -35,6 +35,8 @@ _SHARED_KINDS = ("Cluster", "MachineType", "NodePool", "Team", "Quota")
 """Kinds that other specs need to compile."""
 _MAX_ROUNDS = 40
 """Compilations of one import at most; each takes out every value that the one before refused."""
+_MAX_SMALL_ROUNDS = 1000
+"""Compilations of a part of the specs at most."""
 _OPTIONAL_KEYS = (
     "pod",
     "env",
@@ -139,7 +141,10 @@ def check(converted: Converted, below: Tree, prefix: str) -> Checked:
             _want_read(compilation, files, prefix)
             return _join_patches(Checked(converted, compilation, files), below, texts)
         wrong = {each.span.file for each in errors}
-        fine = {id(spec) for spec in converted.specs if spec.file not in wrong}
+        # What exceeds a quota is reported one by one: each of the team's specs may be the next.
+        exceeding = {each.span.file for each in errors if each.code == "quota-exceeded"}
+        crowded = {spec.team for spec in converted.specs if spec.file in exceeding}
+        fine = {id(spec) for spec in converted.specs if spec.file not in wrong and (spec.team or "") not in crowded}
         _repair_all(converted, errors, files)
         _repair_few(converted, below, prefix, fine, texts)
     raise ImportProblem("the specs do not compile", "please report it, with the manifests; `--as-is` keeps all objects")
@@ -160,7 +165,7 @@ def _repair_few(converted: Converted, below: Tree, prefix: str, fine: Collection
 
     A repair shows the next problem of the same spec: compiling thousands of others each time would take minutes.
     """
-    for _ in range(_MAX_ROUNDS):
+    for _ in range(_MAX_SMALL_ROUNDS):
         choose_files(converted.specs, prefix)
         part = [spec for spec in converted.specs if spec.kind in _SHARED_KINDS or id(spec) not in fine]
         files = {spec.file: _spec_text(spec, texts) for spec in part}
@@ -251,7 +256,7 @@ def _repair_spec(converted: Converted, spec: ImportedSpec, problem: Diagnostic, 
         for outcome in converted.outcomes:
             if outcome.given is given and outcome.result is ImportResult.carried:
                 outcome.result = ImportResult.approximated
-    _remove(spec, cut)
+    spec.remove(cut)
 
 
 def _deepest_path(document: Document, problem: Diagnostic) -> Path:
@@ -290,39 +295,6 @@ def _removable_path(spec: ImportedSpec, path: Path) -> Path | None:
     # One entry of `pod`'s lists and mappings, otherwise the whole key.
     depth = {"pod": 3, "env": 2}.get(str(keys[0]), 2 if isinstance(spec.spec.get(str(keys[0])), list) else 1)
     return (*base, *keys[:depth])
-
-
-def _remove(spec: ImportedSpec, path: Path) -> None:
-    body: Any = {"spec": spec.spec, "patches": spec.patches}
-    parents: list[tuple[Any, str | int]] = []
-    for step in path[:-1]:
-        parents.append((body, step))
-        body = body[step]
-    if isinstance(body, list):
-        del body[int(path[-1])]
-        _shift_origins(spec, path)
-    else:
-        body.pop(path[-1], None)
-    for parent, step in reversed(parents):
-        if parent[step] in ({}, []) and step not in ("spec", "patches"):
-            del parent[step]
-        else:
-            break
-
-
-def _shift_origins(spec: ImportedSpec, path: Path) -> None:
-    """Move the origins of the entries behind a removed one."""
-    before, index = path[:-1], int(path[-1])
-    moved = {}
-    for own, found in spec.origins.items():
-        if own[: len(before)] == before and len(own) > len(before) and isinstance(own[len(before)], int):
-            at = int(own[len(before)])
-            if at == index:
-                continue
-            if at > index:
-                own = (*before, at - 1, *own[len(before) + 1 :])
-        moved[own] = found
-    spec.origins = moved
 
 
 def _keep_manifests(converted: Converted, spec: ImportedSpec, problem: Diagnostic) -> None:

@@ -82,12 +82,19 @@ _POD_DEFAULTS = {
     "terminationGracePeriodSeconds": 30,
     "securityContext": {},
     "enableServiceLinks": True,
-    "serviceAccount": None,
     "preemptionPolicy": "PreemptLowerPriority",
-    "priority": None,
-    "nodeName": None,
 }
-"""Defaults of a pod's spec; None: any value is the server's."""
+"""Defaults of a pod's spec."""
+_SERVER_POD_KEYS = ("priority", "nodeName")
+"""Keys that admission and the scheduler fill in, in a Pod; in a template, the user has written them."""
+_HOOKS = (
+    "helm.sh/hook",
+    "helm.sh/resource-policy",
+    "argocd.argoproj.io/hook",
+    "argocd.argoproj.io/sync-",
+    "argocd.argoproj.io/compare-options",
+)
+"""Prefixes of annotations that tell a deployment tool when and how to apply the object."""
 _CONTAINER_DEFAULTS = {
     "terminationMessagePath": "/dev/termination-log",
     "terminationMessagePolicy": "File",
@@ -160,6 +167,8 @@ def clean_object(source: Body) -> Body:
                 del spec["jobTemplate"]["metadata"]
         if body["kind"] == "Pod":
             clean_pod(spec)
+            for key in _SERVER_POD_KEYS:
+                spec.pop(key, None)
     return {key: value for key, value in body.items() if value is not None}
 
 
@@ -208,6 +217,11 @@ def _of_kind(kind: str, spec: Body) -> None:
         del spec["finalizers"]
 
 
+def hooks(metadata: Body) -> list[str]:
+    """Return the annotations of an object that tell a deployment tool when and how to apply it."""
+    return [str(key) for key in metadata.get("annotations") or {} if str(key).startswith(_HOOKS)]
+
+
 def clean_template(template: Body, *, job: bool) -> None:
     """Clean a pod template in place."""
     metadata = template.get("metadata")
@@ -222,8 +236,11 @@ def clean_template(template: Body, *, job: bool) -> None:
 def clean_pod(pod: Body, *, job: bool = False) -> None:
     """Clean the spec of a pod in place."""
     for key, default in _POD_DEFAULTS.items():
-        if key in pod and (default is None or pod[key] == default) and not (job and key == "restartPolicy"):
+        if key in pod and pod[key] == default and not (job and key == "restartPolicy"):
             del pod[key]
+    account = pod.pop("serviceAccount", None)  # the former name of the key
+    if account and not pod.get("serviceAccountName"):
+        pod["serviceAccountName"] = account
     if pod.get("serviceAccountName") == "default":
         del pod["serviceAccountName"]
     for group in ("containers", "initContainers"):

@@ -122,7 +122,7 @@ def _change_lines(changes: Iterable[ValueChange]) -> list[ComparedLine]:
     return found
 
 
-_PROGRAM_FIELDS = ("image", "command", "args")
+_PROGRAM_FIELDS = ("command", "args")
 _SOURCE_ROLES = {
     "PS": "server",
     "Ps": "server",
@@ -136,71 +136,120 @@ _SOURCE_ROLES = {
 }
 
 
+class SourceRole(NamedTuple):
+    """Pods of a source object."""
+
+    name: str
+    """Name in the source: `Master`."""
+    role: str
+    """Role of the compiled pods that take their place: `worker`."""
+    replicas: int | None
+    """None if another object says it."""
+    view: Body
+
+
 def _compare_workload(spec: ImportedSpec, made: list[Manifest]) -> tuple[list[ComparedLine], list[str]]:
     before, after = source_roles(spec.given[0]), _compiled_roles(made)
-    if any(each.kind == "Deployment" and "replicas" not in each.body["spec"] for each in made):
-        for each in (*before.values(), *after.values()):
-            each.pop("replicas", None)  # the autoscaler chooses them
+    # Without a number, the autoscaler chooses it.
+    scaled = any(each.kind == "Deployment" and "replicas" not in each.body["spec"] for each in made)
     if "launcher" in after:
         # Workers of MPI run mpirun's daemons.
-        worker = before.get("worker", {})
-        before.setdefault("launcher", {key: worker[key] for key in _PROGRAM_FIELDS if key in worker})
-        before["worker"] = {key: value for key, value in worker.items() if key not in _PROGRAM_FIELDS[1:]}
-        after["worker"] = {key: value for key, value in after["worker"].items() if key not in _PROGRAM_FIELDS[1:]}
-    lines: list[ComparedLine] = []
+        after["worker"] = {key: value for key, value in after["worker"].items() if key not in _PROGRAM_FIELDS}
+        workers = [each for each in before if each.role == "worker"]
+        if not any(each.role == "launcher" for each in before) and workers:
+            own = {key: workers[0].view[key] for key in ("image", *_PROGRAM_FIELDS) if key in workers[0].view}
+            before.append(SourceRole("launcher", "launcher", None, own))
+        before = [each._replace(view=_without_program(each.view)) if each.role == "worker" else each for each in before]
+    lines: dict[str, dict[ComparedLine, None]] = {}
     added: list[str] = []
-    for role in {**before, **after}:
-        if role not in before:
+    roles = list(dict.fromkeys(each.role for each in before))
+    for role in roles:
+        counts = [each.replicas for each in before if each.role == role]
+        if role in after and not scaled and None not in counts:
+            one, other = {"replicas": sum(filter(None, counts))}, {"replicas": after[role].get("replicas")}
+            lines.setdefault(role, {}).update(dict.fromkeys(_change_lines(field_differences(one, other))))
+    for each in before:
+        found = lines.setdefault(each.name if len(before) > 1 else each.role, {})
+        if each.role not in after:
+            found[ComparedLine("-", "its pods")] = None
             continue
-        one, other = before[role], after.get(role)
-        if other is None:
-            lines.append(ComparedLine("-", f"{role}: its pods"))
-            continue
-        for change in field_differences(one, other, is_quantity=_is_amount):
+        other = {key: value for key, value in after[each.role].items() if key != "replicas"}
+        for change in field_differences(each.view, other, is_quantity=_is_amount):
             if change.op == "added" and change.path[0] not in ("command", "args"):
-                added.append(change.path[-1] if change.path[0] in ("env", "volumes") else change.path[0])
+                added.append(change.path[-1] if change.path[0] in ("env", "mounts") else change.path[0])
                 continue
-            text = _change_lines([change])[0]
-            lines.append(ComparedLine(text.sign, f"{role}: {text.text}" if len(before) > 1 else text.text))
-    return lines, sorted(set(added))
+            if change.path == ("container",):
+                added.append("name of the container")
+                continue
+            found[_change_lines([change])[0]] = None
+    several = len(before) > 1
+    shown = [
+        ComparedLine(line.sign, f"{name}: {line.text}" if several else line.text)
+        for name, found in lines.items()
+        for line in found
+    ]
+    return shown, sorted(set(added))
 
 
-def source_roles(given: GivenValue) -> dict[str, Body]:
-    """Return the pods of a source by role: replicas, and what the main container gets."""
-    found: dict[str, Body] = {}
+def _without_program(view: Body) -> Body:
+    return {key: value for key, value in view.items() if key not in _PROGRAM_FIELDS}
 
-    def add(role: str, replicas: Any, template: Any, main: tuple[str, ...] = ()) -> None:
+
+def source_roles(given: GivenValue) -> list[SourceRole]:
+    """Return the pods of a source by role: replicas, and what they get."""
+    found: list[SourceRole] = []
+
+    def add(name: str, role: str, replicas: Any, template: Any, main: tuple[str, ...] = (), **own: Any) -> None:
         view = pod_view(template, main)
-        count = replicas if isinstance(replicas, int) else 1
-        if role in found:
-            count += found[role]["replicas"]
-            view = view if count - found[role]["replicas"] > found[role]["replicas"] else found[role]
-        found[role] = {**view, "replicas": count}
+        view |= {key: value for key, value in own.items() if value is not None}
+        found.append(SourceRole(name, role, replicas if isinstance(replicas, int) else 1, view))
 
     for key in ("pytorchReplicaSpecs", "tfReplicaSpecs", "mpiReplicaSpecs"):
         for role, part in (given.get("spec", key) or {}).items():
+            # The operator gives its own policy to the pods.
             add(
-                _SOURCE_ROLES.get(role, "worker"), part.get("replicas"), part.get("template"), ("pytorch", "tensorflow")
+                role,
+                _SOURCE_ROLES.get(role, "worker"),
+                part.get("replicas"),
+                part.get("template"),
+                _MAIN_CONTAINERS,
+                restartPolicy=part.get("restartPolicy"),
             )
     for task in given.get("spec", "tasks") or ():
         several = len(given.get("spec", "tasks")) > 1
         role = _SOURCE_ROLES.get(str(task.get("name")), "worker") if several else "worker"
-        add(role, task.get("replicas"), task.get("template"))
+        add(str(task.get("name")), role, task.get("replicas"), task.get("template"))
     for each in given.get("spec", "replicatedJobs") or ():
         job = (each.get("template") or {}).get("spec") or {}
-        add("worker", job.get("parallelism"), job.get("template"))
+        add(str(each.get("name")), "worker", job.get("parallelism"), job.get("template"))
     trainer = given.get("spec", "trainer")
     if isinstance(trainer, dict):
         container = {key: trainer[key] for key in ("image", "command", "args", "env") if key in trainer}
         container["resources"] = trainer.get("resourcesPerNode") or {}
-        add("worker", trainer.get("numNodes"), {"spec": {"containers": [container]}})
+        add("trainer", "worker", trainer.get("numNodes"), {"spec": {"containers": [container]}})
         if not trainer.get("numNodes"):
-            del found["worker"]["replicas"]  # the runtime tells them
+            found[-1] = found[-1]._replace(replicas=None)  # the runtime tells them
     if given.kind in ("Job", "Deployment", "StatefulSet", "Rollout") and given.get("spec", "template"):
         replicas = given.get("spec", "parallelism" if given.kind == "Job" else "replicas")
         own = "worker" if given.kind == "Job" else "workspace" if is_editor(given) else "server"
-        add(own, replicas, given.get("spec", "template"), (server_container(given),) if own == "server" else ())
+        add(own, own, replicas, given.get("spec", "template"), (server_container(given),) if own == "server" else ())
+        if given.kind == "Job":
+            found[-1].view["job"] = _job_view(given.value)
     return found
+
+
+def _job_view(body: Body) -> Body:
+    """Return the rules of a Job about its pods."""
+    spec = clean_object(body)["spec"]
+    view = {key: value for key, value in spec.items() if key not in ("template", "selector", "parallelism")}
+    # That of a Job with one pod is the same for the pod.
+    limit = view.pop("backoffLimit", _DEFAULT_RETRIES)
+    view.setdefault("backoffLimitPerIndex", limit)
+    return view
+
+
+_DEFAULT_RETRIES = 6
+"""The default of `backoffLimit`."""
 
 
 def _compiled_roles(made: list[Manifest]) -> dict[str, Body]:
@@ -213,6 +262,8 @@ def _compiled_roles(made: list[Manifest]) -> dict[str, Body]:
         role = "worker" if role == "chief" else role
         spec = manifest.body["spec"]
         view = pod_view(spec["template"], (role, "worker", "chief", "server"))
+        if manifest.kind == "Job":
+            view["job"] = _job_view(manifest.body)
         count = spec.get("parallelism", spec.get("replicas", 1))
         if role in found:
             count += found[role]["replicas"]
@@ -224,60 +275,79 @@ def _compiled_roles(made: list[Manifest]) -> dict[str, Body]:
 
 
 def pod_view(template: Any, main: tuple[str, ...]) -> Body:
-    """Return what matters of a pod template, in one form for all kinds: lists become mappings by name."""
+    """Return a pod template in one form for all kinds: the main container's values beside the pod's, lists by name."""
     spec = copy.deepcopy((template or {}).get("spec") or {})
     clean_pod(spec)
-    containers = spec.get("containers") or [{}]
-    inits = spec.get("initContainers") or []
+    containers = spec.pop("containers", None) or [{}]
+    inits = spec.pop("initContainers", None) or []
+    volumes = {str(each.get("name")): each for each in spec.pop("volumes", None) or ()}
     # Pods that follow others have their program as a sidecar.
     follows = any(each.get("name") == names.FOLLOWER for each in containers)
     container = next((each for each in (inits if follows else containers) if each.get("name") in main), containers[0])
-    resources = container.get("resources") or {}
-    requests = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-    limits = resources.get("limits") or {}
+    if follows:
+        container.pop("restartPolicy", None)
+    security = {**(spec.pop("securityContext", None) or {}), **(container.pop("securityContext", None) or {})}
+    metadata = (template or {}).get("metadata") or {}
     view: Body = {
-        "image": container.get("image"),
-        "command": container.get("command"),
-        "args": container.get("args"),
-        "env": {each["name"]: each.get("value", each.get("valueFrom")) for each in container.get("env") or ()},
-        "envFrom": container.get("envFrom"),
-        "workingDir": container.get("workingDir"),
-        "requests": {key: str(value) for key, value in requests.items() if key in ("cpu", "memory", *GPU_RESOURCES)},
-        "limits": {key: str(value) for key, value in limits.items() if key not in GPU_RESOURCES},
-        "nodeSelector": spec.get("nodeSelector"),
-        "serviceAccountName": spec.get("serviceAccountName"),
-        "tolerations": {f"{each.get('key')}": each.get("effect", "") for each in spec.get("tolerations") or ()},
-        "mounts": _mounted_volumes(spec, container),
-        "hostNetwork": spec.get("hostNetwork"),
+        **spec,
+        **_container_view(container, volumes),
+        "container": container.get("name"),
+        "securityContext": security,
         "containers": {}
         if follows
-        else {each.get("name"): each.get("image") for each in containers if each is not container},
-        "initContainers": {each.get("name"): each.get("image") for each in inits if each is not container},
-        "labels": ((template or {}).get("metadata") or {}).get("labels"),
-        "annotations": ((template or {}).get("metadata") or {}).get("annotations"),
+        else {each.get("name"): _container_view(each, volumes) for each in containers if each is not container},
+        "initContainers": {each.get("name"): _container_view(each, volumes) for each in inits if each is not container},
+        "labels": metadata.get("labels"),
+        "annotations": metadata.get("annotations"),
     }
-    if any(name in requests for name in GPU_RESOURCES):
+    mounted = {str(mount.get("name")) for each in (*containers, *inits) for mount in each.get("volumeMounts") or ()}
+    view["volumes"] = {name: _volume_source(each) for name, each in volumes.items() if name not in mounted}
+    if any(name in view["requests"] for name in GPU_RESOURCES):
         # `gpu` of the spec says the model; pods with GPUs tolerate the taint of their resource.
-        selector = view["nodeSelector"] or {}
+        selector = view.get("nodeSelector") or {}
         view["nodeSelector"] = {key: value for key, value in selector.items() if key not in GPU_LABELS}
-        view["tolerations"] = {key: value for key, value in view["tolerations"].items() if key not in GPU_RESOURCES}
+        view["tolerations"] = [each for each in view.get("tolerations") or () if each.get("key") not in GPU_RESOURCES]
     return {key: value for key, value in view.items() if value not in (None, {}, [], False)}
 
 
-def _mounted_volumes(spec: Body, container: Body) -> dict[str, str]:
-    """Return what is mounted where: the volume's type, and the name of what it refers to."""
-    volumes = {each.get("name"): each for each in spec.get("volumes") or ()}
-    found: dict[str, str] = {}
-    for mount in container.get("volumeMounts") or ():
-        volume = volumes.get(mount.get("name")) or {}
-        kind = next((key for key in volume if key != "name"), "emptyDir" if volume else "")
-        source = volume.get(kind) or {}
-        name = next(
-            (source[key] for key in ("claimName", "secretName", "name", "driver", "path", "medium") if key in source),
-            "",
-        )
-        found[str(mount.get("mountPath"))] = " ".join(filter(None, (kind, str(name), mount.get("subPath"))))
-    return found
+def _container_view(container: Body, volumes: dict[str, Body]) -> Body:
+    """Return a container with its variables by name, its amounts in one notation, and its volumes by mount path."""
+    resources = container.get("resources") or {}
+    limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
+    view = {key: value for key, value in container.items() if key not in _VIEWED_KEYS}
+    ports = {each.get("name"): each.get("containerPort") for each in container.get("ports") or ()}
+    for probe in ("livenessProbe", "readinessProbe", "startupProbe"):
+        for action in (view.get(probe) or {}).values():
+            if isinstance(action, dict) and action.get("port") in ports:
+                action["port"] = ports[action["port"]]
+    view["env"] = {each["name"]: each.get("value", each.get("valueFrom")) for each in container.get("env") or ()}
+    # A request of other resources is their limit.
+    view["requests"] = {
+        key: str(value)
+        for key, value in {**limits, **requests}.items()
+        if key in ("cpu", "memory", "ephemeral-storage", *GPU_RESOURCES) or key not in limits
+    }
+    view["limits"] = {key: str(value) for key, value in limits.items() if key not in GPU_RESOURCES}
+    for key in resources.keys() - {"limits", "requests"}:
+        view[key] = resources[key]
+    view["mounts"] = {
+        str(mount.get("mountPath")): {
+            **{key: value for key, value in mount.items() if key not in ("name", "mountPath") and value is not False},
+            **_volume_source(volumes.get(str(mount.get("name"))) or {}),
+        }
+        for mount in container.get("volumeMounts") or ()
+    }
+    return view
+
+
+_VIEWED_KEYS = ("name", "env", "resources", "volumeMounts")
+_MAIN_CONTAINERS = ("pytorch", "tensorflow", "launcher", "mpi-launcher", "worker", "mpi-worker", "mpi")
+"""Names by which operators know the container with the program."""
+
+
+def _volume_source(volume: Body) -> Body:
+    """Return what a volume is made of, and its lists in one order."""
+    return {key: value for key, value in volume.items() if key != "name"} or {"emptyDir": {}}
 
 
 def _compare_quota(spec: ImportedSpec, made: list[Manifest]) -> list[ComparedLine]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from avactl.program import kubernetes_schema
 from avactl.workbench.importer.cleaning import clean_object
-from avactl.workbench.importer.machines import assumed_machines
+from avactl.workbench.importer.machines import assumed_machines, settle_tolerations
 from avactl.workbench.importer.model import (
     GivenValue,
     ImportedSpec,
@@ -37,6 +37,7 @@ from avactl.workbench.importer.sources import (
 )
 from avactl.workbench.importer.sources.context import Context, ImportOptions
 from avactl.workbench.importer.sources.contracts import UnmetContract
+from avactl.workbench.importer.sources.metadata import list_hooks
 from avactl.workbench.importer.sources.others import manifest_reason
 
 _CONVERT: dict[tuple[str, str], Callable[[Context, ImportReader], ImportedSpec | str]] = {
@@ -117,6 +118,8 @@ class Known:
     """Namespace → team."""
     models: list[str] = field(default_factory=list)
     """GPU models of the cluster's pools."""
+    taints: list[str] = field(default_factory=list)
+    """Keys of the taints of the cluster's pools."""
     version: str = "1.36"
     """Kubernetes version, for a Cluster that the import writes."""
 
@@ -199,6 +202,8 @@ def _convert_all(context: Context, options: ImportOptions, known: Known, outcome
         raw = [each for each in rest if each not in done]
     specs = [*pools, *specs]
     specs += assumed_machines(specs, known.cluster, models)
+    pool_taints = {each["key"] for spec in pools for each in spec.spec.get("taints") or ()}
+    settle_tolerations(specs, {*known.taints, *pool_taints})
     mends = mends_of(specs)
     for given in raw:
         if given.kind == script.KIND:
@@ -326,5 +331,8 @@ def as_manifest(given: GivenValue) -> ImportedSpec:
     if space:
         spec.spec = {"namespace": space, "objects": [body]}
         body["metadata"].pop("namespace", None)
+    reader = ImportReader(given)
+    list_hooks(reader)
+    spec.losses = reader.losses
     spec.origins["spec", "objects", 0] = (given, ())
     return spec

@@ -7,11 +7,15 @@ from math import ceil
 from typing import Any
 
 from avactl.base.quantity import MOST, format_quantity, parse_quantity
+from avactl.contracts.names import GPU_RESOURCES
+from avactl.spec.documents.document import Path
 from avactl.workbench.importer.gpus import gpu_memory
 from avactl.workbench.importer.model import Body, ImportedSpec, spec_name
 
 _ANY_MODEL = "GPU"
 _ASSUMED_NOTE = "Assumed from what the workloads request: import the nodes, or describe your machines."
+ROLES = ("workers", "servers", "launcher", "evaluator")
+"""Keys of a TrainingJob that describe pods."""
 _MACHINE_SIZES = (1, 2, 4, 8, 16)
 
 
@@ -25,7 +29,7 @@ def pod_roles(spec: ImportedSpec) -> list[tuple[int, Body]]:
         return [(1, spec.spec)]
     if spec.kind != "TrainingJob":
         return []
-    own = [spec.spec.get(key) for key in ("workers", "servers", "launcher", "evaluator")]
+    own = [spec.spec.get(key) for key in ROLES]
     return [(int(each.get("replicas") or 1), each) for each in own if isinstance(each, dict)]
 
 
@@ -36,6 +40,49 @@ def unused_machines(specs: list[ImportedSpec]) -> list[ImportedSpec]:
     types = [spec for spec in specs if spec.kind == "MachineType" and spec.comments == [_ASSUMED_NOTE]]
     gone = {spec.name for spec in types if spec.spec["gpus"]["model"] not in asked}
     return [spec for spec in specs if spec.comments == [_ASSUMED_NOTE] and spec.name in gone]
+
+
+def settle_tolerations(specs: list[ImportedSpec], taints: set[str]) -> None:
+    """Take out tolerations of GPU taints of the pools, which pods with GPUs have in any case.
+
+    An assumed pool has the GPU taints that its pods tolerate. `taints`: keys of the taints of declared pools.
+    """
+    assumed = {spec.name: spec for spec in specs if spec.kind == "NodePool" and spec.comments == [_ASSUMED_NOTE]}
+    for spec in specs:
+        for place, compute in _pod_settings(spec):
+            pool = assumed.get(spec_name(f"assumed-{compute.get('gpu')}"))
+            settings: Any = spec.spec
+            for step in place:
+                settings = settings.get(step) or {}
+            listed = settings.get("tolerations") or ()
+            for index in reversed(range(len(listed) if compute.get("gpus") else 0)):
+                if listed[index]["key"] not in GPU_RESOURCES:
+                    continue
+                if pool is not None:
+                    _add_taint(pool, listed[index])
+                if pool is not None or listed[index]["key"] in taints:
+                    spec.remove(("spec", *place, "tolerations", index))
+
+
+def _pod_settings(spec: ImportedSpec) -> list[tuple[Path, Body]]:
+    """Return the places of `pod` in a spec, with the compute of its pods."""
+    if spec.kind == "ServingDeployment":
+        return [(("pod",), spec.spec.get("resources") or {})]
+    if spec.kind == "Workspace":
+        return [(("pod",), spec.spec)]
+    roles = [key for key in ROLES if isinstance(spec.spec.get(key), dict)] if spec.kind == "TrainingJob" else []
+    if len(roles) == 1:
+        return [(("pod",), spec.spec[roles[0]])]
+    return [((key, "pod"), spec.spec[key]) for key in roles]
+
+
+def _add_taint(pool: ImportedSpec, toleration: Body) -> None:
+    taint = {"key": toleration["key"], "effect": toleration.get("effect") or "NoSchedule"}
+    if toleration.get("value") and toleration.get("operator") != "Exists":
+        taint["value"] = str(toleration["value"])
+    listed = pool.spec.setdefault("taints", [])
+    if taint not in listed:
+        listed.append(taint)
 
 
 def _parse_amount(value: Any) -> Fraction:

@@ -86,6 +86,8 @@ class Loss(NamedTuple):
     path: str
     why: str
     remedy: str = ""
+    carried: bool = False
+    """True for a remark about a value that is carried over; otherwise what is below the path is not."""
 
 
 def key_path(path: Path) -> str:
@@ -114,16 +116,19 @@ class ImportReader:
     def lose(self, path: Path, why: str, remedy: str = "") -> None:
         """Record that the value at a path is not carried over, or changes."""
         self._taken.add(path)
-        self.note(path, why, remedy)
+        self._record(path, why, remedy, carried=False)
 
     def note(self, path: Path, why: str, remedy: str = "") -> None:
         """Record that something about the value at a path changes, although it is carried over."""
+        self._record(path, why, remedy, carried=True)
+
+    def _record(self, path: Path, why: str, remedy: str, *, carried: bool) -> None:
         for made, real in self.aliases.items():
             if path[: len(made)] == made:
                 path = (*real, *path[len(made) :])
                 break
         span = self.given.span(*path, key=bool(path) and isinstance(path[-1], str))
-        self.losses.append(Loss(span, str(self.given), key_path(path), why, remedy))
+        self.losses.append(Loss(span, str(self.given), key_path(path), why, remedy, carried))
 
     def lose_rest(self, why: str, remedy: str = "", path: Path = ()) -> None:
         """Record the loss of every value below a path that was not taken."""
@@ -200,6 +205,38 @@ class ImportedSpec:
         if self.patches:
             made["patches"] = self.patches
         return made
+
+    def remove(self, path: Path) -> None:
+        """Remove the value at a path of the document, and mappings and lists that it leaves empty."""
+        body: Any = {"spec": self.spec, "patches": self.patches}
+        parents: list[tuple[Any, str | int]] = []
+        for step in path[:-1]:
+            parents.append((body, step))
+            body = body[step]
+        if isinstance(body, list):
+            del body[int(path[-1])]
+            self._shift_origins(path)
+        else:
+            body.pop(path[-1], None)
+        for parent, step in reversed(parents):
+            if parent[step] in ({}, []) and step not in ("spec", "patches"):
+                del parent[step]
+            else:
+                break
+
+    def _shift_origins(self, path: Path) -> None:
+        """Move the origins of the entries behind a removed one."""
+        before, index = path[:-1], int(path[-1])
+        moved = {}
+        for own, found in self.origins.items():
+            if own[: len(before)] == before and len(own) > len(before) and isinstance(own[len(before)], int):
+                at = int(own[len(before)])
+                if at == index:
+                    continue
+                if at > index:
+                    own = (*before, at - 1, *own[len(before) + 1 :])
+            moved[own] = found
+        self.origins = moved
 
     @property
     def raw(self) -> bool:

@@ -27,14 +27,16 @@ def _place_text(given: GivenValue) -> str:
     return "live" if span.file == LIVE else f"{span.file}:{span.line}"
 
 
-def table_rows(made: Imported) -> list[tuple[str, str, str, str, str]]:
-    """Return the table: source, object, what it became, how, and the file."""
+def table_rows(made: Imported) -> list[tuple[str, str, str, str, str, str]]:
+    """Return the table: source, object, what it became, how, how many values are listed, and the file."""
     found = []
+    listed = Counter(loss.source for loss in made.losses)
     for outcome in sorted(made.outcomes, key=lambda each: (each.given.span(), str(each.given))):
         spec = outcome.spec
         became = "-" if spec is None else spec.kind if spec.raw else str(spec)
         file = spec.file if spec else "-"
-        found.append((_place_text(outcome.given), str(outcome.given), became, outcome.result.value, file))
+        count = str(listed[str(outcome.given)] or "-")
+        found.append((_place_text(outcome.given), str(outcome.given), became, outcome.result.value, count, file))
     return found
 
 
@@ -62,7 +64,7 @@ def difference_lines(made: Imported, sign: dict[str, str] | None = None) -> list
     lines: list[str] = []
     same = 0
     for each in made.compared:
-        if not each.lines and not each.added and not each.objects:
+        if each.spec.raw and not each.lines:
             same += 1
             continue
         lines.append(f"{each.spec} compared with {each.spec.given[0]}")
@@ -72,11 +74,8 @@ def difference_lines(made: Imported, sign: dict[str, str] | None = None) -> list
         if each.objects:
             lines.append(f"  + {_count(len(each.objects), 'object')}: {_first_names(each.objects)}")
     if same:
-        lines.append(
-            "1 spec compiles to its source, but for avactl's labels"
-            if same == 1
-            else f"{same} specs compile to their source, but for avactl's labels"
-        )
+        compile_to = "spec compiles to its source" if same == 1 else "specs compile to their source"
+        lines.append(f"{same} {compile_to}, but for labels of avactl and what servers and deployment tools filled in")
     return lines
 
 
@@ -97,6 +96,12 @@ def import_summary(made: Imported) -> str:
     return f"{_count(len(made.outcomes), 'object')} → {_count(specs, 'spec')}: {shown}"
 
 
+def is_exact(made: Imported) -> bool:
+    """Return True if nothing is listed, nothing is left out, and no object differs from its source."""
+    left = any(outcome.result is ImportResult.left_out for outcome in made.outcomes)
+    return not left and not made.losses and not any(each.lines for each in made.compared)
+
+
 def adopted_lines(adopted: Adopted) -> list[str]:
     """Return what was adopted, and what was not, by reason."""
     done = sum(each.done for each in adopted.objects)
@@ -114,8 +119,10 @@ def adopted_lines(adopted: Adopted) -> list[str]:
 
 def as_json(made: Imported, adopted: Adopted | None = None) -> str:
     """Return the whole report for programs."""
+    listed = Counter(loss.source for loss in made.losses)
     data: dict[str, Any] = {
         "cluster": made.cluster,
+        "exact": is_exact(made),
         "objects": [
             {
                 "source": str(outcome.given.span()),
@@ -123,6 +130,7 @@ def as_json(made: Imported, adopted: Adopted | None = None) -> str:
                 "namespace": outcome.given.namespace,
                 "name": outcome.given.name,
                 "result": outcome.result.name,
+                "listed": listed[str(outcome.given)],
                 "reason": _mask_credentials(outcome.note),
                 "spec": str(outcome.spec) if outcome.spec else None,
                 "file": outcome.spec.file if outcome.spec else None,
@@ -136,6 +144,7 @@ def as_json(made: Imported, adopted: Adopted | None = None) -> str:
                 "path": loss.path,
                 "why": _mask_credentials(loss.why),
                 "remedy": _mask_credentials(loss.remedy),
+                "carried": loss.carried,
             }
             for loss in made.losses
         ],

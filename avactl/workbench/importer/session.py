@@ -128,4 +128,4 @@ def _known_platform(
     program = base.program
     teams = {space: item.name for item in program.teams(name) for space in team_namespaces(item)}
     models = list(dict.fromkeys(str(program.machine(pool).gpu_model) for pool in program.gpu_pools(name)))
-    return Known(name, teams, models), None
+    return Known(name, teams, models, program.taints(name)), None

@@ -12,35 +12,13 @@ from avactl.spec.documents.document import Path
 from avactl.workbench.importer.cleaning import clean_object
 from avactl.workbench.importer.model import Body, GivenValue, ImportedSpec, ImportReader, Mend
 from avactl.workbench.importer.sources.context import Context
+from avactl.workbench.importer.sources.metadata import add_patch, keep_metadata
 from avactl.workbench.importer.sources.probes import named_ports
 
 _ROUTES = ("Ingress", "HTTPRoute", "GRPCRoute", "VirtualService", "IngressRoute", "TLSRoute", "TCPRoute")
 _MONITORS = ("ServiceMonitor",)
 _POLICY = "the NetworkPolicy of the ServingDeployment admits only pods of its team, and the gateway of `expose`"
 _ADMIT = "write `expose`, or add the namespace of its controller to `namespaces` of the Cluster"
-
-
-def add_patch(spec: ImportedSpec, kind: str, merge: Body, given: GivenValue, path: Path, name: str = "") -> None:
-    """Add a patch of one value, with the place that it comes from."""
-    target = {"kind": kind, "name": name} if name else {"kind": kind}
-    spec.origins["patches", len(spec.patches)] = (given, path)
-    spec.patches.append({"target": target, "merge": merge})
-
-
-def keep_metadata(reader: ImportReader, spec: ImportedSpec, kind: str, name: str = "") -> None:
-    """Keep the labels and annotations of an object by patches; list those that belong to others."""
-    cleaned = clean_object(reader.given.value)["metadata"]
-    for group in ("labels", "annotations"):
-        reader.take("metadata", group)
-        foreign = {key: value for key, value in (cleaned.get(group) or {}).items() if key_owner(key)}
-        for key, value in (cleaned.get(group) or {}).items():
-            if key not in foreign:
-                path = ("metadata", group, key)
-                add_patch(spec, kind, {"metadata": {group: {key: str(value)}}}, reader.given, path, name)
-        if foreign:
-            told = ", ".join(f"{key}: {value}"[:120] for key, value in foreign.items())
-            owners = " and ".join(dict.fromkeys(map(key_owner, foreign)))
-            reader.note(("metadata", group), f"they belong to {owners}: {told}", "")
 
 
 def carry_services(

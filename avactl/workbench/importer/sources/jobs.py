@@ -8,6 +8,7 @@ from avactl.contracts.names import GPU_RESOURCES
 from avactl.workbench.importer.model import ImportedSpec, ImportReader
 from avactl.workbench.importer.sources.context import Context
 from avactl.workbench.importer.sources.contracts import indexed_job_contract, job_names
+from avactl.workbench.importer.sources.metadata import CARRIED, take_common
 from avactl.workbench.importer.sources.pods import Pod
 from avactl.workbench.importer.sources.training import format_seconds, framework_of, make_training_job, read_role
 
@@ -39,18 +40,23 @@ def convert_job(context: Context, reader: ImportReader, hosts: str = "", subdoma
         return "its `parallelism` is 0"
     if (completions or 1) != pods or (pods > 1 and mode != "Indexed"):
         return "its pods take work from a queue: `completions` is not `parallelism`, or they have no index"
-    take_common(reader)
+    take_common(reader, CARRIED)
     for key in (
         "parallelism",
         "completions",
         "completionMode",
-        "podReplacementPolicy",
-        "manualSelector",
+        "podReplacementPolicy",  # avactl waits for the former pod
         "selector",
-        "podFailurePolicy",
-        "maxFailedIndexes",
     ):
         reader.take("spec", key)
+    if given.get("spec", "manualSelector"):
+        reader.lose(("spec", "selector"), "the selector of the job is generated", "")
+    reader.take("spec", "manualSelector")
+    if given.get("spec", "podFailurePolicy") is not None:
+        why = "evicted pods do not count as failures; all other rules are dropped"
+        reader.lose(("spec", "podFailurePolicy"), why, "set `retries`")
+    if given.get("spec", "maxFailedIndexes") is not None:
+        reader.lose(("spec", "maxFailedIndexes"), "the job ends as soon as one worker has failed for good", "")
     service = subdomain or reader.given.get(*_TEMPLATE_PATH, "spec", "subdomain")
     role = read_role(reader, "workers", pods, _TEMPLATE_PATH)
     indexed_job_contract(hosts or job_names(reader), re.escape(str(service or "")), pods).meet(reader, role.pod)
@@ -88,6 +94,7 @@ def _absorb_service(context: Context, reader: ImportReader, spec: ImportedSpec, 
             own = ImportReader(service)
             why = f"the job's own headless Service is `{spec.name}-rendezvous`; MASTER_ADDR and others name its pods"
             own.lose(("metadata", "name"), why, "use these variables in place of host names")
+            own.lose(("spec",), "it takes the place of this Service, and has no ports", "")
             reader.losses += own.losses
     for name, value in pod.env.items():
         if subdomain and isinstance(value, str) and f".{subdomain}" in value:
@@ -99,19 +106,3 @@ def _absorb_service(context: Context, reader: ImportReader, spec: ImportedSpec, 
             spec.spec["env"].pop(name, None)
     if spec.spec.get("env") == {}:
         del spec.spec["env"]
-
-
-def take_common(reader: ImportReader) -> None:
-    """Take what each object has, and specs have in another form."""
-    for key in ("apiVersion", "kind", "status"):
-        reader.take(key)
-    given = reader.given
-    for key in given.value["metadata"]:
-        if key not in ("labels", "annotations"):
-            reader.take("metadata", key)
-    for key in given.get("metadata", "labels") or ():
-        if key == "kueue.x-k8s.io/queue-name":
-            reader.lose(("metadata", "labels", key), "the quota of the team takes the place of queues", "")
-        else:
-            reader.take("metadata", "labels", key)
-    reader.take("metadata", "annotations")

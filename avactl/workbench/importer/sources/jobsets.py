@@ -52,6 +52,10 @@ def convert_jobset(context: Context, reader: ImportReader) -> ImportedSpec | str
     spec.spec["retries"] = min(int(restarts), 1000)
     for key in ("suspend", "ttlSecondsAfterFinished"):
         reader.take("spec", key)
+    for index, each in enumerate(given.get("spec", "replicatedJobs")):
+        if (each.get("template") or {}).get("metadata"):
+            at = ("spec", "replicatedJobs", index, "template", "metadata")
+            reader.lose(at, "the Job of the spec has the labels of the JobSet", "add it by `patches`")
     for key in ("replicatedJobs", "successPolicy", "network", "startupPolicy"):
         reader.take("spec", key)
     reader.take("spec", "failurePolicy", "maxRestarts")

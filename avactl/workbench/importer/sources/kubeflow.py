@@ -14,8 +14,14 @@ from avactl.workbench.importer.sources.contracts import (
     mpi_contract,
     pytorch_contract,
 )
-from avactl.workbench.importer.sources.jobs import take_common
-from avactl.workbench.importer.sources.training import ImportedRole, format_seconds, make_training_job, read_role
+from avactl.workbench.importer.sources.metadata import CARRIED, take_common
+from avactl.workbench.importer.sources.training import (
+    ImportedRole,
+    format_seconds,
+    make_training_job,
+    read_role,
+    want_same_program,
+)
 
 _DEFAULT_RETRIES = 3
 _POLICY_NOTES = {
@@ -38,18 +44,39 @@ def _replica_paths(reader: ImportReader, key: str) -> dict[str, Path]:
 def _read_role(reader: ImportReader, key: str, path: Path, main: tuple[str, ...]) -> ImportedRole:
     role = read_role(reader, key, reader.take(*path, "replicas"), (*path, "template"), main)
     policy = reader.take(*path, "restartPolicy")
-    if policy == "Never":
-        reader.lose((*path, "restartPolicy"), "failed pods are restarted", "set `retries: 0`")
+    if policy == "ExitCode":
+        reader.lose((*path, "restartPolicy"), "a failure counts whatever its exit code is", "set `retries`")
     return role
 
 
-def _run(reader: ImportReader, at: Path = ("spec", "runPolicy")) -> Body:
-    """Return the keys of a spec for a run policy."""
+def _run(reader: ImportReader, replicas: str) -> Body:
+    """Return the keys of a spec for a run policy, and the policies of the roles in `replicas`."""
+    at: Path = ("spec", "runPolicy")
     backoff = reader.take(*at, "backoffLimit")
+    paths = _replica_paths(reader, replicas).values()
+    policies = {reader.given.get(*path, "restartPolicy") for path in paths}
+    if policies == {"Never"}:
+        retries = 0
+        if backoff:
+            reader.lose((*at, "backoffLimit"), "pods with `restartPolicy: Never` are not restarted", "set `retries`")
+    elif isinstance(backoff, int):
+        retries = min(backoff, 1000)
+        if retries != backoff:
+            reader.lose((*at, "backoffLimit"), f"a job has at most {retries} retries", "")
+    else:
+        retries = _DEFAULT_RETRIES
+    for path in paths:
+        if reader.given.get(*path, "restartPolicy") in ("Never", "ExitCode"):
+            continue
+        if isinstance(backoff, int):
+            why = "a failed pod is replaced by a new one, not restarted in its place"
+        else:
+            why = f"restarts have no limit; the spec says {retries}, and a failed pod is replaced by a new one"
+        reader.note((*path, "restartPolicy"), why, "set `retries`")
     made: Body = {
         "timeout": format_seconds(reader.take(*at, "activeDeadlineSeconds")),
         "ttl": format_seconds(reader.take(*at, "ttlSecondsAfterFinished")),
-        "retries": min(backoff, 1000) if isinstance(backoff, int) else _DEFAULT_RETRIES,
+        "retries": retries,
         "suspended": True if reader.take(*at, "suspend") else None,
     }
     for key, (why, remedy) in _POLICY_NOTES.items():
@@ -63,14 +90,22 @@ def _same_machines(reader: ImportReader, one: ImportedRole, other: ImportedRole,
     for key in ("cpu", "memory", "gpus", "gpu", "sharedMemory"):
         first, second = one.pod.compute.get(key), other.pod.compute.get(key)
         if first != second:
-            at = other.pod.paths.get(("workers", key), other.path)
-            reader.lose(at, f"{what}: they are equal, with `{key}: {first}`", "add them as `workerGroups`")
-    for key, name in (("image", "image"), ("command", "command"), ("args", "arguments"), ("env", "variables")):
-        if getattr(one.pod, key) != getattr(other.pod, key):
-            at = other.pod.paths.get((key,), other.path)
-            reader.lose(at, f"{what}: they have the same {name}", "decide by NODE_RANK in the script")
+            at = other.pod.paths.get(("workers", key))
+            why = f"{what}: they are equal, with `{key}: {first}`"
+            _tell(reader, at, other, why, "add them as `workerGroups`")
+    want_same_program(reader, one, other)
+    if one.pod.user != other.pod.user:
+        _tell(reader, None, other, f"{what}: they have the same user", "")
     if one.pod.settings != other.pod.settings:
-        reader.lose((*other.path, "spec"), f"{what}: they have the same pod settings", "check `pod`")
+        _tell(reader, None, other, f"{what}: they have the same pod settings", "check `pod`")
+
+
+def _tell(reader: ImportReader, at: Path | None, role: ImportedRole, why: str, remedy: str) -> None:
+    """Record a loss; without a path of its own, the comparison shows which values differ."""
+    if at is not None:
+        reader.lose(at, why, remedy)
+    else:
+        reader.note((*role.path, "spec"), why, remedy)
 
 
 def _merge(reader: ImportReader, roles: dict[str, ImportedRole], what: str) -> ImportedRole | None:
@@ -87,7 +122,7 @@ def _merge(reader: ImportReader, roles: dict[str, ImportedRole], what: str) -> I
 
 def convert_pytorch_job(context: Context, reader: ImportReader) -> ImportedSpec | str:
     """Return the TrainingJob of a PyTorchJob."""
-    take_common(reader)
+    take_common(reader, CARRIED)
     paths = _replica_paths(reader, "pytorchReplicaSpecs")
     roles = {name: _read_role(reader, "workers", path, ("pytorch",)) for name, path in paths.items()}
     workers = _merge(reader, roles, "the master is the first of the workers")
@@ -104,14 +139,16 @@ def convert_pytorch_job(context: Context, reader: ImportReader) -> ImportedSpec 
             f"the number of workers is fixed: {workers.replicas}",
             "use `strategy: elastic` with `min` and `max`, and the library of the job master",
         )
-    spec = make_training_job(context, reader, [workers], framework="pytorch", strategy="allReduce", **_run(reader))
+    spec = make_training_job(
+        context, reader, [workers], framework="pytorch", strategy="allReduce", **_run(reader, "pytorchReplicaSpecs")
+    )
     reader.lose_rest("a TrainingJob has no key for it", "")
     return spec
 
 
 def convert_tf_job(context: Context, reader: ImportReader) -> ImportedSpec | str:
     """Return the TrainingJob of a TFJob."""
-    take_common(reader)
+    take_common(reader, CARRIED)
     paths = _replica_paths(reader, "tfReplicaSpecs")
     keys = {"PS": "servers", "Ps": "servers", "Evaluator": "evaluator"}
     roles = {name: _read_role(reader, keys.get(name, "workers"), path, ("tensorflow",)) for name, path in paths.items()}
@@ -136,7 +173,7 @@ def convert_tf_job(context: Context, reader: ImportReader) -> ImportedSpec | str
         [workers, *others],
         framework="tensorflow",
         strategy="parameterServer" if servers else "allReduce" if several else "single",
-        **_run(reader),
+        **_run(reader, "tfReplicaSpecs"),
     )
     reader.lose_rest("a TrainingJob has no key for it", "")
     return spec
@@ -144,14 +181,14 @@ def convert_tf_job(context: Context, reader: ImportReader) -> ImportedSpec | str
 
 def convert_mpi_job(context: Context, reader: ImportReader) -> ImportedSpec | str:
     """Return the TrainingJob of an MPIJob."""
-    take_common(reader)
+    take_common(reader, CARRIED)
     paths = _replica_paths(reader, "mpiReplicaSpecs")
     if "Worker" not in paths or "Launcher" not in paths:
         return "it has no launcher and workers"
     launcher = _read_role(reader, "launcher", paths["Launcher"], ("launcher", "mpi-launcher", "mpi"))
     workers = _read_role(reader, "workers", paths["Worker"], ("worker", "mpi-worker", "mpi"))
     _take_hostfile(reader, launcher)
-    more = _run(reader)
+    more = _run(reader, "mpiReplicaSpecs")
     drop_ssh_options(reader, launcher.pod)
     hostfile = "" if reader.given.get("spec", "mpiImplementation") == "Intel" else f"{MPI_CONFIG}/hostfile"
     mpi_contract(job_names(reader), hostfile).meet(reader, launcher.pod)
@@ -242,7 +279,7 @@ def train_job(context: Context, reader: ImportReader) -> ImportedSpec | str:
     image = trainer.get("image") or defaults.get("image")
     if not framework or not isinstance(image, str):
         return "its image or framework is not in its runtime"
-    take_common(reader)
+    take_common(reader, CARRIED)
     own = trainer.get("resourcesPerNode")
     container = {
         "name": "worker",
@@ -253,6 +290,10 @@ def train_job(context: Context, reader: ImportReader) -> ImportedSpec | str:
         # The resources of a job take the place of those of its runtime, key by key.
         "resources": {**(defaults.get("resources") or {}), **(own if isinstance(own, dict) else {})},
     }
+    if runtime is None:
+        kind = given.get("spec", "runtimeRef", "kind") or "ClusterTrainingRuntime"
+        why = f"its {kind} `{name}` is not part of the import: what it adds to the pods is not read"
+        reader.note(("spec", "runtimeRef"), why, "import it, too")
     nodes = trainer.get("numNodes") or (runtime.get("spec", "mlPolicy", "numNodes") if runtime else None) or 1
     if runtime is not None and not trainer.get("numNodes"):
         reader.note(("spec", "runtimeRef"), f"`replicas: {nodes}` comes from the runtime", "")

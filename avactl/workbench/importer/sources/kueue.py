@@ -12,7 +12,7 @@ from avactl.workbench.importer.gpus import gpu_model
 from avactl.workbench.importer.model import Body, GivenValue, ImportedSpec, ImportReader, spec_name
 from avactl.workbench.importer.sources.cohorts import CohortTree, parent_of, scaled_weights
 from avactl.workbench.importer.sources.context import Context
-from avactl.workbench.importer.sources.jobs import take_common
+from avactl.workbench.importer.sources.metadata import take_common
 from avactl.workbench.importer.sources.pods import GPU_LABELS
 
 GROUP = "kueue.x-k8s.io"
@@ -108,6 +108,7 @@ def convert_queues(
         elif each.kind == "Cohort":
             if f"cohort {each.name}" in used:
                 used[f"cohort {each.name}"].given.append(each)
+                _read_cohort(each, used[f"cohort {each.name}"], flavors, models)
             else:
                 raw[each] = "no imported ClusterQueue is below it"
     return raw
@@ -150,6 +151,10 @@ def _convert_queue(
                     if model is None:
                         reader.lose(place, "the flavor names no GPU model", "import the nodes, or label the flavor")
                         continue
+                    if not _product(flavors.get(name)):
+                        reader.note(
+                            (*at, "name"), f"no label of the flavor names its GPU model; the spec says {model}", ""
+                        )
                     _add_gpus(reader, queue, tree, model, place, limit, body)
                 elif kind in ("cpu", "memory", "pods"):
                     sums[kind] = sums.get(kind, 0) + parse_quantity(nominal)
@@ -177,7 +182,10 @@ def _add_gpus(
     if known is not None:
         reader.note((*place, "name"), f"its flavor is {model}, too: their quotas are one", "divide them by `pool`")
         if limit is not None:
-            known["borrow"] = min(most, known.get("borrow", 0) + int(parse_quantity(limit)))
+            wanted = known.get("borrow", 0) + int(parse_quantity(limit))
+            known["borrow"] = min(most, wanted)
+            if wanted > most:
+                reader.note((*place, "borrowingLimit"), f"the others of its tree lend {most} at most, not {wanted}", "")
         return
     guaranteed = tree.guaranteed(queue, model)
     borrow = most if limit is None else min(most, int(parse_quantity(limit))) if cohort else 0
@@ -185,7 +193,7 @@ def _add_gpus(
         why = f"borrowing has no limit; the spec says {borrow}, what the others of its tree lend"
         reader.lose((*place, "name"), why, "write `borrow`")
     elif limit is not None and borrow < int(parse_quantity(limit)):
-        reader.note((*place, "borrowingLimit"), f"the others of its tree lend {borrow} at most", "")
+        reader.note((*place, "borrowingLimit"), f"the others of its tree lend {borrow} at most, not {limit}", "")
     body.setdefault("gpus", []).append(
         {"gpu": model, "guaranteed": guaranteed, **({"borrow": borrow} if borrow else {})}
     )
@@ -232,10 +240,33 @@ def _read_flavor(given: GivenValue, quota: ImportedSpec) -> None:
     reader.lose_rest("a Quota has no key for it", "")
 
 
-def _flavor_model(flavor: GivenValue | None, name: str, models: list[str]) -> str | None:
+def _read_cohort(given: GivenValue, quota: ImportedSpec, flavors: dict[str, GivenValue], models: list[str]) -> None:
+    """Read a cohort, whose GPUs `CohortTree` counts."""
+    reader = ImportReader(given)
+    reader.losses = quota.losses
+    take_common(reader)
+    for key in ("parent", "parentName"):
+        reader.take("spec", key)
+    for i, group in enumerate(given.get("spec", "resourceGroups") or ()):
+        reader.take("spec", "resourceGroups", i, "coveredResources")
+        for j, flavor in enumerate(group.get("flavors") or ()):
+            at = ("spec", "resourceGroups", i, "flavors", j)
+            name = str(reader.take(*at, "name"))
+            for k, resource in enumerate(flavor.get("resources") or ()):
+                if resource.get("name") in GPU_RESOURCES and _flavor_model(flavors.get(name), name, models):
+                    reader.take(*at, "resources", k)
+    reader.lose_rest("only GPUs of known models are lent between teams", "import the flavors, or write a Quota")
+
+
+def _product(flavor: GivenValue | None) -> str:
+    """Return the GPU product that a label of a flavor names; empty without."""
     labels = (flavor.get("spec", "nodeLabels") if flavor else None) or {}
-    found = next((str(labels[key]) for key in GPU_LABELS if key in labels), None)
-    if found is not None:
+    return next((str(labels[key]) for key in GPU_LABELS if key in labels), "")
+
+
+def _flavor_model(flavor: GivenValue | None, name: str, models: list[str]) -> str | None:
+    found = _product(flavor)
+    if found:
         return gpu_model(found)
     words = gpu_model(name)
     return words if words in models else models[0] if len(models) == 1 else words if len(words) <= 6 else None

@@ -26,6 +26,10 @@ from avactl.workbench.importer.model import (
 from avactl.workbench.importer.sources.pods import GPU_LABELS
 
 _SYSTEM_TAINTS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/", "node-role.kubernetes.io/")
+_LEAST_AMOUNTS = {"cpu": 1, "memory": "1Gi"}
+"""Amounts of a node that says none."""
+_KNOWN_RESOURCES = ("nvidia.com/", "rdma/", "kubernetes.io/")
+"""Prefixes of resources that a pool counts, or that the sharing of GPUs explains."""
 _INSTANCE_LABEL = "node.kubernetes.io/instance-type"
 
 
@@ -46,8 +50,9 @@ def convert_nodes(nodes: list[GivenValue], cluster: str) -> tuple[list[ImportedS
             if sharing is not None and sharing.gpus is not None:
                 gpus, resource = min(sharing.gpus, MAX_GPUS), GPU_RESOURCES[0]
             cores = 0 if gpus else _node_cores(node)
-            for name in ("cpu", "memory"):
-                parse_quantity((node.get("status", "allocatable") or {}).get(name, 1))
+            own = node.get("status", "allocatable") or {}
+            for amount in (own.get("cpu", 1), own.get("memory", 1), own.get(resource, 0)):
+                parse_quantity(amount)
         except (AttributeError, TypeError, ValueError):
             left.append(ImportOutcome(node, ImportResult.left_out, note="its amounts are not quantities"))
             continue
@@ -82,12 +87,14 @@ def convert_nodes(nodes: list[GivenValue], cluster: str) -> tuple[list[ImportedS
         spec = ImportedSpec("NodePool", name, None, pool, list(own))
         _note_unschedulable(spec, own)
         _note_sharing(spec, own)
+        _note_amounts(spec, machine, resource, own)
         made += [machine, spec]
     return made, left
 
 
 def _node_amounts(node: GivenValue) -> Body:
-    return node.get("status", "capacity") or node.get("status", "allocatable") or {}
+    found = node.get("status", "capacity") or node.get("status", "allocatable")
+    return found if isinstance(found, dict) else {}
 
 
 def _node_gpus(node: GivenValue) -> tuple[int, str]:
@@ -130,8 +137,30 @@ def _note_sharing(spec: ImportedSpec, nodes: list[GivenValue]) -> None:
         if sharing is not None:
             reader = ImportReader(node)
             reader.losses = spec.losses
-            words = f"the device plugin shares its GPUs ({sharing.way}); the machine has {sharing.gpus}"
-            reader.lose(("status", "capacity"), words, sharing.remedy)
+            amounts = ", ".join(f"{value} {key}" for key, value in _node_amounts(node).items() if "nvidia.com/" in key)
+            words = f"the device plugin shares its GPUs ({sharing.way}) as {amounts}; the machine has {sharing.gpus}"
+            reader.note(("status", "capacity"), words, sharing.remedy)
+
+
+def _note_amounts(spec: ImportedSpec, machine: ImportedSpec, resource: str, nodes: list[GivenValue]) -> None:
+    """Record nodes that have more than their machine type says, and GPUs that the device plugin does not offer."""
+    for node in nodes:
+        reader = ImportReader(node)
+        reader.losses = spec.losses
+        own = node.get("status", "allocatable") or {}
+        for key, shown in (("cpu", _whole_cores), ("memory", _whole_memory)):
+            said, has = machine.spec[key], shown(own.get(key, _LEAST_AMOUNTS[key]))
+            if has != said:
+                reader.note(
+                    ("status", "allocatable", key), f"the machine has {has}; its type says {said}, the least", ""
+                )
+        for key in own:
+            if "/" in key and key != resource and not key.startswith(_KNOWN_RESOURCES):
+                reader.note(("status", "allocatable", key), f"pools do not count {key}: specs cannot request it", "")
+        offered, total = own.get(resource), node.get("status", "capacity", resource)
+        if None not in (offered, total) and parse_quantity(offered) < parse_quantity(total):
+            why = f"the device plugin offers {offered} of {total} GPUs: the others may be broken"
+            reader.note(("status", "allocatable", resource), why, "repair the machine, or take it out of the pool")
 
 
 def _make_machine_type(name: str, model: str, gpus: int, resource: str, nodes: list[GivenValue]) -> ImportedSpec:
@@ -158,15 +187,23 @@ def _make_machine_type(name: str, model: str, gpus: int, resource: str, nodes: l
         comments.append(f"The topology is not known: {how}.")
     if gpus:
         body["gpus"] = {"model": model, "count": gpus, "memory": _gpu_memory(model, labels)}
-    body["cpu"] = str(int(min(parse_quantity(each.get("cpu", 1)) for each in amounts)) or 1)
-    least = min(parse_quantity(each.get("memory", "1Gi")) for each in amounts)
-    body["memory"] = format_quantity(int(least) // 2**30 * 2**30 or int(least))
+    for key, shown in (("cpu", _whole_cores), ("memory", _whole_memory)):
+        body[key] = shown(min((each.get(key, _LEAST_AMOUNTS[key]) for each in amounts), key=parse_quantity))
     order = [key for key in ("gpus", "cpu", "memory") if key in body]
     spec = ImportedSpec(
         "MachineType", name, None, {key: body[key] for key in (*order, *(k for k in body if k not in order))}
     )
     spec.given, spec.comments = [], comments
     return spec
+
+
+def _whole_cores(amount: Any) -> str:
+    return str(int(parse_quantity(amount)) or 1)
+
+
+def _whole_memory(amount: Any) -> str:
+    size = int(parse_quantity(amount))
+    return format_quantity(size // 2**30 * 2**30 or size)
 
 
 def _gpu_memory(model: str, labels: Body) -> str:

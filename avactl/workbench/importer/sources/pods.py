@@ -53,7 +53,7 @@ _SETTING_KEYS = (
     "terminationGracePeriodSeconds",
 )
 _IGNORED_KEYS = ("restartPolicy", "enableServiceLinks", "serviceAccount", "preemptionPolicy")
-_GANG_SCHEDULERS = ("volcano", "default-scheduler", "kai-scheduler", "scheduler-plugins-scheduler", "avactl")
+SCHEDULER_NOTE = ("the scheduler follows from the Cluster", "set `daemons.scheduler`, which starts all pods of a job")
 _DROPPED_KEYS = {
     "hostNetwork": (
         "pods of teams have networks of their own",
@@ -66,11 +66,13 @@ _DROPPED_KEYS = {
     "runtimeClassName": ("pods of teams use the default runtime", "make it the default of the pool's machines"),
     "nodeName": ("the scheduler chooses the node", "set `pool`, or `pod.nodeSelector`"),
     "topologySpreadConstraints": ("", ""),
-    "schedulerName": ("the scheduler follows from the Cluster", "set `daemons.scheduler`"),
+    "schedulerName": SCHEDULER_NOTE,
     "hostname": ("pods are named after job, role and index", ""),
     "subdomain": ("the job has a headless Service of its own", ""),
     "shareProcessNamespace": ("avactl sets it where its sidecars need it", ""),
 }
+_OVERCOMMITTED = ("cpu", "memory", "ephemeral-storage")
+"""Resources of which a container may use more than it requests."""
 _UNKNOWN_KEY = ("the spec has no key for it", "add it by `patches`, if the pods need it")
 
 
@@ -138,7 +140,10 @@ def read_pod(reader: ImportReader, path: Path, main: tuple[str, ...] = ()) -> Po
     )
     _read_selector(reader, path, spec, pod)
     _read_tolerations(reader, path, spec, pod)
-    _read_security(reader, (*path, "securityContext"), pod.settings.setdefault("securityContext", {}), pod.user)
+    own = pod.settings.setdefault("securityContext", {})
+    container_user = dict(pod.user)
+    _read_security(reader, (*path, "securityContext"), own, pod.user, pod.paths)
+    pod.user |= container_user  # a container's own user wins
     for key in ("fsGroup", "fsGroupChangePolicy", "supplementalGroups"):
         pod.paths["pod", "securityContext", key] = (*path, "securityContext", key)
     for key in _IGNORED_KEYS:
@@ -152,16 +157,10 @@ def read_pod(reader: ImportReader, path: Path, main: tuple[str, ...] = ()) -> Po
     if account not in (None, "", "default"):
         pod.settings["serviceAccountName"] = account
         pod.paths["pod", "serviceAccountName"] = (*path, "serviceAccountName")
-    if spec.get("schedulerName") in _GANG_SCHEDULERS:
-        reader.take(*path, "schedulerName")
     if spec.get("topologySpreadConstraints"):
         pod.pod_patch["topologySpreadConstraints"] = reader.take(*path, "topologySpreadConstraints")
     for key, (why, remedy) in _DROPPED_KEYS.items():
-        if (
-            spec.get(key) not in (None, "", False, [], 0)
-            and why
-            and not (key == "schedulerName" and spec[key] in _GANG_SCHEDULERS)
-        ):
+        if spec.get(key) not in (None, "", False, [], 0) and why:
             reader.lose((*path, key), why, remedy)
         elif key in spec and why:
             reader.take(*path, key)
@@ -200,7 +199,8 @@ def _main(reader: ImportReader, path: Path, container: Body, pod: Pod) -> None:
         pod.settings["envFrom"] = reader.take(*path, "envFrom")
         pod.paths["pod", "envFrom"] = (*path, "envFrom")
     _read_resources(reader, path, container, pod)
-    _read_security(reader, (*path, "securityContext"), pod.settings.setdefault("securityContext", {}), pod.user)
+    own = pod.settings.setdefault("securityContext", {})
+    _read_security(reader, (*path, "securityContext"), own, pod.user, pod.paths)
     pod.paths["pod", "securityContext"] = (*path, "securityContext")
     for key in _PATCHED_KEYS:
         value = reader.take(*path, key)
@@ -265,6 +265,8 @@ def _read_resources(reader: ImportReader, path: Path, container: Body, pod: Pod)
         asked, limit = requests.get(name, limits.get(name)), limits.get(name)
         for group in ("requests", "limits"):
             reader.take(*place, group, name)
+        if name in requests and name in limits and name not in _OVERCOMMITTED and not _is_same(asked, limit):
+            reader.lose((*place, "limits", name), f"the request of {name} must be its limit; the spec has the request")
         shown = (*place, "requests" if name in requests else "limits", name)
         if name == "cpu":
             pod.compute["cpu"] = str(asked)
@@ -283,6 +285,8 @@ def _read_resources(reader: ImportReader, path: Path, container: Body, pod: Pod)
                     f"write `memory: {asked}` if that is enough",
                 )
         elif name == "ephemeral-storage":
+            if asked != limit:
+                reader.lose(shown, "the limit of disk space is the request, too", "")
             pod.settings["ephemeralStorage"] = str(limit if limit is not None else asked)
             pod.paths["pod", "ephemeralStorage"] = shown
         elif name in GPU_RESOURCES:
@@ -302,7 +306,7 @@ def _read_resources(reader: ImportReader, path: Path, container: Body, pod: Pod)
     for name, default in (("cpu", "1"), ("memory", "2Gi")):
         if name not in pod.compute:
             pod.compute[name] = default
-            reader.lose(
+            reader.note(
                 (*path, "name"),
                 f"the container requests no {name}; the spec says {default}",
                 f"write what it needs: `{name}`",
@@ -317,7 +321,7 @@ def _is_same(one: Any, other: Any) -> bool:
         return bool(one == other)
 
 
-def _read_security(reader: ImportReader, path: Path, settings: Body, user: Body) -> None:
+def _read_security(reader: ImportReader, path: Path, settings: Body, user: Body, places: dict[Path, Path]) -> None:
     given = reader.given.get(*path)
     if not isinstance(given, dict):
         reader.take(*path)
@@ -325,6 +329,7 @@ def _read_security(reader: ImportReader, path: Path, settings: Body, user: Body)
     for key in ("runAsUser", "runAsGroup"):
         if isinstance(given.get(key), int):
             user[key] = given[key]
+            places[key,] = (*path, key)
         reader.take(*path, key)
     for key in ("fsGroup", "fsGroupChangePolicy", "supplementalGroups", "readOnlyRootFilesystem"):
         if given.get(key) not in (None, [], False):
@@ -367,7 +372,7 @@ def _add(reader: ImportReader, path: Path, container: Body, pod: Pod, group: str
         reader.take(*path, "resources", "limits", name)
     security: Body = {}
     user: Body = {}
-    _read_security(reader, (*path, "securityContext"), security, user)
+    _read_security(reader, (*path, "securityContext"), security, user, {})
     if security or user:
         made["securityContext"] = {**security, **user}
     if container.get("imagePullPolicy") == default_pull(str(made["image"])):
@@ -401,9 +406,7 @@ def _read_tolerations(reader: ImportReader, path: Path, spec: Body, pod: Pod) ->
             reader.lose(place, "pods tolerate only taints of pools", "name the key of a pool's taint")
             continue
         reader.take(*place)
-        # Pods with GPUs tolerate the taint of their resource in any case.
-        if each["key"] not in GPU_RESOURCES or not pod.compute.get("gpus"):
-            pod.paths["pod", "tolerations", len(kept)] = place
-            kept.append(each)
+        pod.paths["pod", "tolerations", len(kept)] = place
+        kept.append(each)
     if kept:
         pod.settings["tolerations"] = kept

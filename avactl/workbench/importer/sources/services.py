@@ -21,14 +21,13 @@ from avactl.workbench.importer.sources.command_line import (
 )
 from avactl.workbench.importer.sources.context import Context
 from avactl.workbench.importer.sources.entrances import (
-    add_patch,
     carry_services,
     further_ports,
     has_own_budget,
     is_selected,
-    keep_metadata,
     part_of,
 )
+from avactl.workbench.importer.sources.metadata import add_patch, keep_metadata
 from avactl.workbench.importer.sources.pods import Pod, read_pod
 from avactl.workbench.importer.sources.probes import convert_probes, foreign_hosts, health_path, named_ports, probe_key
 

@@ -8,7 +8,7 @@ from avactl.contracts.foreign_keys import key_owner
 from avactl.contracts.names import GPU_RESOURCES
 from avactl.workbench.importer.model import Body, GivenValue, ImportedSpec, ImportReader
 from avactl.workbench.importer.sources.context import Context
-from avactl.workbench.importer.sources.jobs import take_common
+from avactl.workbench.importer.sources.metadata import take_common
 
 SYSTEM = ("kube-system", "kube-public", "kube-node-lease", "default")
 _SYSTEM_PREFIXES = (
@@ -68,8 +68,8 @@ def _namespace_entry(spec: ImportedSpec, name: str, given: GivenValue | None) ->
     reader = ImportReader(given)
     reader.losses = spec.losses
     spec.given.append(given)
-    take_common(reader)
     labels: Body = given.get("metadata", "labels") or {}
+    take_common(reader, (*labels, *(given.get("metadata", "annotations") or ())))
     made: Body = {"name": name}
     level = labels.get(_PSS_LABEL)
     if level != "restricted":
@@ -150,13 +150,14 @@ def _read_accounts(context: Context, spec: ImportedSpec, team: str, namespaces: 
                 spec.given.append(account)
                 reader = ImportReader(account)
                 reader.losses = spec.losses
-                take_common(reader)
                 notes = account.get("metadata", "annotations") or {}
+                take_common(reader, notes)
                 kept = {key: value for key, value in notes.items() if not key.startswith("kubectl.kubernetes.io/")}
                 if kept:
                     entry["annotations"] = kept
-                for key in ("secrets", "automountServiceAccountToken"):
-                    reader.take(key)
+                reader.take("secrets")  # Kubernetes makes them
+                if account.get("automountServiceAccountToken") is not False:
+                    reader.take("automountServiceAccountToken")
                 secrets = reader.take("imagePullSecrets") or []
                 own = spec.spec.setdefault("pullSecrets", [])
                 own += [each["name"] for each in secrets if each.get("name") and each["name"] not in own]

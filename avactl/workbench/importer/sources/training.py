@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from avactl.diagnostics import Span
 from avactl.spec.documents.document import Path
 from avactl.workbench.importer.model import Body, ImportedSpec, ImportReader
 from avactl.workbench.importer.sources.context import Context
+from avactl.workbench.importer.sources.contracts import UnmetContract
+from avactl.workbench.importer.sources.metadata import keep_metadata
 from avactl.workbench.importer.sources.pods import Pod, read_pod
 
 _COMPUTE_KEYS = ("cpu", "memory", "gpus", "gpu", "pool", "sharedMemory", "rdma")
@@ -42,6 +45,8 @@ def make_training_job(
     **more: Any,
 ) -> ImportedSpec:
     """Return the TrainingJob of the given roles; the first one's image, command and settings are the job's."""
+    given = reader.given
+    replaced = given.group == "kubeflow.org"  # the operator gives its own policy to the pods
     lead = next((role for role in roles if role.key in ("launcher", "workers")), roles[0])
     first = lead.pod
     if strategy == "allReduce" and sum(role.replicas for role in roles) == 1:
@@ -53,7 +58,6 @@ def make_training_job(
     body["env"] = dict(first.env)
     body |= first.user
     spec = context.spec("TrainingJob", reader, body, name)
-    given = reader.given
     own: dict[str, Body] = {}
     for role in roles:
         pod = role.pod
@@ -73,8 +77,19 @@ def make_training_job(
             for patch, path in pod.patches({"kind": "Job", "role": label}, label, group):
                 spec.origins["patches", len(spec.patches)] = (given, path)
                 spec.patches.append(patch)
+        policy = reader.given.get(*role.path, "spec", "restartPolicy")
+        if policy == "OnFailure" and not replaced:
+            at = (*role.path, "spec", "restartPolicy")
+            reader.note(at, "a failed pod is replaced by a new one, not restarted in its place", "")
+        if "runAsUser" not in pod.user:
+            reader.note(
+                pod.paths["image",],
+                f"processes run as user {body.get('runAsUser', 1000)}, and not as the user of the image",
+                "set `runAsUser`; 0, root, needs `podSecurity: baseline`",
+            )
         if pod.settings.get("serviceAccountName"):
             context.accounts[str(spec.team)].add(pod.settings["serviceAccountName"])
+    keep_metadata(reader, spec, "Job")
     if len(roles) == 1:
         body["pod"] = first.settings
     else:
@@ -105,41 +120,44 @@ def _write_role_differences(
 ) -> None:
     """Write what a role has for itself, and record what only the job can have."""
     pod = role.pod
-    index = next((path for key, path in pod.paths.items() if key == ("image",)), role.path)
     if pod.image != lead.pod.image:
-        reader.lose(
-            index,
-            f"all roles of a job have one image: {lead.pod.image}",
-            "build one image for all roles, or add it by `patches`",
-        )
+        raise UnmetContract(f"{_place(reader, pod.paths['image',])}: all roles of a TrainingJob have one image")
     if (pod.command, pod.args) != (lead.pod.command, lead.pod.args):
-        at = pod.paths["command",] if pod.command else pod.paths["args",]
         if role.key == "workers":
             # Workers of MPI wait for mpirun's daemons, in containers of avactl's own command.
-            reader.lose(at, "mpirun starts the processes of workers", "")
+            for key in ("command", "args"):
+                if getattr(pod, key):
+                    reader.lose(pod.paths[key,], "mpirun starts the processes of workers", "")
         else:
             part |= {key: getattr(pod, key) for key in ("command", "args") if getattr(pod, key)}
     for name, value in pod.env.items():
         if body["env"].setdefault(name, value) != value:
-            reader.lose(
-                pod.paths["env", name],
-                "all roles of a job have the same variables",
-                "set it in the command of the role",
+            raise UnmetContract(
+                f"{_place(reader, pod.paths['env', name])}: all roles of a TrainingJob have the same variables"
             )
     for key, value in pod.user.items():
         if body.setdefault(key, value) != value:
-            reader.lose((*role.path, "spec"), f"all roles of a job have the same `{key}`: {body[key]}", "")
+            reader.lose(pod.paths[key,], f"all roles of a job have the same `{key}`: {body[key]}", "")
+
+
+def want_same_program(reader: ImportReader, one: ImportedRole, other: ImportedRole) -> None:
+    """Raise UnmetContract if two roles that become one group of workers run different programs."""
+    for key, name in (("image", "image"), ("command", "command"), ("args", "arguments"), ("env", "variables")):
+        if getattr(one.pod, key) != getattr(other.pod, key):
+            at = other.pod.paths.get((key,), other.path)
+            raise UnmetContract(
+                f"{_place(reader, at)}: its pods do not have the {name} of those at {_place(reader, one.path)}; "
+                "the workers of a TrainingJob are equal"
+            )
+
+
+def _place(reader: ImportReader, path: Path) -> Span:
+    return reader.given.span(*path)
 
 
 def _note_differences(reader: ImportReader, lead: ImportedRole, framework: str, strategy: str, body: Body) -> None:
     """Record what the spec does in another way, although it has a key for it."""
     image = lead.pod.paths.get(("image",), lead.path)
-    if "runAsUser" not in body:
-        reader.lose(
-            image,
-            "processes run as user 1000, and not as the user of the image",
-            "set `runAsUser`; 0, root, needs `podSecurity: baseline`",
-        )
     words = " ".join((*lead.pod.command, *lead.pod.args))
     gpus = lead.pod.compute.get("gpus") or 0
     if (
@@ -149,7 +167,7 @@ def _note_differences(reader: ImportReader, lead: ImportedRole, framework: str, 
         and not any(each in words for each in _LAUNCHER_WORDS)
     ):
         at = lead.pod.paths["command",] if lead.pod.command else image
-        reader.lose(at, f"torchrun starts one process per GPU, {gpus} in each pod", "start them by `torchrun` yourself")
+        reader.note(at, f"torchrun starts one process per GPU, {gpus} in each pod", "start them by `torchrun` yourself")
 
 
 def framework_of(pod: Pod) -> str:

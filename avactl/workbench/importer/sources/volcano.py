@@ -5,13 +5,15 @@ from __future__ import annotations
 from avactl.workbench.importer.model import ImportedSpec, ImportReader
 from avactl.workbench.importer.sources.context import Context
 from avactl.workbench.importer.sources.contracts import drop_ssh_options, job_names, volcano_contract
-from avactl.workbench.importer.sources.jobs import take_common
+from avactl.workbench.importer.sources.metadata import CARRIED, take_common
+from avactl.workbench.importer.sources.pods import SCHEDULER_NOTE
 from avactl.workbench.importer.sources.training import (
     ImportedRole,
     format_seconds,
     framework_of,
     make_training_job,
     read_role,
+    want_same_program,
 )
 
 _TASK_ROLES = {
@@ -44,7 +46,7 @@ def convert_volcano_job(context: Context, reader: ImportReader) -> ImportedSpec 
     names = [str(each.get("name") or "") for each in tasks]
     if len(tasks) > 1 and any(name not in _TASK_ROLES for name in names):
         return f"the roles of its tasks are not known: {', '.join(names)[:80]}"
-    take_common(reader)
+    take_common(reader, CARRIED)
     plugins = given.get("spec", "plugins") or {}
     roles: list[ImportedRole] = []
     for index, name in enumerate(names):
@@ -59,12 +61,10 @@ def convert_volcano_job(context: Context, reader: ImportReader) -> ImportedSpec 
         return "it has no workers"
     model = max(workers, key=lambda role: role.replicas)
     for role in workers:
-        if role is not model and (role.pod.compute, role.pod.args, role.pod.command) != (
-            model.pod.compute,
-            model.pod.args,
-            model.pod.command,
-        ):
-            reader.lose(role.path, "the master is the first of the workers, which are equal", "decide by NODE_RANK")
+        if role is not model:
+            want_same_program(reader, model, role)
+            if (role.pod.compute, role.pod.settings) != (model.pod.compute, model.pod.settings):
+                reader.note(role.path, "the master is the first of the workers, which are equal", "")
     merged = model._replace(replicas=sum(role.replicas for role in workers))
     others = [role for role in roles if role.key != "workers"]
     keys = {role.key for role in others}
@@ -88,6 +88,8 @@ def convert_volcano_job(context: Context, reader: ImportReader) -> ImportedSpec 
         reader.take("spec", "plugins", name)
         if name not in _PLUGIN_NOTES:
             reader.lose(("spec", "plugins", name), "avactl has no such plugin", "")
+        elif plugins[name]:
+            reader.lose(("spec", "plugins", name), f"{_PLUGIN_NOTES[name]}; options of the plugin are not read", "")
     retries = reader.take("spec", "maxRetry")
     spec = make_training_job(
         context,
@@ -109,11 +111,13 @@ def convert_volcano_job(context: Context, reader: ImportReader) -> ImportedSpec 
 def _read_policies(reader: ImportReader, path: tuple[str | int, ...]) -> None:
     if reader.given.get(*path):
         reader.lose(path, "failed pods are restarted one by one, and the job ends with its leader", "set `retries`")
+    reader.take(*path)
 
 
 def _read_scheduling(reader: ImportReader) -> None:
     given = reader.given
-    reader.take("spec", "schedulerName")
+    if given.get("spec", "schedulerName") not in (None, "default-scheduler"):
+        reader.lose(("spec", "schedulerName"), *SCHEDULER_NOTE)
     total = sum(each.get("replicas") or 1 for each in given.get("spec", "tasks"))
     least = given.get("spec", "minAvailable")
     if least is None or least == total:

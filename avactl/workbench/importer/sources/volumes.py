@@ -41,6 +41,7 @@ def convert_volumes(
             reader.take(*path, "containers", index, "volumeMounts", at)
         if _is_shared_memory(volume, own):
             reader.take(*place)
+            paths["workers", "sharedMemory"] = (*place, "emptyDir")
             compute["sharedMemory"] = _shared_memory(reader, place, volume, compute)
             continue
         source = _read_source(reader, place, volume)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 
-from avactl.workbench.importer.model import Body, GivenValue, ImportedSpec, ImportReader
+from avactl.workbench.importer.cleaning import clean_object
+from avactl.workbench.importer.model import Body, GivenValue, ImportedSpec, ImportReader, spec_name
 from avactl.workbench.importer.sources.context import Context
-from avactl.workbench.importer.sources.jobs import take_common
+from avactl.workbench.importer.sources.metadata import take_common
 from avactl.workbench.importer.sources.pods import Pod, read_pod
 
 _TEMPLATE_PATH = ("spec", "template")
@@ -47,7 +48,7 @@ def convert_workspace(context: Context, reader: ImportReader) -> ImportedSpec | 
     home = _find_home(given)
     if home is None:
         return "it mounts no claim, and a Workspace has a persistent home directory"
-    take_common(reader)
+    take_common(reader, _OWNER_KEYS)
     claim, mount, template = home
     more = _take_templates(reader, template)
     pod = read_pod(reader, _TEMPLATE_PATH)
@@ -62,11 +63,16 @@ def convert_workspace(context: Context, reader: ImportReader) -> ImportedSpec | 
         if pod.compute.pop(key, None):
             reader.lose(pod.paths.get(("workers", key), pod.paths["image",]), f"a Workspace has no key `{key}`", "")
     body |= {"command": pod.command, "args": pod.args, "env": pod.env, **pod.compute, **pod.user}
+    if pod.container_patch.get("ports"):
+        reader.lose((*pod.paths["image",][:-1], "ports"), "the container has the editor's port only, named `http`", "")
     body["port"] = _find_port(pod)
     if reader.take("spec", "replicas") == 0:
         body["running"] = False
     reader.take("spec", "selector")
+    kept = clean_object(given.value)["spec"]
     for key in _DROPPED_KEYS:
+        if kept.get(key) not in (None, {}) and not (key == "serviceName" and kept[key] == spec_name(given.name)):
+            reader.lose(("spec", key), "a Workspace has one pod, which is replaced as avactl does it", "")
         reader.take("spec", key)
     body["pod"] = pod.settings
     spec = context.spec("Workspace", reader, body)
@@ -129,6 +135,9 @@ def _take_templates(reader: ImportReader, home: int | None) -> list[Body]:
             reader.lose(("spec", "volumeClaimTemplates", names[name]), why, "keep the claim")
             kept = {key: mount[key] for key in ("mountPath", "subPath", "readOnly") if mount.get(key)}
             made.append({"name": name, **kept, **source})
+    if home is not None:
+        why = "the claim of the home directory exists, and stays; nothing makes it anew"
+        reader.lose(("spec", "volumeClaimTemplates", home), why, "keep the claim")
     reader.take("spec", "volumeClaimTemplates")
     return made
 
@@ -183,6 +192,11 @@ def _keep_home(context: Context, reader: ImportReader, spec: ImportedSpec, claim
             part = ImportReader(each)
             part.losses = reader.losses
             take_common(part)
+            modes = each.get("spec", "accessModes")
+            if modes not in (["ReadWriteOnce"], ["ReadWriteMany"]):
+                part.lose(("spec", "accessModes"), "the claim has one access mode, by `sharedHome`", "")
+            if each.get("spec", "volumeMode") not in (None, "Filesystem"):
+                part.lose(("spec", "volumeMode"), "a home directory is a file system", "")
             for key in ("accessModes", "volumeMode", "volumeName"):
                 part.take("spec", key)
             part.take("spec", "resources", "requests", "storage")
@@ -223,13 +237,13 @@ def _absorb_services(context: Context, reader: ImportReader, spec: ImportedSpec)
         port = spec.spec["port"]
         if service.name != spec.name:
             own.lose(("metadata", "name"), f"the Service of the spec is `{spec.name}`", "let clients use that name")
-        if service.get("spec", "type") not in (None, "ClusterIP"):
-            own.lose(("spec", "type"), "users reach the editor by `kubectl port-forward` or a gateway", "set `expose`")
-        for index, each in enumerate(service.get("spec", "ports") or ()):
-            if isinstance(each, dict) and each.get("port") != port:
-                own.lose(
-                    ("spec", "ports", index, "port"),
-                    f"the Service of the spec has the editor's port, {port}",
-                    "let clients use that port",
-                )
+        cleaned = clean_object(service.value)["spec"]
+        for key in cleaned:
+            if key == "type":
+                own.lose(("spec", key), "users reach the editor by `kubectl port-forward` or a gateway", "set `expose`")
+            elif key == "ports" and cleaned[key] != [{"name": "http", "port": port}]:
+                why = f"the Service of the spec has the editor's port only, {port}, named `http`"
+                own.lose(("spec", key), why, "let clients use that port")
+            elif key not in ("ports", "selector", "clusterIP"):
+                own.lose(("spec", key), "the Service of the spec has no key for it", "add it by `patches`")
         own.take("spec")
