@@ -127,10 +127,10 @@ LEFT_OUT = {
     "date": (TWO + "RUN=$(date +%s)\nsrun python train.py --run $RUN\n", "line 2: `date` gives another value"),
     "pid": (TWO + "srun python train.py --run $$\n", r"line 2: \$\$ has another value"),
     "resubmits": (ONE + "python train.py || sbatch next.sbatch\n", "line 2: `sbatch` asks Slurm"),
-    "asks": (ONE + "squeue -u me\npython train.py\n", "line 2: `squeue` asks Slurm"),
-    "environment": (ONE + "conda run -n e python train.py\n", "line 2: `conda run` runs its program"),
+    "asks": (ONE + "JOBS=$(squeue -u me)\npython train.py\n", "line 2: `squeue` asks Slurm"),
+    "environment": (ONE + "conda run --new-option e python train.py\n", "line 2: `--new-option` of conda is not known"),
     "input": ("#SBATCH --ntasks=2 --mem=8G\nsrun bash <<E\necho a\nE\n", "line 2: srun gives its input to each"),
-    "hidden": (ONE + "timeout 60 srun python train.py\n", "line 2: `timeout` starts srun"),
+    "hidden": (ONE + "watch srun python train.py\n", "line 2: `watch` starts srun"),
     "held": (ONE + "SRUN=srun\n$SRUN python train.py\n", "line 2: SRUN holds srun"),
     "unknown-option": (ONE + "srun --new-thing 3 python train.py\n", "line 2: `--new-thing` of srun is not known"),
     "on-each": (TWO + "env A=1 python prepare.py\nsrun python train.py\n", "line 2: Slurm runs `env` once"),
@@ -201,7 +201,10 @@ def in_pods(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Started | str
             found[name] = outcome.note
             continue
         (directory / name).mkdir()
-        words += [outcome.spec.name, str(directory / f"{name}.record"), str(directory / name), _names(RUN[name])]
+        body = outcome.spec.spec
+        ranks = str(body.get("slotsPerWorker") or body["workers"].get("gpus") or 1)
+        paths = [str(directory / f"{name}.record"), str(directory / name)]
+        words += [outcome.spec.name, *paths, _names(RUN.get(name, "")), ranks]
     path = f"{programs}:{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
     done = subprocess.run(
         [sys.executable, str(slurm_cluster.HERE / "pods.py"), str(directory / "specs"), *words],

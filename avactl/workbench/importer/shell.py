@@ -224,11 +224,9 @@ class Program:
         return found
 
     @cached_property
-    def strings(self) -> list[tuple[str, int]]:
-        """The texts that other programs may run: quoted ones and here-documents, with their lines."""
-        return [
-            (self.text_of(node), node.line) for node in self.nodes if node.type in ("SglQuoted", "DblQuoted", "Hdoc")
-        ]
+    def strings(self) -> list[Node]:
+        """The texts that other programs may run: quoted ones and here-documents."""
+        return [node for node in self.nodes if node.type in ("SglQuoted", "DblQuoted", "Hdoc")]
 
     @cached_property
     def functions(self) -> set[str]:
@@ -295,6 +293,16 @@ def is_inside(node: Node, *types: str) -> bool:
     return False
 
 
+def is_in_background(node: Node) -> bool:
+    """Return True if a command runs beside those after it."""
+    above: Node | None = node
+    while above is not None:
+        if above.type == "Stmt" and above.has("Background"):
+            return True
+        above = above.parent
+    return False
+
+
 def is_redirected(node: Node) -> bool:
     """Return True if a file or another command gets the output of a command."""
     above: Node | None = node
@@ -307,11 +315,33 @@ def is_redirected(node: Node) -> bool:
     return False
 
 
+def runs_once(program: Program, node: Node) -> bool:
+    """Return True if a command runs at most once: it is in no loop, and its function is called once."""
+    above = node.parent
+    while above is not None and above.type != "FuncDecl":
+        if above.type in ("ForClause", "WhileClause"):
+            return False
+        above = above.parent
+    if above is None:
+        return True
+    name = above.data["Name"]["Value"]
+    calls = [each for each in program.commands if any(word.value == name for word in each.words)]
+    return len(calls) == 1 and calls[0].name == name and runs_once(program, calls[0].node)
+
+
 def statement_of(node: Node) -> Node:
     """Return the statement of the top level that a node is part of."""
     while node.parent is not None and node.parent.type != "File":
         node = node.parent
     return node
+
+
+def is_shown(program: Program, node: Node) -> bool:
+    """Return True below an `echo` or `printf` at the top level: its text goes to the log only."""
+    statement = statement_of(node)
+    call = statement.child("Cmd")
+    plain = call is not None and call.type == "CallExpr" and not statement.has("Redirs")
+    return plain and call is not None and program.command(call).name in ("echo", "printf")
 
 
 def is_at_top(node: Node) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 HERE = Path(__file__).parent
-PROGRAMS = ("python", "torchrun", "accelerate", "deepspeed", "solver", "install.sh", "nvidia-smi", "rsync")
+PROGRAMS = ("python", "torchrun", "accelerate", "deepspeed", "solver", "install.sh", "nvidia-smi", "rsync", "java")
 _RECORDER = """\
 #!/bin/bash
 line=${0##*/}
@@ -22,6 +22,35 @@ if [[ " $* " == *" --stdin "* ]]; then line+=" | stdin: $(head -c 40)"; fi
 printf '%s\\n' "$line" >> "$RECORD"
 echo "output of ${0##*/}"
 for word in "$@"; do if [[ $word == --fail=* ]]; then exit "${word#*=}"; fi; done
+"""
+_MPIRUN = """\
+#!/bin/bash
+while [[ $1 == -* ]]; do
+  case $1 in -np|-n) count=$2; shift 2 ;; -x|--bind-to|--map-by) shift 2 ;; *) shift ;; esac
+done
+file=${OMPI_MCA_orte_default_hostfile-/dev/null}
+count=${count:-$(grep -o '[0-9]*$' "$file" || echo "$SLURM_NTASKS")}
+for ((rank = 0; rank < count; rank++)); do
+  OMPI_COMM_WORLD_RANK=$rank OMPI_COMM_WORLD_LOCAL_RANK=$((rank % ${RANKS_PER_NODE:-1})) \\
+    OMPI_COMM_WORLD_SIZE=$count "$@" &
+done
+wait
+"""
+"""Starts ranks without MPI."""
+_APPTAINER = """\
+#!/bin/bash
+shift
+while [[ $1 == -* ]]; do
+  case $1 in --env) export "$2"; shift 2 ;; --bind|-B|--pwd) shift 2 ;; *) shift ;; esac
+done
+shift
+for name in ${!APPTAINERENV_*}; do export "${name#APPTAINERENV_}=${!name}"; done
+exec "$@"
+"""
+_CONDA = """\
+#!/bin/bash
+shift 3
+exec "$@"
 """
 JOB = "4242"
 _OPTIONS = {
@@ -42,6 +71,7 @@ _OPTIONS = {
     "-D": "directory",
     "--chdir": "directory",
     "--export": "export",
+    "--mem": "mem",
 }
 
 
@@ -50,6 +80,7 @@ def install_programs(directory: Path) -> None:
     directory.mkdir(parents=True)
     for name in PROGRAMS:
         _write_program(directory / name, _RECORDER)
+    _write_program(directory / "mpirun", _MPIRUN)
 
 
 def install_slurm(directory: Path) -> None:
@@ -57,6 +88,11 @@ def install_slurm(directory: Path) -> None:
     directory.mkdir(parents=True)
     _write_program(directory / "srun", f'#!/bin/sh\nexec {sys.executable} {HERE / "srun.py"} "$@"\n')
     _write_program(directory / "scontrol", "#!/bin/bash\ntr , '\\n' <<< \"${3:-$SLURM_JOB_NODELIST}\"\n")
+    for name in ("squeue", "seff", "sacct"):
+        _write_program(directory / name, "#!/bin/sh\necho known of the job\n")
+    _write_program(directory / "apptainer", _APPTAINER)
+    _write_program(directory / "conda", _CONDA)
+    _write_program(directory / "nproc", '#!/bin/sh\necho "$SLURM_CPUS_ON_NODE"\n')
     _write_program(directory / "hostname", '#!/bin/sh\necho "${SLURMD_NODENAME:-node1}"\n')
 
 
@@ -103,6 +139,7 @@ def sbatch(script: Path, directory: Path, path: Iterable[Path], variables: dict[
         "HOSTNAME": "node1",
         **({"SLURM_NTASKS_PER_NODE": given["per_node"]} if "per_node" in given else {}),
         **({"SLURM_CPUS_PER_TASK": given["cpus"]} if "cpus" in given else {}),
+        **({"SLURM_MEM_PER_NODE": str(int(given["mem"][:-1]) * 1024)} if given.get("mem", "").endswith("G") else {}),
         **({"SLURM_JOB_PARTITION": given["partition"]} if "partition" in given else {}),
         **({"GPUS_PER_TASK": given["gpus_per_task"]} if "gpus_per_task" in given else {}),
         **dict(each.split("=", 1) for each in given.get("export", "").split(",") if "=" in each),

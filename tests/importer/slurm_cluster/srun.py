@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 WITH_VALUE = frozenset(
     """
     -N -n -c -w -J -p -t -o -D -W --jobid --wait --mem --chdir --nodes --ntasks --ntasks-per-node --job-name
-    --nodelist --cpus-per-task --export --mpi --cpu-bind --gres --gpus-per-node
+    --nodelist --cpus-per-task --export --mpi --cpu-bind --gres --gpus-per-node --gpus-per-task --gpu-bind
+    --output --error -e
     """.split()  # noqa: SIM905 - a list of words reads better
 )
 
@@ -44,16 +46,28 @@ def main() -> int:
             "SLURM_LOCALID": str(rank % per_host),
             "SLURM_NODEID": str(rank // per_host),
             "SLURM_NTASKS": str(count),
+            "SLURM_NPROCS": str(count),
             "SLURMD_NODENAME": hosts[rank // per_host],
         }
-        if os.environ.get("GPUS_PER_TASK"):
-            width = int(os.environ["GPUS_PER_TASK"])
+        cpus = given.get("-c") or given.get("--cpus-per-task")
+        task |= {"SLURM_CPUS_PER_TASK": cpus} if cpus else {}
+        if given.get("--gpus-per-task") or os.environ.get("GPUS_PER_TASK"):
+            width = int(given.get("--gpus-per-task") or os.environ["GPUS_PER_TASK"])
             first = rank % per_host * width
             task["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(first, first + width)))
         directory = given.get("-D") or given.get("--chdir") or "."
-        process = subprocess.Popen(
-            words, cwd=directory, env={**os.environ, **exported, **task}, stdin=subprocess.PIPE, text=True
-        )
+        name = given.get("-o") or given.get("--output") or "/dev/stdout"
+        for pattern, variable in (("%t", "SLURM_PROCID"), ("%n", "SLURM_NODEID"), ("%N", "SLURMD_NODENAME")):
+            name = name.replace(pattern, task[variable])
+        with Path(name.replace("%j", os.environ["SLURM_JOB_ID"])).open("a") as output:
+            process = subprocess.Popen(
+                words,
+                cwd=directory,
+                env={**os.environ, **exported, **task},
+                stdin=subprocess.PIPE,
+                stdout=output,
+                text=True,
+            )
         assert process.stdin is not None
         if text:
             process.stdin.write(text)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from avactl.workbench.importer.shell import Node, Program, is_inside, statement_of
+from collections.abc import Sequence
+
+from avactl.workbench.importer.shell import Node, Program, is_inside, is_shown
 from avactl.workbench.importer.slurm.prelude import NODE_LISTS
 from avactl.workbench.importer.slurm.sizes import LeftOut
 from avactl.workbench.importer.slurm.steps import Step
 
 REPEATABLE = frozenset(
     """
-    : [ alias awk basename bc cat cd cp cut date declare df diff dirname du echo egrep exit
+    : [ alias awk basename bc cat cd chmod cp cut date declare df diff dig dirname du echo egrep exit host nslookup
     export expr false fgrep free getconf getent grep groups head hostname id ifconfig ip ldd let local ls lscpu
     mapfile mkdir nproc nvidia-smi paste popd printenv printf ps pushd pwd read readarray readlink readonly realpath
     return scontrol sed seq set shift shopt sleep sort source stat . tail tee test time top touch tr trap true type
@@ -17,28 +19,30 @@ REPEATABLE = frozenset(
     """.split()  # noqa: SIM905 - a list of words reads better
 )
 """Commands that may run on each machine, though Slurm runs them on the first only."""
-_DIFFERING = ("date", "mktemp", "uuidgen", "openssl", "shuf", "hostid", "ip", "ifconfig", "uname")
-_DIFFERING_VARIABLES = ("$", "BASHPID", "SECONDS", "EPOCHSECONDS", "EPOCHREALTIME", "SRANDOM")
+DIFFERING = ("date", "mktemp", "uuidgen", "openssl", "shuf", "hostid", "ip", "ifconfig", "uname")
+"""Commands that print something else on each machine."""
+_VARYING = ("$", "BASHPID", "SECONDS", "EPOCHSECONDS", "EPOCHREALTIME", "SRANDOM")
 HOST_OPTIONS = ("-I", "-i", "--ip-address", "--all-ip-addresses")
 """Options of hostname that print addresses."""
 
 
-def check_machines(program: Program, step: Step) -> set[str]:
-    """Return what the program needs so that every machine does the same before its step; see `prelude`.
+def check_machines(program: Program, steps: Sequence[Step]) -> set[str]:
+    """Return what the program needs so that every machine does the same before its steps; see `prelude`.
 
     Raises LeftOut for commands that do something else on several machines than on one.
     """
     needs: set[str] = set()
+    own = [each.command.node for each in steps]
     for command in program.commands:
         node, name = command.node, command.name
-        if node is step.command.node or program.is_removed(node.start) or not command.words:
+        if node in own or program.is_removed(node.start) or not command.words:
             continue
-        if name not in REPEATABLE and name not in program.functions and name not in _DIFFERING:
+        if name not in REPEATABLE and name not in program.functions and name not in DIFFERING:
             raise LeftOut(
                 f"line {command.line}: Slurm runs `{(name or command.words[0].text)[:40]}` once, on the first "
                 "node; make it a job of its own, with `after`"
             )
-        printed = _is_shown(program, node)
+        printed = is_shown(program, node)
         arguments = [each.text for each in command.words[1:]]
         in_place = name == "sed" and any(each.startswith(("-i", "--in-place")) for each in arguments)
         if in_place or (name == "mkdir" and not any(each.startswith(("-p", "--p")) for each in arguments)):
@@ -49,9 +53,11 @@ def check_machines(program: Program, step: Step) -> set[str]:
             raise LeftOut(f"line {command.line}: each machine would append to the file")
         if name == "cat" and "/etc/hostname" in arguments:
             raise LeftOut(f"line {command.line}: /etc/hostname is another one on each machine")
-        if name in _DIFFERING and is_inside(node, "CmdSubst") and not printed:
+        arguments = [each.text for each in command.words[1:]]
+        of_host = name == "hostname" or (name == "uname" and arguments == ["-n"])
+        if name in DIFFERING and not of_host and is_inside(node, "CmdSubst") and not printed:
             raise LeftOut(f"line {command.line}: `{name}` gives another value on each machine: write the value")
-        if name == "hostname" and is_inside(node, "CmdSubst") and not printed:
+        if of_host and is_inside(node, "CmdSubst") and not printed:
             by_address = any(each.text in HOST_OPTIONS for each in command.words[1:])
             text = 'address_of "$MASTER_ADDR"' if by_address else 'echo "$MASTER_ADDR"'
             needs |= {"address"} if by_address else set()
@@ -60,7 +66,7 @@ def check_machines(program: Program, step: Step) -> set[str]:
         place = program.node_at(each.start)
         if each.name in NODE_LISTS and not _is_split(program, place):
             raise LeftOut(f"line {each.line}: it reads {each.name} in Slurm's short form, which pods do not have")
-        if each.name in _DIFFERING_VARIABLES and not _is_shown(program, place):
+        if each.name in _VARYING and not is_shown(program, place):
             raise LeftOut(f"line {each.line}: ${each.name} has another value on each machine")
         if each.name == "RANDOM":
             needs.add("random")
@@ -82,7 +88,7 @@ def _is_split(program: Program, place: Node) -> bool:
     read: Node | None = place
     while read is not None and read.type != "ParamExp":
         read = read.parent
-    if read is None or _is_shown(program, place):
+    if read is None or is_shown(program, place):
         return True
     expansion = read.data.get("Exp") or {}
     if expansion:
@@ -92,9 +98,3 @@ def _is_split(program: Program, place: Node) -> bool:
         call = call.parent
     plain = not any(read.has(key) for key in ("Slice", "Repl", "Index", "Length"))
     return plain and call.type == "CallExpr" and program.command(call).name == "scontrol"
-
-
-def _is_shown(program: Program, node: Node) -> bool:
-    """Return True below an `echo` or `printf` at the top level: its text goes to the log only."""
-    call = statement_of(node).child("Cmd")
-    return call is not None and call.type == "CallExpr" and program.command(call).name in ("echo", "printf")

@@ -173,6 +173,17 @@ KNOWN_OPTIONS = frozenset(
 Option = tuple[str, str]
 
 
+def bound_gpus(value: str) -> int | None:
+    """Return how many GPUs each task sees by `--gpu-bind`, from the first on; 0 for all; None if it does not tell."""
+    kind, _, number = value.removeprefix("verbose,").partition(":")
+    if kind == "none":
+        return 0
+    if kind == "per_task" or (kind, number) == ("single", "1"):
+        return int(number) if number.isdigit() else None
+    devices = number.split(",")
+    return 1 if kind == "map_gpu" and devices == [str(index) for index in range(len(devices))] else None
+
+
 def directive_options(words: Sequence[str]) -> Iterator[Option]:
     """Yield the options of a directive of sbatch; other words are skipped."""
     index = 0

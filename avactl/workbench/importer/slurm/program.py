@@ -14,13 +14,17 @@ from avactl.workbench.importer.shell import (
     Program,
     SyntaxProblem,
     Word,
+    is_in_background,
     is_inside,
     is_redirected,
+    runs_once,
 )
-from avactl.workbench.importer.slurm.commands import BUILTINS, check_command, refuse_texts
+from avactl.workbench.importer.slurm.commands import BUILTINS, check_command, drop_traps, refuse_texts
+from avactl.workbench.importer.slurm.containers import RUNTIMES, enter, refuse_runtime
 from avactl.workbench.importer.slurm.environment import slurm_variables
 from avactl.workbench.importer.slurm.exports import take_exports
-from avactl.workbench.importer.slurm.machines import HOST_OPTIONS, REPEATABLE, check_machines
+from avactl.workbench.importer.slurm.machines import DIFFERING, HOST_OPTIONS, REPEATABLE, check_machines
+from avactl.workbench.importer.slurm.options import bound_gpus
 from avactl.workbench.importer.slurm.prelude import (
     ADDRESS,
     HEADER,
@@ -32,10 +36,31 @@ from avactl.workbench.importer.slurm.prelude import (
     srun_function,
 )
 from avactl.workbench.importer.slurm.sizes import LeftOut, Sizes
-from avactl.workbench.importer.slurm.steps import Step, exported, known_value
+from avactl.workbench.importer.slurm.steps import Step, exported, inner_command, known_value, program_name
 from avactl.workbench.importer.slurm.torchrun import strip_rendezvous, torchrun_words
 
-_MPI_LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra")
+_MPI_LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun")
+_HYDRA_OPTIONS = ("-ppn", "-perhost", "-genv", "-genvall", "-genvlist", "-genvnone", "-iface", "-f", "-hosts")
+"""Options of mpirun that MPICH and Intel MPI have, and Open MPI has not."""
+_BY_SSH = ("deepspeed", "horovodrun", "pdsh", "ssh", "colossalai", "ray", "dask-ssh")
+"""Programs that start others on several machines by ssh, without srun."""
+_ABSENT = ("ibrun", "aprun", "jsrun", "lrun", "prun")
+"""Launchers of other systems."""
+_FILES = ("rm", "mv", "ln", "chmod", "cp", "mkdir", "touch", "tee", "rsync", "tar", "unzip", "gzip")
+"""Commands that change files."""
+_QUIET = ("wait", "echo", "printf", "date", "exit", "time", ":", "true", "cd")
+"""Commands that read no file."""
+_PATTERNS = {
+    "j": "$SLURM_JOB_ID",
+    "x": "$SLURM_JOB_NAME",
+    "A": "$SLURM_ARRAY_JOB_ID",
+    "a": "$SLURM_ARRAY_TASK_ID",
+    "t": "$SLURM_PROCID",
+    "n": "$SLURM_NODEID",
+    "N": "$SLURMD_NODENAME",
+    "%": "%",
+}
+"""Parts of the names of Slurm's output files."""
 _WITHOUT_MPI = re.compile(
     r"python[0-9.]*|torchrun|accelerate|deepspeed|(ba|z|da)?sh|env|nsys|ncu|numactl|time|uv|poetry|julia|Rscript|R|perl"
     r"|java|node|nvidia-smi|apptainer|singularity|docker|podman|.*\.(sh|py|jl|R)"
@@ -60,30 +85,40 @@ class JobProgram:
         self._needs: set[str] = set()
         self._kill = False
         self._per_task_gpus = 0
+        self._slots = 0
+        self.library = "openmpi"
         self._commands = program.commands
         self._steps = [each for each in steps if not self._replace_host_step(each)]
+        self._launchers = [each for each in (inner_command(one, _MPI_LAUNCHERS) for one in self._commands) if each]
+        drop_traps(program, self._lose)
         for command in self._commands:
-            check_command(program, command, self._lose)
+            if not program.is_removed(command.node.start):
+                self._read_command(command)
         refuse_texts(program)
+        for step in self._steps:
+            refuse_runtime(step.name, step.line)
+            step.program, step.prefix = enter(program, step.program, step.line, self._lose)
+            step.name = program_name(program, step.program[0]) or step.name
         if not any(self._is_program(each) for each in self._commands):
             raise LeftOut("it has no command")
         self.strategy = self._choose_strategy()
         self._launch = None
         self._launch_edit: list[Edit] = []
         """Starts torchrun without srun, which only its own variables would need."""
-        if self.strategy == "allReduce" and sizes.per_node == 1:
-            self._launch = torchrun_words(self._steps[0])
+        if self.strategy == "allReduce" and self._count(self._main) == sizes.nodes:
+            self._launch = torchrun_words(self._main)
         # Only there, torchrun is to find what avactl sets for it.
         self.framework = "pytorch" if self._launch is not None else "custom"
         if self._launch is not None:
-            strip_rendezvous(program, self._steps[0], self._launch, sizes.gpus, self._lose)
+            strip_rendezvous(program, self._main, self._launch, sizes.gpus, self._lose)
+        self._read_slots()
         for step in self._steps:
             self._edit_step(step)
         self._drop_directory()
         exports, self._secrets = take_exports(program, constants, self._lose)
         self.env |= exports
         if self.strategy == "allReduce":
-            self._needs |= check_machines(program, self._steps[0])
+            self._needs |= check_machines(program, self._steps)
         if any(each.name == "scontrol" and not program.is_removed(each.node.start) for each in self._commands):
             self._needs.add("scontrol")
 
@@ -97,7 +132,7 @@ class JobProgram:
             if self._launch is None:
                 self._set_variables("")
             elif self._steps:
-                line = self._steps[0].line
+                line = self._main.line
                 self._lose(line, "programs find no variables of Slurm", "read RANK, LOCAL_RANK and WORLD_SIZE")
             return {"command": [escape_references(each) for each in words]}
         self._replace_last()
@@ -132,28 +167,61 @@ class JobProgram:
         if node.type != "CallExpr" or self._program.is_removed(node.start) or not command.words:
             return False
         name = command.name
-        if name in ("srun", *_MPI_LAUNCHERS):
+        if any(each.node is node for each in (*self._launchers, *(step.command for step in self._steps))):
             return True
         return not is_inside(node, "CmdSubst") and (not name or name not in REPEATABLE - {"cp", "find"})
 
+    def _read_command(self, command: Command) -> None:
+        """Take out what a pod does not need of a command. Raises LeftOut for what it does not have."""
+        check_command(self._program, command, self._lose)
+        refuse_runtime(command.name, command.line)
+        if command.name in _ABSENT:
+            raise LeftOut(f"line {command.line}: pods have no `{command.name}`")
+        if command.name in RUNTIMES and not self._program.is_removed(command.node.start):
+            words, prefix = enter(self._program, command.words, command.line, self._lose)
+            if words is not command.words:
+                self._program.replace(command.words[0].start, words[0].start, prefix)
+        if command.name == "nproc" and len(command.words) == 1:
+            self._program.replace(command.node.start, command.node.end, f"echo {self._sizes.cpus}")
+
+    @property
+    def _main(self) -> Step:
+        """The step that does the work; others, such as `srun nvidia-smi`, only print."""
+        return self._working_steps()[0]
+
+    def _working_steps(self) -> list[Step]:
+        found = [
+            each
+            for each in self._steps
+            if each.name not in REPEATABLE
+            or is_redirected(each.command.node)
+            or is_inside(each.command.node, "CmdSubst")
+        ]
+        return found or self._steps
+
     def _choose_strategy(self) -> str:
         """Return the strategy. Raises LeftOut if only the first of several nodes would run the program."""
-        sizes = self._sizes
-        launchers = [each for each in self._commands if each.name in _MPI_LAUNCHERS]
-        if any(step.by_mpi or not _WITHOUT_MPI(step.name) for step in self._steps if self._count(step) > 1):
+        sizes, launchers = self._sizes, self._launchers
+        self._by_mpi = any(each.by_mpi or not _WITHOUT_MPI(each.name) for each in self._steps if self._count(each) > 1)
+        if self._by_mpi:
+            self._lose(self._main.line, "mpirun of Open MPI starts the processes in place of srun")
+        if launchers:
+            self._choose_library(launchers)
+        if self._by_mpi and sizes.nodes > 1:
             # A step of one task on each machine finds its peers by itself.
             odd = next((each for each in self._steps if self._count(each) != sizes.tasks), None)
             if odd is not None or launchers:
                 line = odd.line if odd else launchers[0].line
                 raise LeftOut(f"line {line}: mpirun starts as many ranks for each step as the job has tasks")
-            self._lose(self._steps[0].line, "mpirun of Open MPI starts the processes in place of srun")
+            self._check_launcher()
             return "mpi"
         if sizes.nodes == 1:
+            self.library = "openmpi"
             for each in launchers:
                 if not _tells_ranks(each.words):
                     self._program.replace(each.words[0].end, each.words[0].end, f" -np {sizes.tasks}")
             several = next((each for each in self._steps if self._count(each) > 1), None)
-            if several is not None:
+            if several is not None and not self._by_mpi:
                 self._note_tasks(several)
             return "single"
         if launchers:
@@ -161,29 +229,37 @@ class JobProgram:
                 raise LeftOut(f"line {self._steps[0].line}: srun and mpirun in one script")
             for each in launchers:
                 self._strip_hostfile(each)
-                passed = "".join(f" -x {name}" for name in self._computed_exports())
-                self._program.replace(each.words[0].end, each.words[0].end, passed)
-            self._note_launcher()
+                if self.library == "openmpi":
+                    passed = "".join(f" -x {name}" for name in self._computed_exports())
+                    self._program.replace(each.words[0].end, each.words[0].end, passed)
+            self._check_launcher()
             return "mpi"
         if not self._steps:
             first = next(each for each in self._commands if self._is_program(each))
+            if first.name in _BY_SSH:
+                raise LeftOut(f"line {first.line}: `{first.name}` starts the others by ssh, which pods do not have")
             raise LeftOut(
                 f"line {first.line}: without srun, `{(first.name or first.words[0].text)[:40]}` runs on the first of "
                 f"{sizes.nodes} nodes only"
             )
-        if len(self._steps) > 1:
+        working = self._working_steps()
+        if len(working) > 1:
             raise LeftOut(
-                f"line {self._steps[1].line}: a job has one step on all machines: make the others jobs of their own, "
+                f"line {working[1].line}: a job has one step on all machines: make the others jobs of their own, "
                 "with `after`"
             )
-        (step,) = self._steps
-        if self._count(step) != sizes.tasks:
-            raise LeftOut(
-                f"line {step.line}: srun starts {self._count(step)} of {sizes.tasks} tasks, on some of the machines"
-            )
-        if is_inside(step.command.node, "ForClause", "WhileClause", "FuncDecl"):
-            raise LeftOut(f"line {step.line}: a job has one step on all machines, and this one may run several times")
-        if sizes.per_node > 1:
+        for step in self._steps:
+            count = self._count(step)
+            everywhere = (step.number("nodes") or sizes.nodes) == sizes.nodes and step.get("nodelist") is None
+            even = count in (sizes.tasks, sizes.nodes, step.number("ntasks-per-node") * sizes.nodes)
+            if not everywhere or not even:
+                raise LeftOut(f"line {step.line}: srun starts {count} of {sizes.tasks} tasks, on some of the machines")
+            if not runs_once(self._program, step.command.node):
+                raise LeftOut(
+                    f"line {step.line}: a job has one step on all machines, and this one may run several times"
+                )
+        step = working[0]
+        if self._count(step) > sizes.nodes:
             self._note_tasks(step)
         if is_redirected(step.command.node):
             self._lose(step.line, "each worker writes a file of its own", "")
@@ -196,10 +272,47 @@ class JobProgram:
             "for a program with MPI, write `strategy: mpi`",
         )
 
-    def _note_launcher(self) -> None:
+    def _choose_library(self, launchers: list[Command]) -> None:
+        """Choose the MPI library by the launcher and its options."""
+        options = {each.text for command in launchers for each in command.words[1:]}
+        if not options & set(_HYDRA_OPTIONS) and all(each.name != "mpiexec.hydra" for each in launchers):
+            return
+        names = " ".join(word.text for each in self._commands if each.name in ("module", "ml") for word in each.words)
+        intel = any(each.startswith("I_MPI_") for each in self._program.assignments) or "impi" in names
+        self.library = "intel" if intel or "intel" in names else "mpich"
+
+    def _check_launcher(self) -> None:
+        """List files that only the launcher has. Raises LeftOut for programs, for which it has no GPU."""
+        ours = {id(each.command.node) for each in self._steps} | {id(each.node) for each in self._launchers}
         for each in self._commands:
-            if self._is_program(each) and each.name not in _MPI_LAUNCHERS:
-                self._lose(each.line, "it runs on the launcher, which has no GPU")
+            node, name = each.node, each.name
+            if self._program.is_removed(node.start) or not each.words:
+                continue
+            mine = id(node) in ours or name in (*REPEATABLE, *DIFFERING, *_FILES) or name in self._program.functions
+            if not mine:
+                raise LeftOut(
+                    f"line {each.line}: Slurm runs `{(name or each.words[0].text)[:40]}` on the first node; the "
+                    "launcher of a job has neither its GPUs nor its files: make it a job of its own, with `after`"
+                )
+            if name in _FILES or _writes(node):
+                self._lose(
+                    each.line, "the launcher has the file; workers do if they share a volume", "`pod: {volumes: …}`"
+                )
+
+    def _read_slots(self) -> None:
+        """Find out how many of the steps in the background run at a time."""
+        sizes = self._sizes
+        steps = [each for each in self._steps if is_in_background(each.command.node)]
+        loops = [each for each in steps if not runs_once(self._program, each.command.node)]
+        sums = sum(self._count(each) for each in steps)
+        if not steps or sizes.nodes > 1 or not (loops or sums > sizes.tasks):
+            return
+        counts = {(self._count(each), each.number("cpus-per-task") or sizes.per_task) for each in steps}
+        if len(counts) > 1 or self._by_mpi or any(each.get("overlap") is not None for each in self._steps):
+            raise LeftOut(f"line {steps[0].line}: steps of several sizes wait for each other in Slurm")
+        ((count, cpus),) = counts
+        self._slots = max(1, sizes.cpus // (count * cpus))
+        self._lose(steps[0].line, f"{self._slots} of the steps run at a time, as many as have CPUs in Slurm")
 
     def _count(self, step: Step) -> int:
         """Return the number of tasks of a step."""
@@ -238,9 +351,8 @@ class JobProgram:
                 raise LeftOut(f"line {step.line}: `--{name}` of srun has no equivalent")
         if self._count(step) > 1 and _has_input(step.command.node):
             raise LeftOut(f"line {step.line}: srun gives its input to each of {self._count(step)} tasks")
-        if step.name in ("apptainer", "singularity", "docker", "podman"):
-            raise LeftOut(f"line {step.line}: srun starts a container: name its image with `--image job=…`")
-        if len(self._steps) > 1 and step.get("gpus-per-task") is not None:
+        alone = len(self._steps) == 1 and not (is_in_background(step.command.node) and self._slots)
+        if not alone and step.get("gpus-per-task") is not None:
             raise LeftOut(f"line {step.line}: several steps divide the GPUs of the job")
         for name in ("gpus", "gres", "gpus-per-node"):
             value = step.get(name)
@@ -251,28 +363,61 @@ class JobProgram:
         kill = step.get("kill-on-bad-exit")
         self._kill |= kill is not None and kill != "0"
         per_task = re.search(r"(\d+)$", step.get("gpus-per-task") or self._sizes.get("gpus-per-task") or "")
-        self._per_task_gpus = int(per_task[1]) if per_task else 0
+        bound = bound_gpus(step.get("gpu-bind") or self._sizes.get("gpu-bind") or "")
+        self._per_task_gpus = bound if bound is not None else int(per_task[1]) if per_task else 0
         exports, everything = exported(step)
         if not everything:
             self._lose(step.line, "the program also gets the other variables of the script")
         directory = step.get("chdir", "container-workdir")
         if directory is not None and re.search(r"[$`]", directory):
             raise LeftOut(f"line {step.line}: the script computes the working directory of srun")
+        cpus = step.number("cpus-per-task")
+        if cpus and str(cpus) != self._constants.get("SLURM_CPUS_PER_TASK"):
+            exports += f"SLURM_CPUS_PER_TASK={cpus} "
         prefix = f"-C {shlex.quote(directory)} " if directory else ""
         prefix = f"env {prefix}{exports}" if prefix or exports else ""
+        prefix = self._redirect(step) + prefix + step.prefix
         tasks = self._count(step)
         if self.strategy == "mpi":
             start = "srun "
             self._needs.add("mpi")
-        elif self._sizes.tasks == tasks == 1 and not self._per_task_gpus:
+        elif self._sizes.tasks == tasks == 1 and not self._per_task_gpus and not self._slots:
             start = ""
         else:
             start = f"srun {tasks // self._sizes.nodes} "
-            self._needs.add("srun")
+            self._needs.add("mpi" if self._by_mpi else "srun")
+        if start and step.wrapper:
+            self._needs.add("export")
+            start = start if step.wrapper == "parallel" else f"bash -c 'srun \"$@\"' bash {start.removeprefix('srun ')}"
         place = step.command.words[0].start, step.program[0].start
         self._program.replace(*place, start + prefix)
-        if self._launch is not None and not prefix:
+        if self._launch is not None and not prefix and step is self._main:
             self._launch_edit = [(*place, b"")]
+
+    def _redirect(self, step: Step) -> str:
+        """Return what lets tasks write the files of `--output`, if the script reads them."""
+        name, errors = step.get("output"), step.get("error")
+        last = max((each.node.start for each in self._commands if self._reads_files(each)), default=0)
+        if (name is None and errors is None) or last <= step.command.node.start:
+            return ""
+        texts = []
+        for value in (name, errors):
+            parts = re.split(r"%(.)", value or "")
+            if any(each not in _PATTERNS for each in parts[1::2]) or re.search(r"[$`\"\\]", "".join(parts[::2])):
+                raise LeftOut(f"line {step.line}: the script reads the files of `--output={value}`")
+            texts.append("".join(_PATTERNS[each] if at % 2 else each for at, each in enumerate(parts)))
+        per_task = any(
+            "PROCID" in each or (self._count(step) == self._sizes.nodes and "$SLURM" in each) for each in texts
+        )
+        if self._count(step) > 1 and not per_task:
+            raise LeftOut(f"line {step.line}: all tasks write to the file of `--output`, which the script reads")
+        out = f' > "{texts[0]}"' if name else ""
+        errors = f' 2> "{texts[1]}"' if errors else " 2>&1"
+        return f"bash -c 'exec \"$@\"{out}{errors}' bash "
+
+    def _reads_files(self, command: Command) -> bool:
+        removed = self._program.is_removed(command.node.start)
+        return command.node.type == "CallExpr" and bool(command.words) and not removed and command.name not in _QUIET
 
     def _strip_hostfile(self, command: Command) -> None:
         """Take out where mpirun finds its hosts: avactl tells it."""
@@ -283,7 +428,7 @@ class JobProgram:
             if name in ("hostfile", "machinefile", "host", "H", "f", "hosts", "default-hostfile"):
                 last = words[min(index + width, len(words)) - 1]
                 end = words[index + width].start if index + width < len(words) else last.end
-                self._program.replace(words[index].start, end, "")
+                self._program.drop(words[index].start, end)
                 removed.append(words[index].text)
                 index += width
             else:
@@ -305,6 +450,8 @@ class JobProgram:
 
     def _plain_words(self) -> list[str] | None:
         """Return the words of a program that is one command, without anything that a shell must do; else None."""
+        if self._needs & {"srun", "mpi"} and not self._launch_edit:
+            return None
         try:
             edited = Program(self._program.edited(self._launch_edit))
         except SyntaxProblem:
@@ -335,7 +482,7 @@ class JobProgram:
             return
         command = program.command(call)
         name = command.name
-        if any(each.name == "trap" for each in self._commands) or name in program.functions or not command.words:
+        if self._traps() or name in program.functions or not command.words:
             return
         if name and name not in BUILTINS and name not in ("rm", "cp", "mv", "touch", "rsync"):
             program.replace(command.words[0].start, command.words[0].start, "exec ")
@@ -348,7 +495,7 @@ class JobProgram:
             wanted = name.startswith("SLURM_ARRAY_")
             wanted |= name in named and re.search(rf"\b{name}\b", text) is not None
             if (wanted or (full and name != "SLURM_JOBID")) and name not in self._program.assignments:
-                if name == "SLURM_JOBID" and self.strategy == "mpi":
+                if name == "SLURM_JOBID" and (self._by_mpi or self._launchers):
                     # Open MPI would start its daemons by srun.
                     continue
                 self.env.setdefault(name, value)
@@ -358,7 +505,7 @@ class JobProgram:
         sizes, needs = self._sizes, self._needs
         named = {name for name in slurm_variables(self._program) if re.search(rf"\b{name}\b", text)}
         lines = []
-        if self.strategy == "mpi" and "SLURM_JOBID" in named:
+        if (self._by_mpi or self._launchers) and "SLURM_JOBID" in named:
             lines.append(f"SLURM_JOBID={self._constants['SLURM_JOBID']} # Open MPI would start its daemons by srun")
         if "SLURM_SUBMIT_DIR" in named:
             lines.append("export SLURM_SUBMIT_DIR=$PWD")
@@ -390,12 +537,19 @@ class JobProgram:
         if "scontrol" in needs:
             lines += SCONTROL.splitlines()
         if "srun" in needs:
-            lines += srun_function(
-                sizes.nodes, self._per_task_gpus, self._kill, any(each.name == "trap" for each in self._commands)
-            ).splitlines()
+            own = self._traps()
+            lines += srun_function(sizes.nodes, self._per_task_gpus, self._kill, own, self._slots).splitlines()
         if "mpi" in needs:
-            lines += mpi_function(sizes.per_node, self._computed_exports()).splitlines()
+            counted = self.strategy == "single"
+            made = mpi_function(sizes.per_node, self._per_task_gpus, self._computed_exports(), counted)
+            lines += made.splitlines()
+        if "export" in needs:
+            lines.append("export -f srun")
         return [HEADER, *lines] if lines else []
+
+    def _traps(self) -> bool:
+        """Return True if the script handles signals itself."""
+        return any(each.name == "trap" and not self._program.is_removed(each.node.start) for each in self._commands)
 
     def _computed_exports(self) -> list[str]:
         """Return the variables that the program exports itself: mpirun passes those on that it is told."""
@@ -419,6 +573,13 @@ def _has_input(node: Node) -> bool:
             return True
         above = parent
     return False
+
+
+def _writes(node: Node) -> bool:
+    """Return True if a command writes to a file."""
+    statement = node.parent
+    redirections = [each for each in statement.children if each.type == "Redirect"] if statement is not None else []
+    return any(each.data["Op"] in (">", ">>", "&>", "&>>", ">|") for each in redirections)
 
 
 def _tells_ranks(words: Sequence[Word]) -> bool:

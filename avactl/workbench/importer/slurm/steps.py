@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from avactl.workbench.importer.shell import Command, Program, Word
@@ -12,7 +12,16 @@ from avactl.workbench.importer.slurm.options import KNOWN_OPTIONS, Option, step_
 from avactl.workbench.importer.slurm.sizes import LeftOut
 
 _EXPANSION = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+_MAX_DEPTH = 5
+"""Variables that a name is looked up through."""
 _MPI_NAMES = ("pmix", "pmi2", "openmpi", "pmi1", "cray_shasta")
+
+
+_WRAPPERS = (
+    *("exec", "command", "env", "nohup", "setsid", "time", "timeout", "nice", "ionice", "stdbuf", "numactl"),
+    *("taskset", "xargs", "parallel"),
+)
+"""Programs that start the one of their arguments."""
 
 
 @dataclass
@@ -20,11 +29,16 @@ class Step:
     """A command of `srun`."""
 
     command: Command
+    """Its words begin with `srun`."""
     options: list[Option]
     program: list[Word]
     """Words of the program that it starts."""
     name: str
     """Name of the program without its directory; empty if the script does not tell it."""
+    prefix: str = ""
+    """Text before the program, of what its container sets."""
+    wrapper: str = ""
+    """The program that starts srun, such as `timeout`."""
 
     @property
     def line(self) -> int:
@@ -52,7 +66,31 @@ class Step:
 
 def find_steps(program: Program, constants: Mapping[str, str]) -> list[Step]:
     """Return the steps of a program; `constants` are variables whose values are known. Raises LeftOut."""
-    return [_read_step(program, each, constants) for each in program.commands if each.name == "srun"]
+    found = []
+    for each in program.commands:
+        inner = inner_command(each, ("srun",))
+        if inner is not None:
+            step = _read_step(program, inner, constants)
+            step.wrapper = "" if inner is each else each.name
+            found.append(step)
+    return found
+
+
+def inner_command(command: Command, names: tuple[str, ...]) -> Command | None:
+    """Return the command itself if it is one of these, or what it starts of them, as `timeout 60 srun` does; or None.
+
+    Raises LeftOut if that is srun, and pods start it another way.
+    """
+    bases = [(word.value or "").rpartition("/")[2] for word in command.words]
+    at = next((index for index, base in enumerate(bases) if base in names), None)
+    asked = command.name == "command" and bases[1:2] and bases[1].startswith("-")
+    if at is None or asked or command.name in ("echo", "printf", "which", "type", "hash", "export", "module", "ml"):
+        return None
+    if at and command.name not in _WRAPPERS:
+        if names == ("srun",):
+            raise LeftOut(f"line {command.line}: `{command.name}` starts srun, which pods do not have")
+        return None
+    return command if not at else Command(command.node, command.words[at:], command.assignments)
 
 
 def known_value(program: Program, text: str, constants: Mapping[str, str], before: int | None = None) -> str | None:
@@ -96,18 +134,26 @@ def _read_step(program: Program, command: Command, constants: Mapping[str, str])
     first = places[start] if start < len(places) else None
     if first is None:
         raise LeftOut(f"line {command.line}: srun starts no program that the script tells")
-    name = first.value
-    if name is None:
-        whole = _EXPANSION.fullmatch(first.text.strip('"'))
-        name = (_assigned_text(program, whole[1] or whole[2]) or "") if whole else ""
-        if not re.match(r"[\w./]", name):
-            raise LeftOut(f"line {command.line}: {first.text[:40]} may hold options of srun or a program")
-        name = name.split()[0]
+    name = program_name(program, first)
+    if not name:
+        raise LeftOut(f"line {command.line}: {first.text[:40]} may hold options of srun or a program")
     for option, value in options:
         if value and option not in KNOWN_OPTIONS and f"--{option}={value}" not in words:
             raise LeftOut(f"line {command.line}: `--{option}` of srun is not known: write its value after `=`")
     known = [(option, _known_or_text(program, value, constants)) for option, value in options]
-    return Step(command, known, command.words[command.words.index(first) :], name.rpartition("/")[2])
+    return Step(command, known, command.words[command.words.index(first) :], name)
+
+
+def program_name(program: Program, word: Word) -> str:
+    """Return the name of the program that a word begins, without its directory; empty if the script does not tell."""
+    name = word.value
+    if name is None:
+        name = word.text.strip('"')
+        for _ in range(_MAX_DEPTH):
+            whole = _EXPANSION.match(name)
+            name = (_assigned_text(program, whole[1] or whole[2]) or "") + name[whole.end() :] if whole else name
+        name = name.split()[0] if re.match(r"[\w./]", name) else ""
+    return name.rpartition("/")[2]
 
 
 def _assigned_text(program: Program, name: str) -> str | None:
@@ -125,12 +171,6 @@ def _assigned_text(program: Program, name: str) -> str | None:
 def _known_or_text(program: Program, text: str, constants: Mapping[str, str]) -> str:
     value = known_value(program, text, constants)
     return text if value is None else value
-
-
-def words_of(words: Sequence[Word]) -> list[str] | None:
-    """Return words that are all literals, or None."""
-    found = [each.value for each in words]
-    return None if None in found else [each or "" for each in found]
 
 
 def exported(step: Step) -> tuple[str, bool]:

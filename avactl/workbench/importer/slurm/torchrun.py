@@ -29,7 +29,7 @@ _OF_HOSTS = re.compile(r"\bscontrol\b|\bSLURM_(JOB_|STEP_)?NODELIST\b|\bSLURM_LA
 def torchrun_words(step: Step) -> list[Word] | None:
     """Return the words of torchrun if the step is that, else None."""
     words = step.program
-    if words[0].value is None:
+    if words[0].value is None or any(each.text == "--standalone" for each in words):
         return None
     if words[0].value.rpartition("/")[2] == "torchrun":
         return words
@@ -102,7 +102,8 @@ def _drop_host_variables(program: Program, note: Note) -> None:
             if call is None or call.type != "CallExpr" or program.command(call).name != "echo":
                 return
             echoes.append(call)
-        if any(re.search(rf"\b{name}\b", text) for text, _ in program.strings if text.startswith("'")):
+        texts = [program.text_of(each) for each in program.strings if each.type == "SglQuoted"]
+        if any(re.search(rf"\b{name}\b", text) for text in texts):
             return
     for node in [*own, *dict.fromkeys(echoes)]:
         if not program.is_removed(node.start):
