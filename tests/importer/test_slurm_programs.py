@@ -126,7 +126,7 @@ LEFT_OUT = {
     "once": (TWO + "rsync -a a b\nsrun python train.py\n", "line 2: Slurm runs `rsync` once"),
     "date": (TWO + "RUN=$(date +%s)\nsrun python train.py --run $RUN\n", "line 2: `date` gives another value"),
     "pid": (TWO + "srun python train.py --run $$\n", r"line 2: \$\$ has another value"),
-    "resubmits": (ONE + "python train.py || sbatch next.sbatch\n", "line 2: `sbatch` asks Slurm"),
+    "resubmits": (ONE + "python train.py || sbatch next.sbatch\n", "line 2: `sbatch` starts another job"),
     "asks": (ONE + "JOBS=$(squeue -u me)\npython train.py\n", "line 2: `squeue` asks Slurm"),
     "environment": (ONE + "conda run --new-option e python train.py\n", "line 2: `--new-option` of conda is not known"),
     "input": ("#SBATCH --ntasks=2 --mem=8G\nsrun bash <<E\necho a\nE\n", "line 2: srun gives its input to each"),
@@ -202,7 +202,7 @@ def in_pods(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Started | str
             continue
         (directory / name).mkdir()
         body = outcome.spec.spec
-        ranks = str(body.get("slotsPerWorker") or body["workers"].get("gpus") or 1)
+        ranks = str(body.get("slotsPerWorker") or body["workers"].get("gpus") if body["strategy"] == "mpi" else 1000)
         paths = [str(directory / f"{name}.record"), str(directory / name)]
         words += [outcome.spec.name, *paths, _names(RUN.get(name, "")), ranks]
     path = f"{programs}:{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"

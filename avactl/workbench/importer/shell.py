@@ -224,9 +224,14 @@ class Program:
         return found
 
     @cached_property
-    def strings(self) -> list[Node]:
+    def texts(self) -> list[Node]:
         """The texts that other programs may run: quoted ones and here-documents."""
         return [node for node in self.nodes if node.type in ("SglQuoted", "DblQuoted", "Hdoc")]
+
+    @property
+    def strings(self) -> list[tuple[str, int]]:
+        """The texts that other programs may run, with their lines."""
+        return [(self.text_of(node), node.line) for node in self.texts]
 
     @cached_property
     def functions(self) -> set[str]:

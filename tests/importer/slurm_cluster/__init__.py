@@ -26,12 +26,12 @@ for word in "$@"; do if [[ $word == --fail=* ]]; then exit "${word#*=}"; fi; don
 _MPIRUN = """\
 #!/bin/bash
 while [[ $1 == -* ]]; do
-  case $1 in -np|-n) count=$2; shift 2 ;; -x|--bind-to|--map-by) shift 2 ;; *) shift ;; esac
+  case $1 in -np|-n) count=$2; shift 2 ;; -x|--bind-to|--map-by|--hostfile) shift 2 ;; *) shift ;; esac
 done
 file=${OMPI_MCA_orte_default_hostfile-/dev/null}
 count=${count:-$(grep -o '[0-9]*$' "$file" || echo "$SLURM_NTASKS")}
 for ((rank = 0; rank < count; rank++)); do
-  OMPI_COMM_WORLD_RANK=$rank OMPI_COMM_WORLD_LOCAL_RANK=$((rank % ${RANKS_PER_NODE:-1})) \\
+  OMPI_COMM_WORLD_RANK=$rank OMPI_COMM_WORLD_LOCAL_RANK=$((rank % ${RANKS_PER_NODE:-1000})) \\
     OMPI_COMM_WORLD_SIZE=$count "$@" &
 done
 wait
@@ -41,10 +41,22 @@ _APPTAINER = """\
 #!/bin/bash
 shift
 while [[ $1 == -* ]]; do
-  case $1 in --env) export "$2"; shift 2 ;; --bind|-B|--pwd) shift 2 ;; *) shift ;; esac
+  case $1 in
+    --env=*) export "${1#*=}"; shift ;;
+    --env) export "$2"; shift 2 ;;
+    --bind|-B|--pwd) shift 2 ;;
+    *) shift ;;
+  esac
 done
 shift
 for name in ${!APPTAINERENV_*}; do export "${name#APPTAINERENV_}=${!name}"; done
+exec "$@"
+"""
+_SHIFTER = """\
+#!/bin/bash
+while [[ $1 == -* ]]; do
+  case $1 in --env) export "$2"; shift 2 ;; -V) shift 2 ;; *) shift ;; esac
+done
 exec "$@"
 """
 _CONDA = """\
@@ -72,6 +84,7 @@ _OPTIONS = {
     "--chdir": "directory",
     "--export": "export",
     "--mem": "mem",
+    "--gpu-bind": "bind",
 }
 
 
@@ -91,6 +104,7 @@ def install_slurm(directory: Path) -> None:
     for name in ("squeue", "seff", "sacct"):
         _write_program(directory / name, "#!/bin/sh\necho known of the job\n")
     _write_program(directory / "apptainer", _APPTAINER)
+    _write_program(directory / "shifter", _SHIFTER)
     _write_program(directory / "conda", _CONDA)
     _write_program(directory / "nproc", '#!/bin/sh\necho "$SLURM_CPUS_ON_NODE"\n')
     _write_program(directory / "hostname", '#!/bin/sh\necho "${SLURMD_NODENAME:-node1}"\n')
@@ -103,6 +117,8 @@ def read_options(script: str) -> dict[str, str]:
     while words:
         word = words.pop(0)
         name, equals, value = word.partition("=")
+        if word[:2] in _OPTIONS and len(word) > 2:
+            name, equals, value = word[:2], "=", word[2:]
         if name in _OPTIONS:
             found[_OPTIONS[name]] = value if equals else words.pop(0)
     return found
@@ -111,7 +127,7 @@ def read_options(script: str) -> dict[str, str]:
 def sbatch(script: Path, directory: Path, path: Iterable[Path], variables: dict[str, str]) -> int:
     """Run a script as the first node of its allocation does; return its exit code."""
     given = read_options(script.read_text())
-    nodes = int(given.get("nodes", "1"))
+    nodes = int(given.get("nodes") or int(given.get("ntasks", "1")) // int(given.get("per_node", "1000")) or 1)
     tasks = int(given.get("ntasks", int(given.get("per_node", "1")) * nodes))
     gpus = int((given.get("gres") or given.get("gpus") or "0").rpartition(":")[2])
     environment = {
@@ -141,6 +157,7 @@ def sbatch(script: Path, directory: Path, path: Iterable[Path], variables: dict[
         **({"SLURM_CPUS_PER_TASK": given["cpus"]} if "cpus" in given else {}),
         **({"SLURM_MEM_PER_NODE": str(int(given["mem"][:-1]) * 1024)} if given.get("mem", "").endswith("G") else {}),
         **({"SLURM_JOB_PARTITION": given["partition"]} if "partition" in given else {}),
+        **({"GPU_BIND": given["bind"]} if "bind" in given else {}),
         **({"GPUS_PER_TASK": given["gpus_per_task"]} if "gpus_per_task" in given else {}),
         **dict(each.split("=", 1) for each in given.get("export", "").split(",") if "=" in each),
         **variables,

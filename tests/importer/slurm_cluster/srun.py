@@ -9,7 +9,7 @@ from pathlib import Path
 
 WITH_VALUE = frozenset(
     """
-    -N -n -c -w -J -p -t -o -D -W --jobid --wait --mem --chdir --nodes --ntasks --ntasks-per-node --job-name
+    -G -N -n -c -w -J -p -t -o -D -W --jobid --wait --mem --chdir --nodes --ntasks --ntasks-per-node --job-name
     --nodelist --cpus-per-task --export --mpi --cpu-bind --gres --gpus-per-node --gpus-per-task --gpu-bind
     --output --error -e
     """.split()  # noqa: SIM905 - a list of words reads better
@@ -22,7 +22,7 @@ def main() -> int:
     given: dict[str, str] = {}
     while words and words[0].startswith("-"):
         word = words.pop(0)
-        name, equals, value = word.partition("=")
+        name, equals, value = word.replace("_bind", "-bind").partition("=")
         if word[:2] in WITH_VALUE and not word.startswith("--") and len(word) > 2:
             name, equals, value = word[:2], "=", word[2:]
         if not equals and name in WITH_VALUE:
@@ -51,7 +51,7 @@ def main() -> int:
         }
         cpus = given.get("-c") or given.get("--cpus-per-task")
         task |= {"SLURM_CPUS_PER_TASK": cpus} if cpus else {}
-        if given.get("--gpus-per-task") or os.environ.get("GPUS_PER_TASK"):
+        if os.environ.get("GPU_BIND") != "none" and (given.get("--gpus-per-task") or os.environ.get("GPUS_PER_TASK")):
             width = int(given.get("--gpus-per-task") or os.environ["GPUS_PER_TASK"])
             first = rank % per_host * width
             task["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(first, first + width)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Protocol
 
-from avactl.workbench.importer.shell import Command, Program, is_at_top, is_redirected
+from avactl.workbench.importer.shell import Command, Node, Program, is_at_top, is_redirected
 from avactl.workbench.importer.slurm.sizes import LeftOut
 
 _SETUP = ("module", "ml", "spack", "conda", "micromamba", "mamba")
@@ -19,6 +19,7 @@ _ASKS_SLURM = frozenset(
     sgather seff sdiag sreport
     """.split()  # noqa: SIM905 - a list of words reads better
 )
+_LISTS_HOSTS = re.compile(r"\bscontrol\s+show\s+hostnames?\b")
 _SIGNALS_OF_SLURM = {"USR1", "USR2", "CONT", "XCPU", "URG", "10", "12", "18"}
 _ASKS_AGAIN = re.compile(r"\b(scontrol|sbatch|scancel)\b").search
 BUILTINS = frozenset(
@@ -46,6 +47,10 @@ def check_command(program: Program, command: Command, note: Note) -> None:
     if name in (*_ASKS_SLURM, "scontrol") and not hosts:
         shown = name in _PRINTS or (name == "scontrol" and arguments[:1] == ["show"])
         if not shown or not is_at_top(command.node) or is_redirected(command.node):
+            if name == "sbatch":
+                raise LeftOut(
+                    f"line {command.line}: `sbatch` starts another job: import that too, and write its `after`"
+                )
             asked = " ".join([name, *(arguments if name == "scontrol" else ())])
             raise LeftOut(f"line {command.line}: `{asked[:40]}` asks Slurm")
         note(command.line, f"`{name}` prints what Slurm knows of the job", "write `avactl jobs`")
@@ -88,14 +93,35 @@ def drop_traps(program: Program, note: Note) -> None:
                 program.remove(each)
 
 
-def refuse_texts(program: Program) -> None:
-    """Raise LeftOut if a text that other commands may run names a command of Slurm."""
+def check_texts(program: Program) -> bool:
+    """Return True if a text that other shells run asks for the names of hosts.
+
+    Raises LeftOut if it names another command of Slurm.
+    """
     printed = {word.text for each in program.commands if each.name in ("echo", "printf") for word in each.words[1:]}
-    for node in program.strings:
+    lists_hosts = False
+    for node in program.texts:
         text = program.text_of(node)
-        found = re.search(r"(?:^|[\s;&|(\"'])(srun|sbatch|squeue|scontrol)\s", text)
-        if found and text not in printed and not program.is_removed(node.start):
-            raise LeftOut(f"line {node.line}: `{found[1]}` in a text, which avactl cannot change")
+        if text in printed or program.is_removed(node.start):
+            continue
+        for part in _own_parts(program, node):
+            rest = _LISTS_HOSTS.sub("", part)
+            lists_hosts |= rest != part
+            found = re.search(r"(?:^|[\s;&|(\"'])(srun|sbatch|squeue|scontrol)\s", rest)
+            if found:
+                raise LeftOut(f"line {node.line}: `{found[1]}` in a text, which avactl cannot change")
     for name, places in program.assignments.items():
         if (program.literal_variable(name) or "").split()[:1] == ["srun"]:
             raise LeftOut(f"line {places[0].line}: {name} holds srun, which avactl cannot change")
+    return lists_hosts
+
+
+def _own_parts(program: Program, node: Node) -> list[str]:
+    """Return the parts of a text that are no commands of the script itself."""
+    nodes = node.children if node.type != "Hdoc" else [each for word in node.children for each in word.children]
+    inner = [each for each in nodes if each.type == "CmdSubst"]
+    starts = [node.start, *(each.end for each in inner)]
+    return [
+        program.data[start:end].decode()
+        for start, end in zip(starts, [*(each.start for each in inner), node.end], strict=True)
+    ]

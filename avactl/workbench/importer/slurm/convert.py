@@ -72,6 +72,7 @@ def _convert(context: Context, reader: ImportReader) -> ImportedSpec:
     element = reader.given.get("element")
     constants = constant_variables(sizes, reader.given.name, title, element, array_facts(script.get("array") or ""))
     steps = find_steps(program, constants)
+    _refuse_hidden_variables(program, steps, script)
     image = _container_image(options) or context.options.images.get("job")
     if image is None:
         raise LeftOut("it names no image: give one with what its modules have, by `--image job=IMAGE`")
@@ -136,6 +137,16 @@ def _options_of_steps(steps: list[Step], script: SlurmScript) -> list[Directive]
         ):
             found.append(Directive(name, str(count), line))
     return found
+
+
+def _refuse_hidden_variables(program: Program, steps: list[Step], script: SlurmScript) -> None:
+    """Raise LeftOut if srun would hide variables of the script from its tasks: it follows `--export` of sbatch."""
+    passed = script.get("export")
+    if passed is None or "ALL" in passed.split(",") or not steps:
+        return
+    words = {word.text for each in program.commands for word in each.words}
+    if "SLURM_EXPORT_ENV" not in {*words, *program.assignments} and "export" in words:
+        raise LeftOut(f"line {steps[0].line}: by `--export={passed[:40]}`, srun passes on no variable of the script")
 
 
 def _note_options(directives: list[Directive], steps: list[Step], reader: ImportReader, in_array: bool) -> None:

@@ -27,7 +27,7 @@ _OF_SHELL = frozenset(
     """.split()  # noqa: SIM905 - a list of words reads better
 )
 _OF_PRELUDE = ("TMPDIR", "CUDA_VISIBLE_DEVICES")
-_OF_JOB = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "NODE_RANK")
+_OF_JOB = ("MASTER_ADDR", "MASTER_PORT")
 _MAX_LISTED = 20
 
 
@@ -75,7 +75,7 @@ def check_variables(
         outside.pop(name, None)
         if not _UNSET.fullmatch(name):
             reader.note(("line", line), f"{name} is not set", "")
-    of_job = _OF_JOB if strategy != "single" else ()
+    of_job = _OF_JOB if strategy == "allReduce" else ()
     for name, line in list(outside.items())[:_MAX_LISTED]:
         if name not in _OF_SHELL and name not in (*of_job, *_OF_PRELUDE) and not SLURM_NAME.fullmatch(name):
             reader.note(

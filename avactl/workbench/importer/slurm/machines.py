@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
-from avactl.workbench.importer.shell import Node, Program, is_inside, is_shown
+from avactl.workbench.importer.shell import Command, Node, Program, is_at_top, is_inside, is_shown
 from avactl.workbench.importer.slurm.prelude import NODE_LISTS
 from avactl.workbench.importer.slurm.sizes import LeftOut
 from avactl.workbench.importer.slurm.steps import Step
 
 REPEATABLE = frozenset(
     """
-    : [ alias awk basename bc cat cd chmod cp cut date declare df diff dig dirname du echo egrep exit host nslookup
-    export expr false fgrep free getconf getent grep groups head hostname id ifconfig ip ldd let local ls lscpu
-    mapfile mkdir nproc nvidia-smi paste popd printenv printf ps pushd pwd read readarray readlink readonly realpath
-    return scontrol sed seq set shift shopt sleep sort source stat . tail tee test time top touch tr trap true type
-    typeset ulimit umask uname unalias uniq unset wait wc which whoami yes
+    : [ alias awk basename bc cat cd chmod cp cut date declare df diff dcgmi dig dirname du echo egrep exit
+    export expr false fgrep free getconf getent grep groups head host hostname id ifconfig ip ldd let local ls lscpu
+    mapfile mkdir nproc nslookup nvidia-smi paste popd printenv printf ps pushd pwd read readarray readlink readonly
+    realpath return scontrol sed seq set shift shopt sleep sort source stat . tail tee test time top touch tr trap
+    true type typeset ulimit umask uname unalias uniq unset wait wc which whoami yes
     """.split()  # noqa: SIM905 - a list of words reads better
 )
 """Commands that may run on each machine, though Slurm runs them on the first only."""
 DIFFERING = ("date", "mktemp", "uuidgen", "openssl", "shuf", "hostid", "ip", "ifconfig", "uname")
 """Commands that print something else on each machine."""
 _VARYING = ("$", "BASHPID", "SECONDS", "EPOCHSECONDS", "EPOCHREALTIME", "SRANDOM")
+_WITH_SUFFIX = re.compile(r"\w+=\"?\$(?:\{(\w+)\}\"?|(\w+)\")-?[a-z][\w-]*\"?").fullmatch
+"""A host with a suffix, such as `ADDR=${HOST}i`."""
 HOST_OPTIONS = ("-I", "-i", "--ip-address", "--all-ip-addresses")
 """Options of hostname that print addresses."""
 
@@ -53,16 +56,13 @@ def check_machines(program: Program, steps: Sequence[Step]) -> set[str]:
             raise LeftOut(f"line {command.line}: each machine would append to the file")
         if name == "cat" and "/etc/hostname" in arguments:
             raise LeftOut(f"line {command.line}: /etc/hostname is another one on each machine")
-        arguments = [each.text for each in command.words[1:]]
-        of_host = name == "hostname" or (name == "uname" and arguments == ["-n"])
-        if name in DIFFERING and not of_host and is_inside(node, "CmdSubst") and not printed:
+        if _differs(command) and is_inside(node, "CmdSubst") and not printed and not _is_for_options(program, node):
             raise LeftOut(f"line {command.line}: `{name}` gives another value on each machine: write the value")
-        if of_host and is_inside(node, "CmdSubst") and not printed:
-            by_address = any(each.text in HOST_OPTIONS for each in command.words[1:])
-            text = 'address_of "$MASTER_ADDR"' if by_address else 'echo "$MASTER_ADDR"'
-            needs |= {"address"} if by_address else set()
-            program.replace(node.start, node.end, text)
+        needs |= name_first_host(program, command, "$MASTER_ADDR")
+    _refuse_other_networks(program)
     for each in program.reads:
+        if program.is_removed(each.start):
+            continue
         place = program.node_at(each.start)
         if each.name in NODE_LISTS and not _is_split(program, place):
             raise LeftOut(f"line {each.line}: it reads {each.name} in Slurm's short form, which pods do not have")
@@ -73,6 +73,51 @@ def check_machines(program: Program, steps: Sequence[Step]) -> set[str]:
         if each.name == "HOSTNAME":
             needs.add("hostname")
     return needs
+
+
+def name_first_host(program: Program, command: Command, first: str) -> set[str]:
+    """Let a command that asks for its own host have the first of the machines; return what the text needs."""
+    if not _asks_host(command) or not is_inside(command.node, "CmdSubst") or is_shown(program, command.node):
+        return set()
+    by_address = any(each.text in HOST_OPTIONS for each in command.words[1:])
+    program.replace(command.node.start, command.node.end, f'{"address_of" if by_address else "echo"} "{first}"')
+    return ({"address"} if by_address else set()) | ({"nodes"} if "NODELIST" in first else set())
+
+
+def _refuse_other_networks(program: Program) -> None:
+    """Raise LeftOut if a suffix makes the name of a host that of its card in another network."""
+    hosts: set[str] = set()
+    for name, places in program.assignments.items():
+        for each in places:
+            text = program.text_of(each)
+            if "scontrol" in text or "hostname" in text or any(re.search(rf"\$\{{?{one}\b", text) for one in hosts):
+                hosts.add(name)
+            found = _WITH_SUFFIX(text) if each.type == "Assign" and each.parent and is_at_top(each.parent) else None
+            if found and (found[1] or found[2]) in hosts:
+                raise LeftOut(f"line {each.line}: `{text[:60]}` names a host in another network of the cluster")
+
+
+def _asks_host(command: Command) -> bool:
+    return command.name == "hostname" or [each.text for each in command.words] == ["uname", "-n"]
+
+
+def _differs(command: Command) -> bool:
+    """Return True if a command prints something else on each machine, and not only the name of its own."""
+    return command.name in DIFFERING and not _asks_host(command)
+
+
+def _is_for_options(program: Program, node: Node) -> bool:
+    """Return True if a value is assigned to a variable that only options of srun read, which go."""
+    above = node
+    while above.parent is not None and above.type != "Assign":
+        above = above.parent
+    if above.type != "Assign":
+        return False
+    name = above.data["Name"]["Value"]
+    kept = any(each.name == name and not program.is_removed(each.start) for each in program.reads)
+    texts = [program.text_of(each) for each in program.texts if each.type == "SglQuoted"]
+    exported = above.parent is not None and above.parent.type == "DeclClause"
+    return not kept and not exported and not any(re.search(rf"\b{name}\b", text) for text in texts)
 
 
 def _appends(node: Node) -> bool:

@@ -41,6 +41,11 @@ LISTED_OPTIONS = {
     "cpu-freq": ("avactl does not set the frequency of CPUs", ""),
     "network": ("the network is that of the pods", ""),
     "comment": ("avactl has no such option", ""),
+    "module": ("the image has what the line loads", "build it into the image"),
+    "volume": ("file systems of the cluster are not there", "mount them: `pod: {volumes: …}`"),
+    "environment": ("the pods run the image of `--image job=…`", ""),
+    "uenv": ("the pods run the image of `--image job=…`", ""),
+    "container-entrypoint": ("a program takes the place of the image's entrypoint", ""),
 }
 """Options that have no effect: the reason, and the remedy."""
 SIZE_OPTIONS = (
@@ -69,7 +74,6 @@ _CONTAINER_FLAGS = (
     "container-readonly",
     "container-remap-root",
     "no-container-remap-root",
-    "container-entrypoint",
     "no-container-entrypoint",
 )
 """Flags of the plugin pyxis."""
@@ -89,6 +93,8 @@ SILENT_OPTIONS = (
     "exact",
     "immediate",
     "no-kill",
+    "view",
+    "container-env",
     "msg-timeout",
     "slurmd-debug",
     *_CONTAINER_FLAGS,
@@ -114,6 +120,7 @@ FLAGS = (
     "get-user-env",
     "immediate",
     *_CONTAINER_FLAGS,
+    "container-entrypoint",
     "multi-prog",
     "pty",
     "preserve-env",
@@ -214,6 +221,7 @@ def _read_option(
     following = words[index + 1] if index + 1 < len(words) else ""
     if word.startswith("--"):
         name, equals, value = word[2:].partition("=")
+        name = name.replace("_bind", "-bind")
         if equals or name in FLAGS or not following or following.startswith("-"):
             return 1, [(name, value)]
         return 2, [(name, following)]

@@ -94,8 +94,11 @@ def constant_variables(
     return found
 
 
-def node_list(nodes: int, has_hosts: bool) -> list[str]:
+def node_list(nodes: int, has_hosts: bool, by_mpi: bool) -> list[str]:
     """Return the lines that set SLURM_JOB_NODELIST: host names with commas, which Slurm would fold."""
+    if by_mpi:
+        hosts = "${OMPI_MCA_orte_default_hostfile:-$PRTE_MCA_prte_default_hostfile}"
+        return [f'export SLURM_JOB_NODELIST=$(cut -d " " -f 1 "{hosts}" | paste -sd ,)']
     if nodes == 1:
         return ["export SLURM_JOB_NODELIST=$HOSTNAME"]
     if has_hosts:

@@ -19,11 +19,17 @@ from avactl.workbench.importer.shell import (
     is_redirected,
     runs_once,
 )
-from avactl.workbench.importer.slurm.commands import BUILTINS, check_command, drop_traps, refuse_texts
+from avactl.workbench.importer.slurm.commands import BUILTINS, check_command, check_texts, drop_traps
 from avactl.workbench.importer.slurm.containers import RUNTIMES, enter, refuse_runtime
 from avactl.workbench.importer.slurm.environment import slurm_variables
 from avactl.workbench.importer.slurm.exports import take_exports
-from avactl.workbench.importer.slurm.machines import DIFFERING, HOST_OPTIONS, REPEATABLE, check_machines
+from avactl.workbench.importer.slurm.machines import (
+    DIFFERING,
+    HOST_OPTIONS,
+    REPEATABLE,
+    check_machines,
+    name_first_host,
+)
 from avactl.workbench.importer.slurm.options import bound_gpus
 from avactl.workbench.importer.slurm.prelude import (
     ADDRESS,
@@ -48,7 +54,10 @@ _ABSENT = ("ibrun", "aprun", "jsrun", "lrun", "prun")
 """Launchers of other systems."""
 _FILES = ("rm", "mv", "ln", "chmod", "cp", "mkdir", "touch", "tee", "rsync", "tar", "unzip", "gzip")
 """Commands that change files."""
-_QUIET = ("wait", "echo", "printf", "date", "exit", "time", ":", "true", "cd")
+_QUIET = (
+    *("wait", "echo", "printf", "date", "exit", "time", ":", "true", "cd", "set", "export", "unset", "trap", "sleep"),
+    *("return", "[", "test", "rm", "mkdir"),
+)
 """Commands that read no file."""
 _PATTERNS = {
     "j": "$SLURM_JOB_ID",
@@ -88,17 +97,28 @@ class JobProgram:
         self._slots = 0
         self.library = "openmpi"
         self._commands = program.commands
-        self._steps = [each for each in steps if not self._replace_host_step(each)]
+        self._steps = [each for each in steps if each.name != "hostname"]
         self._launchers = [each for each in (inner_command(one, _MPI_LAUNCHERS) for one in self._commands) if each]
-        drop_traps(program, self._lose)
-        for command in self._commands:
-            if not program.is_removed(command.node.start):
-                self._read_command(command)
-        refuse_texts(program)
         for step in self._steps:
             refuse_runtime(step.name, step.line)
             step.program, step.prefix = enter(program, step.program, step.line, self._lose)
             step.name = program_name(program, step.program[0]) or step.name
+        self._by_mpi = any(each.by_mpi or _is_native(each.name) for each in self._steps if self._count(each) > 1)
+        self._first = "$MASTER_ADDR"
+        """First of the machines, in words of the shell."""
+        if sizes.nodes == 1:
+            self._first = "$HOSTNAME"
+        elif self._by_mpi or self._launchers:
+            self._first = "${SLURM_JOB_NODELIST%%,*}"
+        for step in steps:
+            if step.name == "hostname":
+                self._replace_host_step(step)
+        drop_traps(program, self._lose)
+        for command in self._commands:
+            if not program.is_removed(command.node.start):
+                self._read_command(command)
+        if check_texts(program):
+            self._needs |= {"scontrol", "export-scontrol"}
         if not any(self._is_program(each) for each in self._commands):
             raise LeftOut("it has no command")
         self.strategy = self._choose_strategy()
@@ -177,7 +197,16 @@ class JobProgram:
         refuse_runtime(command.name, command.line)
         if command.name in _ABSENT:
             raise LeftOut(f"line {command.line}: pods have no `{command.name}`")
-        if command.name in RUNTIMES and not self._program.is_removed(command.node.start):
+        removed = self._program.is_removed(command.node.start)
+        if (
+            command.name in RUNTIMES
+            and not removed
+            and command.words[1:]
+            and command.words[1].text in ("pull", "build")
+        ):
+            self._lose(command.line, "the pods run the image of the spec")
+            self._program.remove(command.node)
+        elif command.name in RUNTIMES and not removed:
             words, prefix = enter(self._program, command.words, command.line, self._lose)
             if words is not command.words:
                 self._program.replace(command.words[0].start, words[0].start, prefix)
@@ -202,7 +231,6 @@ class JobProgram:
     def _choose_strategy(self) -> str:
         """Return the strategy. Raises LeftOut if only the first of several nodes would run the program."""
         sizes, launchers = self._sizes, self._launchers
-        self._by_mpi = any(each.by_mpi or not _WITHOUT_MPI(each.name) for each in self._steps if self._count(each) > 1)
         if self._by_mpi:
             self._lose(self._main.line, "mpirun of Open MPI starts the processes in place of srun")
         if launchers:
@@ -283,6 +311,8 @@ class JobProgram:
 
     def _check_launcher(self) -> None:
         """List files that only the launcher has. Raises LeftOut for programs, for which it has no GPU."""
+        if any(each.name == "HOSTNAME" for each in self._program.reads):
+            self._needs.add("hostname")
         ours = {id(each.command.node) for each in self._steps} | {id(each.node) for each in self._launchers}
         for each in self._commands:
             node, name = each.node, each.name
@@ -294,6 +324,7 @@ class JobProgram:
                     f"line {each.line}: Slurm runs `{(name or each.words[0].text)[:40]}` on the first node; the "
                     "launcher of a job has neither its GPUs nor its files: make it a job of its own, with `after`"
                 )
+            self._needs |= name_first_host(self._program, each, self._first)
             if name in _FILES or _writes(node):
                 self._lose(
                     each.line, "the launcher has the file; workers do if they share a volume", "`pod: {volumes: …}`"
@@ -325,10 +356,8 @@ class JobProgram:
             return tasks
         return (per_node or sizes.per_node) * nodes
 
-    def _replace_host_step(self, step: Step) -> bool:
+    def _replace_host_step(self, step: Step) -> None:
         """Let a step that only prints a host name or address ask the pods' DNS."""
-        if step.name != "hostname":
-            return False
         node, asked = step.command.node, step.get("nodelist")
         arguments = [each.text for each in step.program[1:]]
         captured = is_inside(node, "CmdSubst") or is_redirected(node)
@@ -336,13 +365,13 @@ class JobProgram:
             text = "scontrol show hostnames" if captured else "hostname"
             self._needs |= {"scontrol"} if captured else set()
         else:
-            host = asked if asked is not None else "$MASTER_ADDR" if self._sizes.nodes > 1 else "$HOSTNAME"
+            host = asked if asked is not None else self._first
+            self._needs |= {"nodes"} if "NODELIST" in self._first else set()
             host = host if host.startswith('"') else f'"{host}"'
             by_address = any(each in HOST_OPTIONS for each in arguments)
             text = f"address_of {host}" if by_address else f"echo {host}"
             self._needs |= {"address"} if by_address else set()
         self._program.drop(node.start, node.end, text)
-        return True
 
     def _edit_step(self, step: Step) -> None:
         """Take the options of srun out."""
@@ -391,6 +420,7 @@ class JobProgram:
             start = start if step.wrapper == "parallel" else f"bash -c 'srun \"$@\"' bash {start.removeprefix('srun ')}"
         place = step.command.words[0].start, step.program[0].start
         self._program.replace(*place, start + prefix)
+        self._program.drop(step.command.words[1].start, step.program[0].start)
         if self._launch is not None and not prefix and step is self._main:
             self._launch_edit = [(*place, b"")]
 
@@ -494,7 +524,7 @@ class JobProgram:
         for name, value in self._constants.items():
             wanted = name.startswith("SLURM_ARRAY_")
             wanted |= name in named and re.search(rf"\b{name}\b", text) is not None
-            if (wanted or (full and name != "SLURM_JOBID")) and name not in self._program.assignments:
+            if wanted or (full and name != "SLURM_JOBID"):
                 if name == "SLURM_JOBID" and (self._by_mpi or self._launchers):
                     # Open MPI would start its daemons by srun.
                     continue
@@ -511,15 +541,15 @@ class JobProgram:
             lines.append("export SLURM_SUBMIT_DIR=$PWD")
         if "SLURM_TMPDIR" in named:
             lines.append("export SLURM_TMPDIR=${TMPDIR:-/tmp}")
-        first = "$MASTER_ADDR" if self.strategy == "allReduce" else "$HOSTNAME"
+        first = self._first
         lists = [name for name in NODE_LISTS if name in named]
-        if lists or "scontrol" in needs or ("srun" in needs and sizes.nodes > 1):
-            if self.strategy == "mpi":
-                raise LeftOut("it reads the list of nodes, which mpirun reads from a file of avactl")
-            lines += node_list(sizes.nodes, self.framework == "custom")
+        if lists or needs & {"scontrol", "nodes", "hostname"} or ("srun" in needs and sizes.nodes > 1):
+            if self.library != "openmpi":
+                raise LeftOut("it reads the list of nodes, which only Open MPI has in a file")
+            lines += node_list(sizes.nodes, self.framework == "custom", self.strategy == "mpi")
             others = NODE_LISTS[1:] if "srun" in needs else [name for name in lists if name != NODE_LISTS[0]]
             lines += [f"export {name}=$SLURM_JOB_NODELIST" for name in others]
-        reads = {each.name for each in self._program.reads} - self._program.assignments.keys()
+        reads = {each.name for each in self._program.reads}
         if "TMPDIR" in reads:
             lines.append("export TMPDIR=${TMPDIR:-/tmp}")
         if "CUDA_VISIBLE_DEVICES" in reads and sizes.gpus:
@@ -543,8 +573,8 @@ class JobProgram:
             counted = self.strategy == "single"
             made = mpi_function(sizes.per_node, self._per_task_gpus, self._computed_exports(), counted)
             lines += made.splitlines()
-        if "export" in needs:
-            lines.append("export -f srun")
+        lines += ["export -f srun"] if "export" in needs else []
+        lines += ["export -f scontrol"] if "export-scontrol" in needs else []
         return [HEADER, *lines] if lines else []
 
     def _traps(self) -> bool:
@@ -559,6 +589,11 @@ class JobProgram:
                 names += [each.data["Name"]["Value"] for each in command.assignments]
                 names += [each.text for each in command.words[1:] if each.text.isidentifier()]
         return list(dict.fromkeys(names))
+
+
+def _is_native(name: str) -> bool:
+    """Return True for a program that may use MPI: no script, and no command of the system."""
+    return not _WITHOUT_MPI(name) and name not in (*REPEATABLE, *_FILES)
 
 
 def _has_input(node: Node) -> bool:

@@ -14,6 +14,9 @@ from avactl.workbench.importer.slurm.sizes import LeftOut
 _EXPANSION = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _MAX_DEPTH = 5
 """Variables that a name is looked up through."""
+_SIZE_VARIABLES = ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NNODES", "SLURM_NTASKS_PER_NODE", "SLURM_HOSTFILE")
+_OPTION_VARIABLES = {"SLURM_MPI_TYPE": "mpi", "SRUN_CPUS_PER_TASK": "cpus-per-task"}
+"""Variables that stand for options of srun."""
 _MPI_NAMES = ("pmix", "pmi2", "openmpi", "pmi1", "cray_shasta")
 
 
@@ -130,7 +133,10 @@ def _read_step(program: Program, command: Command, constants: Mapping[str, str])
         else:
             words.append(word.value if word.value is not None else word.text)
             places.append(word)
+    if ":" in words:
+        raise LeftOut(f"line {command.line}: a step of several programs has no equivalent")
     options, start = step_options(words)
+    options += _options_of_variables(program, constants, {name for name, _ in options})
     first = places[start] if start < len(places) else None
     if first is None:
         raise LeftOut(f"line {command.line}: srun starts no program that the script tells")
@@ -142,6 +148,24 @@ def _read_step(program: Program, command: Command, constants: Mapping[str, str])
             raise LeftOut(f"line {command.line}: `--{option}` of srun is not known: write its value after `=`")
     known = [(option, _known_or_text(program, value, constants)) for option, value in options]
     return Step(command, known, command.words[command.words.index(first) :], name)
+
+
+def _options_of_variables(program: Program, constants: Mapping[str, str], given: set[str]) -> list[Option]:
+    """Return the options that variables set, which the script assigns. Raises LeftOut for those of other sizes."""
+    unset = {word.text: each.line for each in program.commands if each.name == "unset" for word in each.words[1:]}
+    for name in _SIZE_VARIABLES:
+        place = program.assignments.get(name)
+        if place or name in unset:
+            line = place[0].line if place else unset[name]
+            raise LeftOut(f"line {line}: {name} changes what srun starts: write its options")
+    found = []
+    for name, option in _OPTION_VARIABLES.items():
+        place = program.only_assignment(name)
+        value = place.child("Value") if place is not None and option not in given else None
+        known = known_value(program, program.text_of(value), constants) if value is not None else None
+        if known is not None:
+            found.append((option, known))
+    return found
 
 
 def program_name(program: Program, word: Word) -> str:

@@ -102,7 +102,7 @@ def _drop_host_variables(program: Program, note: Note) -> None:
             if call is None or call.type != "CallExpr" or program.command(call).name != "echo":
                 return
             echoes.append(call)
-        texts = [program.text_of(each) for each in program.strings if each.type == "SglQuoted"]
+        texts = [program.text_of(each) for each in program.texts if each.type == "SglQuoted"]
         if any(re.search(rf"\b{name}\b", text) for text in texts):
             return
     for node in [*own, *dict.fromkeys(echoes)]:
