@@ -192,6 +192,17 @@ class Program:
 
         `before`: byte before which the assignment ends.
         """
+        value = self.assigned_value(name, before)
+        if value is not None:
+            return self.literal(value)
+        place = self.only_assignment(name)
+        return "" if place is not None and not any(place.has(key) for key in ("Array", "Value")) else None
+
+    def assigned_value(self, name: str, before: int | None = None) -> Node | None:
+        """Return the word that a variable gets if it is assigned once, at the top level; None for no word.
+
+        `before`: byte before which the assignment ends.
+        """
         place = self.only_assignment(name)
         call = place.parent if place is not None else None
         if call is not None and (call.has("Args") and call.type == "CallExpr"):
@@ -200,8 +211,7 @@ class Program:
             return None
         if place is None or is_inside(place, "FuncDecl", "IfClause", "ForClause", "WhileClause", "CaseClause"):
             return None
-        value = place.child("Value")
-        return (None if place.has("Array") else "") if value is None else self.literal(value)
+        return place.child("Value")
 
     def only_assignment(self, name: str) -> Node | None:
         """Return the only place where a variable gets a value, if that is an assignment."""

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from avactl.workbench.importer.shell import Program, Word
 from avactl.workbench.importer.slurm.commands import Note
 from avactl.workbench.importer.slurm.sizes import LeftOut
+from avactl.workbench.importer.slurm.steps import base_name
 
 
 class _Runtime(NamedTuple):
@@ -86,7 +87,7 @@ def refuse_runtime(name: str, line: int) -> None:
         )
 
 
-def enter(program: Program, words: Sequence[Word], line: int, note: Note) -> tuple[Sequence[Word], str]:
+def enter(program: Program, words: list[Word], line: int, note: Note) -> tuple[list[Word], str]:
     """Return the words of the program that a container or an environment runs, and `env … ` for what it sets.
 
     Raises LeftOut for what runs a program of its image, and for options that are not known.
@@ -99,15 +100,14 @@ def enter(program: Program, words: Sequence[Word], line: int, note: Note) -> tup
 
 
 def _runtime_of(words: Sequence[Word]) -> _Runtime | None:
-    name = (words[0].value or "").rpartition("/")[2]
-    runtime = RUNTIMES.get(name)
+    runtime = RUNTIMES.get(base_name(words[0]))
     if runtime is _CONDA and [each.value for each in words[1:2]] != ["run"]:
         return None
     return runtime
 
 
 def _enter(program: Program, words: Sequence[Word], line: int, note: Note) -> tuple[int, str]:
-    name = (words[0].value or "").rpartition("/")[2]
+    name = base_name(words[0])
     runtime = RUNTIMES[name]
     index, given = 1, []
     if runtime.command:

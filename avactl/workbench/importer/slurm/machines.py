@@ -56,7 +56,7 @@ def check_machines(program: Program, steps: Sequence[Step]) -> set[str]:
             raise LeftOut(f"line {command.line}: each machine would append to the file")
         if name == "cat" and "/etc/hostname" in arguments:
             raise LeftOut(f"line {command.line}: /etc/hostname is another one on each machine")
-        if _differs(command) and is_inside(node, "CmdSubst") and not printed and not _is_for_options(program, node):
+        if _differs(command) and is_inside(node, "CmdSubst") and not printed and not _is_unread(program, node):
             raise LeftOut(f"line {command.line}: `{name}` gives another value on each machine: write the value")
         needs |= name_first_host(program, command, "$MASTER_ADDR")
     _refuse_other_networks(program)
@@ -106,15 +106,18 @@ def _differs(command: Command) -> bool:
     return command.name in DIFFERING and not _asks_host(command)
 
 
-def _is_for_options(program: Program, node: Node) -> bool:
-    """Return True if a value is assigned to a variable that only options of srun read, which go."""
+def _is_unread(program: Program, node: Node) -> bool:
+    """Return True if a value is assigned to a variable that only options of srun read, which go, or that is shown."""
     above = node
     while above.parent is not None and above.type != "Assign":
         above = above.parent
     if above.type != "Assign":
         return False
     name = above.data["Name"]["Value"]
-    kept = any(each.name == name and not program.is_removed(each.start) for each in program.reads)
+    kept = any(
+        each.name == name and not program.is_removed(each.start) and not is_shown(program, program.node_at(each.start))
+        for each in program.reads
+    )
     texts = [program.text_of(each) for each in program.texts if each.type == "SglQuoted"]
     exported = above.parent is not None and above.parent.type == "DeclClause"
     return not kept and not exported and not any(re.search(rf"\b{name}\b", text) for text in texts)

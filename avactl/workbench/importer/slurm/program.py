@@ -20,7 +20,7 @@ from avactl.workbench.importer.shell import (
     runs_once,
 )
 from avactl.workbench.importer.slurm.commands import BUILTINS, check_command, check_texts, drop_traps
-from avactl.workbench.importer.slurm.containers import RUNTIMES, enter, refuse_runtime
+from avactl.workbench.importer.slurm.containers import OTHER_RUNTIMES, RUNTIMES, enter, refuse_runtime
 from avactl.workbench.importer.slurm.environment import slurm_variables
 from avactl.workbench.importer.slurm.exports import take_exports
 from avactl.workbench.importer.slurm.machines import (
@@ -42,7 +42,15 @@ from avactl.workbench.importer.slurm.prelude import (
     srun_function,
 )
 from avactl.workbench.importer.slurm.sizes import LeftOut, Sizes
-from avactl.workbench.importer.slurm.steps import Step, exported, inner_command, known_value, program_name
+from avactl.workbench.importer.slurm.steps import (
+    WRAPPERS,
+    Step,
+    base_name,
+    exported,
+    inner_command,
+    known_value,
+    program_name,
+)
 from avactl.workbench.importer.slurm.torchrun import strip_rendezvous, torchrun_words
 
 _MPI_LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun")
@@ -101,7 +109,7 @@ class JobProgram:
         self._launchers = [each for each in (inner_command(one, _MPI_LAUNCHERS) for one in self._commands) if each]
         for step in self._steps:
             refuse_runtime(step.name, step.line)
-            step.program, step.prefix = enter(program, step.program, step.line, self._lose)
+            step.program, step.prefix = self._enter(step.program, step.line)
             step.name = program_name(program, step.program[0]) or step.name
         self._by_mpi = any(each.by_mpi or _is_native(each.name) for each in self._steps if self._count(each) > 1)
         self._first = "$MASTER_ADDR"
@@ -174,7 +182,7 @@ class JobProgram:
             raise LeftOut(f"it cannot be changed without harm: {problem.reason}") from None
         before = {each.name for each in self._program.reads} - self._program.assignments.keys()
         after = {each.name for each in edited.reads} - edited.assignments.keys()
-        lost = after - before - self.env.keys() - self._secrets - {"MASTER_ADDR", "HOSTNAME"}
+        lost = after - before - self.env.keys() - self._secrets - {"MASTER_ADDR", "HOSTNAME", "SLURM_JOB_NODELIST"}
         if lost:
             raise LeftOut(f"it reads {', '.join(sorted(lost))}, which only Slurm could tell")
 
@@ -206,12 +214,29 @@ class JobProgram:
         ):
             self._lose(command.line, "the pods run the image of the spec")
             self._program.remove(command.node)
-        elif command.name in RUNTIMES and not removed:
-            words, prefix = enter(self._program, command.words, command.line, self._lose)
-            if words is not command.words:
+        elif not removed and command.words:
+            words, prefix = self._enter(command.words, command.line)
+            if words[0] is not command.words[0]:
                 self._program.replace(command.words[0].start, words[0].start, prefix)
+        if command.name == "alias" and b"expand_aliases" in self._program.data:
+            raise LeftOut(f"line {command.line}: the program of a pod has no aliases: write a function")
         if command.name == "nproc" and len(command.words) == 1:
             self._program.replace(command.node.start, command.node.end, f"echo {self._sizes.cpus}")
+
+    def _enter(self, words: list[Word], line: int) -> tuple[list[Word], str]:
+        """Return the program that a container runs, and the text of what that sets; also below `time` and mpirun."""
+        first = program_name(self._program, words[0])
+        if words[0].value is None and first in (*RUNTIMES, *OTHER_RUNTIMES, *_MPI_LAUNCHERS):
+            raise LeftOut(f"line {line}: `{words[0].text[:40]}` holds {first}: write it in place of the variable")
+        names = (*RUNTIMES, *OTHER_RUNTIMES)
+        outer = first in (*WRAPPERS, *_MPI_LAUNCHERS)
+        at = next((index for index, each in enumerate(words) if outer and base_name(each) in names), 0)
+        refuse_runtime(base_name(words[at]), line)
+        inner, prefix = enter(self._program, words[at:], line, self._lose)
+        if at and inner[0] is not words[at]:
+            self._program.replace(words[at].start, inner[0].start, prefix)
+            return [*words[:at], *inner], ""
+        return ([*words[:at], *inner] if at else inner), prefix
 
     @property
     def _main(self) -> Step:
