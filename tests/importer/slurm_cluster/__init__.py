@@ -12,12 +12,24 @@ from collections.abc import Iterable
 from pathlib import Path
 
 HERE = Path(__file__).parent
-PROGRAMS = ("python", "torchrun", "accelerate", "deepspeed", "solver", "install.sh", "nvidia-smi", "rsync", "java")
+PROGRAMS = (
+    "python",
+    "torchrun",
+    "accelerate",
+    "deepspeed",
+    "solver",
+    "install.sh",
+    "nvidia-smi",
+    "rsync",
+    "java",
+    "uv",
+)
 _RECORDER = """\
 #!/bin/bash
 line=${0##*/}
 for word in "$@"; do line+=" $(printf %q "$word")"; done
 for name in $RECORDED; do line+=" | $name=${!name-(unset)}"; done
+line+=" | in ${PWD##*/}"
 if [[ " $* " == *" --stdin "* ]]; then line+=" | stdin: $(head -c 40)"; fi
 printf '%s\\n' "$line" >> "$RECORD"
 echo "output of ${0##*/}"
@@ -37,6 +49,14 @@ done
 wait
 """
 """Starts ranks without MPI."""
+_PARALLEL = """\
+#!/bin/bash
+while [[ $1 == -* ]]; do shift 2; done
+words=()
+while [[ $1 != ::: ]]; do words+=("$1"); shift; done
+shift
+for each in "$@"; do bash -c "${words[*]//\\{\\}/$each}"; done
+"""
 _APPTAINER = """\
 #!/bin/bash
 shift
@@ -94,6 +114,7 @@ def install_programs(directory: Path) -> None:
     for name in PROGRAMS:
         _write_program(directory / name, _RECORDER)
     _write_program(directory / "mpirun", _MPIRUN)
+    _write_program(directory / "parallel", _PARALLEL)
 
 
 def install_slurm(directory: Path) -> None:
@@ -101,6 +122,7 @@ def install_slurm(directory: Path) -> None:
     directory.mkdir(parents=True)
     _write_program(directory / "srun", f'#!/bin/sh\nexec {sys.executable} {HERE / "srun.py"} "$@"\n')
     _write_program(directory / "scontrol", "#!/bin/bash\ntr , '\\n' <<< \"${3:-$SLURM_JOB_NODELIST}\"\n")
+    _write_program(directory / "uname", "#!/bin/sh\nexec hostname\n")
     for name in ("squeue", "seff", "sacct"):
         _write_program(directory / name, "#!/bin/sh\necho known of the job\n")
     _write_program(directory / "apptainer", _APPTAINER)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from avactl import compile_tree
 from avactl.spec.repository.tree import DirTree
+from avactl.workbench.local.errors import LocalRunError
 from avactl.workbench.local.selection import select
 from avactl.workbench.local.start import run
 
@@ -19,7 +20,10 @@ def main() -> None:
     for name, record, directory, recorded, ranks in zip(*[iter(words)] * 5, strict=True):
         os.environ |= {"RECORD": record, "RECORDED": recorded, "RANKS_PER_NODE": ranks}
         os.chdir(directory)
-        code = run(select(compilation, (), name), Path(directory), {})
+        try:
+            code = run(select(compilation, (), name), Path(directory), {})
+        except LocalRunError:  # such as a program that is not there
+            code = 127
         print(f"ended {name} {code}", flush=True)
 
 

@@ -55,6 +55,9 @@ def main() -> int:
             width = int(given.get("--gpus-per-task") or os.environ["GPUS_PER_TASK"])
             first = rank % per_host * width
             task["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(first, first + width)))
+        kind, _, devices = given.get("--gpu-bind", "").partition(":")
+        if kind == "map_gpu":
+            task["CUDA_VISIBLE_DEVICES"] = devices.split(",")[rank % per_host]
         directory = given.get("-D") or given.get("--chdir") or "."
         name = given.get("-o") or given.get("--output") or "/dev/stdout"
         for pattern, variable in (("%t", "SLURM_PROCID"), ("%n", "SLURM_NODEID"), ("%N", "SLURMD_NODENAME")):

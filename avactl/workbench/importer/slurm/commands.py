@@ -19,6 +19,9 @@ _ASKS_SLURM = frozenset(
     sgather seff sdiag sreport
     """.split()  # noqa: SIM905 - a list of words reads better
 )
+_STARTS_CONTAINER = re.compile(
+    r"(?:^|[\s;&|(\"'/])((?:apptainer|singularity|docker|podman|podman-hpc) (?:exec|run)|shifter)\s"
+).search
 _LISTS_HOSTS = re.compile(r"\bscontrol\s+show\s+hostnames?\b")
 _SIGNALS_OF_SLURM = {"USR1", "USR2", "CONT", "XCPU", "URG", "10", "12", "18"}
 _ASKS_AGAIN = re.compile(r"\b(scontrol|sbatch|scancel)\b").search
@@ -108,6 +111,7 @@ def check_texts(program: Program) -> bool:
             rest = _LISTS_HOSTS.sub("", part)
             lists_hosts |= rest != part
             found = re.search(r"(?:^|[\s;&|(\"'])(srun|sbatch|squeue|scontrol)\s", rest)
+            found = found or _STARTS_CONTAINER(rest)
             if found:
                 raise LeftOut(f"line {node.line}: `{found[1]}` in a text, which avactl cannot change")
     for name, places in program.assignments.items():

@@ -162,6 +162,10 @@ def _note_options(directives: list[Directive], steps: list[Step], reader: Import
             if each.name != "constraint" or not known_gpu_model(each.value):
                 reader.note(path, *LISTED_OPTIONS[each.name])
         elif each.name == "export" and each in directives and each.value not in ("ALL", "NONE", "NIL"):
+            for name, _, value in (part.partition("=") for part in each.value.split(",")):
+                if looks_secret(value, name):
+                    why = f"the value of {name} looks like a credential"
+                    reader.note(path, why, f"make a Secret, and write `env: {{{name}: {{secret: …}}}}`")
             if "ALL" not in each.value.split(","):
                 reader.note(path, "other variables of who submits are not passed on, as in all pods", "")
         elif each.name == "array" and "%" in each.value:

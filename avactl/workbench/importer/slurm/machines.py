@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from avactl.workbench.importer.shell import Command, Node, Program, is_at_top, is_inside, is_shown
+from avactl.workbench.importer.shell import Command, Node, Program, SyntaxProblem, is_at_top, is_inside, is_shown
 from avactl.workbench.importer.slurm.prelude import NODE_LISTS
 from avactl.workbench.importer.slurm.sizes import LeftOut
 from avactl.workbench.importer.slurm.steps import Step
@@ -45,6 +45,8 @@ def check_machines(program: Program, steps: Sequence[Step]) -> set[str]:
                 f"line {command.line}: Slurm runs `{(name or command.words[0].text)[:40]}` once, on the first "
                 "node; make it a job of its own, with `after`"
             )
+        if name == "trap":
+            _check_trap(program, command)
         printed = is_shown(program, node)
         arguments = [each.text for each in command.words[1:]]
         in_place = name == "sed" and any(each.startswith(("-i", "--in-place")) for each in arguments)
@@ -73,6 +75,17 @@ def check_machines(program: Program, steps: Sequence[Step]) -> set[str]:
         if each.name == "HOSTNAME":
             needs.add("hostname")
     return needs
+
+
+def _check_trap(program: Program, command: Command) -> None:
+    """Raise LeftOut if what runs at a signal does something else on several machines than on one."""
+    text = command.words[1].value if len(command.words) > 2 else ""
+    try:
+        inner = Program(text or "").commands if text is not None else None
+    except SyntaxProblem:
+        inner = None
+    if inner is None or any(each.name not in REPEATABLE and each.name not in program.functions for each in inner):
+        raise LeftOut(f"line {command.line}: Slurm runs the trap once, on the first node, and each machine would")
 
 
 def name_first_host(program: Program, command: Command, first: str) -> set[str]:

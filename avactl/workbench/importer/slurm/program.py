@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 
+from avactl.diagnostics.secrets import has_shape
 from avactl.workbench.importer.model import Body, ImportReader
 from avactl.workbench.importer.shell import (
     Command,
@@ -152,6 +153,13 @@ class JobProgram:
 
     def command(self, directory: str | None) -> Body:
         """Return `command` and `args`: the program itself if it is one command, else a shell with the text."""
+        body = self._build_command(directory)
+        texts = [*body["command"], *body.get("args", ()), *self.env.values()]
+        if any(map(has_shape, texts)):
+            raise LeftOut("it contains what looks like a credential: make a Secret, and read it from a variable")
+        return body
+
+    def _build_command(self, directory: str | None) -> Body:
         words = self._plain_words() if directory is None else None
         if not self._steps:
             why = "programs find only those variables of Slurm that the script names"
@@ -350,6 +358,8 @@ class JobProgram:
                     "launcher of a job has neither its GPUs nor its files: make it a job of its own, with `after`"
                 )
             self._needs |= name_first_host(self._program, each, self._first)
+            if name in ("source", ".") and self.library == "openmpi":
+                self._lose(each.line, "mpirun passes no variable of the file on", "`export` them in the script")
             if name in _FILES or _writes(node):
                 self._lose(
                     each.line, "the launcher has the file; workers do if they share a volume", "`pod: {volumes: …}`"
@@ -403,7 +413,9 @@ class JobProgram:
         for name in ("multi-prog", "pty", "input", "relative", "bcast", "het-group", "overcommit", "x11", "nodefile"):
             if step.get(name) is not None:
                 raise LeftOut(f"line {step.line}: `--{name}` of srun has no equivalent")
-        if self._count(step) > 1 and _has_input(step.command.node):
+        if step.get("label") is not None and is_redirected(step.command.node):
+            self._lose(step.line, "lines of output do not begin with the number of their task")
+        if self._count(step) > 1 and _has_input(self._program, step.command.node):
             raise LeftOut(f"line {step.line}: srun gives its input to each of {self._count(step)} tasks")
         alone = len(self._steps) == 1 and not (is_in_background(step.command.node) and self._slots)
         if not alone and step.get("gpus-per-task") is not None:
@@ -594,6 +606,8 @@ class JobProgram:
         if "srun" in needs:
             own = self._traps()
             lines += srun_function(sizes.nodes, self._per_task_gpus, self._kill, own, self._slots).splitlines()
+        if "srun" in needs and any(map(_sends_signal, self._commands)):
+            raise LeftOut("srun passes signals on to its tasks, of which pods pass on SIGTERM only")
         if "mpi" in needs:
             counted = self.strategy == "single"
             made = mpi_function(sizes.per_node, self._per_task_gpus, self._computed_exports(), counted)
@@ -608,7 +622,11 @@ class JobProgram:
 
     def _computed_exports(self) -> list[str]:
         """Return the variables that the program exports itself: mpirun passes those on that it is told."""
-        names = []
+        names = [
+            each.data["Name"]["Value"]
+            for command in (*self._launchers, *(step.command for step in self._steps))
+            for each in command.assignments
+        ]
         for command in self._commands:
             if command.name == "export" and not self._program.is_removed(command.node.start):
                 names += [each.data["Name"]["Value"] for each in command.assignments]
@@ -616,17 +634,24 @@ class JobProgram:
         return list(dict.fromkeys(names))
 
 
+def _sends_signal(command: Command) -> bool:
+    """Return True for a signal beside SIGTERM and SIGKILL."""
+    others = [each.text for each in command.words[1:] if re.match(r"-[A-Z]|-\d+$", each.text)]
+    return command.name == "kill" and any(not re.fullmatch(r"-(SIG)?(TERM|KILL|15|9|0)", each) for each in others)
+
+
 def _is_native(name: str) -> bool:
     """Return True for a program that may use MPI: no script, and no command of the system."""
     return not _WITHOUT_MPI(name) and name not in (*REPEATABLE, *_FILES)
 
 
-def _has_input(node: Node) -> bool:
+def _has_input(program: Program, node: Node) -> bool:
     """Return True if a command reads a file, a text, or the output of another command."""
     above: Node | None = node
     while above is not None and above.type not in ("CmdSubst", "FuncDecl"):
-        if any(each.type == "Redirect" and each.data["Op"].startswith("<") for each in above.children):
-            return True
+        given = [each for each in above.children if each.type == "Redirect" and each.data["Op"].startswith("<")]
+        if given:
+            return any(program.text_of(each).replace(" ", "") != "</dev/null" for each in given)
         parent = above.parent
         piped = parent is not None and parent.type == "BinaryCmd" and parent.data["Op"] in ("|", "|&")
         if parent is not None and piped and parent.child("Y") is above:
