@@ -116,6 +116,7 @@ def _spec(script: str) -> dict[str, Any]:
         ("mpiexec.hydra -n 8 solver\n", "mpi", {"implementation": "mpich"}),
         ("export A=$(id -un)\nmpiexec -f hosts -n 8 solver\n", "mpi", {"implementation": "mpich"}),
         ("mpirun -n 8 solver\n", "mpi", None),
+        ("mpirun --mca a b --hostfile h x -f y\n", "command", ["mpirun", "--mca", "a", "b", "x", "-f", "y"]),
         ("#SBATCH --image=docker:nersc/pytorch:24\nsrun shifter python t.py\n", "image", "nersc/pytorch:24"),
         ("srun --container-image=nvcr.io#nvidia/nemo:24 python t.py\n", "image", "nvcr.io/nvidia/nemo:24"),
     ],

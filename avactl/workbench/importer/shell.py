@@ -308,6 +308,27 @@ def is_inside(node: Node, *types: str) -> bool:
     return False
 
 
+def are_exclusive(first: Node, second: Node) -> bool:
+    """Return True if two commands are in branches of which only one runs."""
+    branches: dict[int, Node] = {}
+    node = first
+    while node.parent is not None:
+        branches[id(node.parent)] = node
+        node = node.parent
+    node = second
+    while node.parent is not None and id(node.parent) not in branches:
+        node = node.parent
+    if node.parent is None:
+        return False
+    choice, sides = node.parent, (branches[id(node.parent)], node)
+    if choice.type == "CaseClause":
+        return sides[0] is not sides[1]
+    conditions = [id(each) for each in choice.data.get("Cond") or ()] if choice.type == "IfClause" else []
+    if choice.type != "IfClause" or any(id(each.data) in conditions for each in sides):
+        return False
+    return (sides[0].data is choice.data.get("Else")) != (sides[1].data is choice.data.get("Else"))
+
+
 def is_in_background(node: Node) -> bool:
     """Return True if a command runs beside those after it."""
     above: Node | None = node

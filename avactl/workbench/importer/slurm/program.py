@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from itertools import combinations
 
 from avactl.diagnostics.secrets import has_shape
 from avactl.workbench.importer.model import Body, ImportReader
@@ -15,6 +16,7 @@ from avactl.workbench.importer.shell import (
     Program,
     SyntaxProblem,
     Word,
+    are_exclusive,
     is_in_background,
     is_inside,
     is_redirected,
@@ -24,12 +26,15 @@ from avactl.workbench.importer.slurm.commands import BUILTINS, check_command, ch
 from avactl.workbench.importer.slurm.containers import OTHER_RUNTIMES, RUNTIMES, enter, refuse_runtime
 from avactl.workbench.importer.slurm.environment import slurm_variables
 from avactl.workbench.importer.slurm.exports import take_exports
-from avactl.workbench.importer.slurm.machines import (
-    DIFFERING,
-    HOST_OPTIONS,
-    REPEATABLE,
-    check_machines,
-    name_first_host,
+from avactl.workbench.importer.slurm.machines import HOST_OPTIONS, REPEATABLE, check_machines
+from avactl.workbench.importer.slurm.mpi import (
+    ANY_SLOTS,
+    LAUNCHERS,
+    check_launcher,
+    choose_library,
+    is_native,
+    strip_hosts,
+    tells_ranks,
 )
 from avactl.workbench.importer.slurm.options import bound_gpus
 from avactl.workbench.importer.slurm.prelude import (
@@ -54,15 +59,10 @@ from avactl.workbench.importer.slurm.steps import (
 )
 from avactl.workbench.importer.slurm.torchrun import strip_rendezvous, torchrun_words
 
-_MPI_LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun")
-_HYDRA_OPTIONS = ("-ppn", "-perhost", "-genv", "-genvall", "-genvlist", "-genvnone", "-iface", "-f", "-hosts")
-"""Options of mpirun that MPICH and Intel MPI have, and Open MPI has not."""
 _BY_SSH = ("deepspeed", "horovodrun", "pdsh", "ssh", "colossalai", "ray", "dask-ssh")
 """Programs that start others on several machines by ssh, without srun."""
 _ABSENT = ("ibrun", "aprun", "jsrun", "lrun", "prun")
 """Launchers of other systems."""
-_FILES = ("rm", "mv", "ln", "chmod", "cp", "mkdir", "touch", "tee", "rsync", "tar", "unzip", "gzip")
-"""Commands that change files."""
 _QUIET = (
     *("wait", "echo", "printf", "date", "exit", "time", ":", "true", "cd", "set", "export", "unset", "trap", "sleep"),
     *("return", "[", "test", "rm", "mkdir"),
@@ -79,10 +79,6 @@ _PATTERNS = {
     "%": "%",
 }
 """Parts of the names of Slurm's output files."""
-_WITHOUT_MPI = re.compile(
-    r"python[0-9.]*|torchrun|accelerate|deepspeed|(ba|z|da)?sh|env|nsys|ncu|numactl|time|uv|poetry|julia|Rscript|R|perl"
-    r"|java|node|nvidia-smi|apptainer|singularity|docker|podman|.*\.(sh|py|jl|R)"
-).fullmatch
 
 
 class JobProgram:
@@ -107,12 +103,12 @@ class JobProgram:
         self.library = "openmpi"
         self._commands = program.commands
         self._steps = [each for each in steps if each.name != "hostname"]
-        self._launchers = [each for each in (inner_command(one, _MPI_LAUNCHERS) for one in self._commands) if each]
+        self._launchers = [each for each in (inner_command(one, LAUNCHERS) for one in self._commands) if each]
         for step in self._steps:
             refuse_runtime(step.name, step.line)
             step.program, step.prefix = self._enter(step.program, step.line)
             step.name = program_name(program, step.program[0]) or step.name
-        self._by_mpi = any(each.by_mpi or _is_native(each.name) for each in self._steps if self._count(each) > 1)
+        self._by_mpi = any(each.by_mpi or is_native(each.name) for each in self._steps if self._count(each) > 1)
         self._first = "$MASTER_ADDR"
         """First of the machines, in words of the shell."""
         if sizes.nodes == 1:
@@ -134,7 +130,8 @@ class JobProgram:
         self._launch = None
         self._launch_edit: list[Edit] = []
         """Starts torchrun without srun, which only its own variables would need."""
-        if self.strategy == "allReduce" and self._count(self._main) == sizes.nodes:
+        alone = self.strategy == "allReduce" and len(self._working_steps()) == 1
+        if alone and self._count(self._main) == sizes.nodes:
             self._launch = torchrun_words(self._main)
         # Only there, torchrun is to find what avactl sets for it.
         self.framework = "pytorch" if self._launch is not None else "custom"
@@ -234,10 +231,10 @@ class JobProgram:
     def _enter(self, words: list[Word], line: int) -> tuple[list[Word], str]:
         """Return the program that a container runs, and the text of what that sets; also below `time` and mpirun."""
         first = program_name(self._program, words[0])
-        if words[0].value is None and first in (*RUNTIMES, *OTHER_RUNTIMES, *_MPI_LAUNCHERS):
+        if words[0].value is None and first in (*RUNTIMES, *OTHER_RUNTIMES, *LAUNCHERS):
             raise LeftOut(f"line {line}: `{words[0].text[:40]}` holds {first}: write it in place of the variable")
         names = (*RUNTIMES, *OTHER_RUNTIMES)
-        outer = first in (*WRAPPERS, *_MPI_LAUNCHERS)
+        outer = first in (*WRAPPERS, *LAUNCHERS)
         at = next((index for index, each in enumerate(words) if outer and base_name(each) in names), 0)
         refuse_runtime(base_name(words[at]), line)
         inner, prefix = enter(self._program, words[at:], line, self._lose)
@@ -267,19 +264,23 @@ class JobProgram:
         if self._by_mpi:
             self._lose(self._main.line, "mpirun of Open MPI starts the processes in place of srun")
         if launchers:
-            self._choose_library(launchers)
+            self.library = choose_library(self._program, launchers)
         if self._by_mpi and sizes.nodes > 1:
             # A step of one task on each machine finds its peers by itself.
             odd = next((each for each in self._steps if self._count(each) != sizes.tasks), None)
             if odd is not None or launchers:
                 line = odd.line if odd else launchers[0].line
                 raise LeftOut(f"line {line}: mpirun starts as many ranks for each step as the job has tasks")
-            self._check_launcher()
+            self._needs |= check_launcher(
+                self._program, [*launchers, *(each.command for each in self._steps)], self._first, self._lose
+            )
             return "mpi"
         if sizes.nodes == 1:
             self.library = "openmpi"
+            if self._by_mpi or launchers:
+                self.env |= ANY_SLOTS
             for each in launchers:
-                if not _tells_ranks(each.words):
+                if not tells_ranks(each.words):
                     self._program.replace(each.words[0].end, each.words[0].end, f" -np {sizes.tasks}")
             several = next((each for each in self._steps if self._count(each) > 1), None)
             if several is not None and not self._by_mpi:
@@ -289,11 +290,13 @@ class JobProgram:
             if self._steps:
                 raise LeftOut(f"line {self._steps[0].line}: srun and mpirun in one script")
             for each in launchers:
-                self._strip_hostfile(each)
+                strip_hosts(self._program, each, self._lose)
                 if self.library == "openmpi":
                     passed = "".join(f" -x {name}" for name in self._computed_exports())
                     self._program.replace(each.words[0].end, each.words[0].end, passed)
-            self._check_launcher()
+            self._needs |= check_launcher(
+                self._program, [*launchers, *(each.command for each in self._steps)], self._first, self._lose
+            )
             return "mpi"
         if not self._steps:
             first = next(each for each in self._commands if self._is_program(each))
@@ -304,7 +307,8 @@ class JobProgram:
                 f"{sizes.nodes} nodes only"
             )
         working = self._working_steps()
-        if len(working) > 1:
+        nodes = [each.command.node for each in working]
+        if not all(are_exclusive(one, other) for one, other in combinations(nodes, 2)):
             raise LeftOut(
                 f"line {working[1].line}: a job has one step on all machines: make the others jobs of their own, "
                 "with `after`"
@@ -332,38 +336,6 @@ class JobProgram:
             "the processes start without MPI, and find each other by Slurm's variables",
             "for a program with MPI, write `strategy: mpi`",
         )
-
-    def _choose_library(self, launchers: list[Command]) -> None:
-        """Choose the MPI library by the launcher and its options."""
-        options = {each.text for command in launchers for each in command.words[1:]}
-        if not options & set(_HYDRA_OPTIONS) and all(each.name != "mpiexec.hydra" for each in launchers):
-            return
-        names = " ".join(word.text for each in self._commands if each.name in ("module", "ml") for word in each.words)
-        intel = any(each.startswith("I_MPI_") for each in self._program.assignments) or "impi" in names
-        self.library = "intel" if intel or "intel" in names else "mpich"
-
-    def _check_launcher(self) -> None:
-        """List files that only the launcher has. Raises LeftOut for programs, for which it has no GPU."""
-        if any(each.name == "HOSTNAME" for each in self._program.reads):
-            self._needs.add("hostname")
-        ours = {id(each.command.node) for each in self._steps} | {id(each.node) for each in self._launchers}
-        for each in self._commands:
-            node, name = each.node, each.name
-            if self._program.is_removed(node.start) or not each.words:
-                continue
-            mine = id(node) in ours or name in (*REPEATABLE, *DIFFERING, *_FILES) or name in self._program.functions
-            if not mine:
-                raise LeftOut(
-                    f"line {each.line}: Slurm runs `{(name or each.words[0].text)[:40]}` on the first node; the "
-                    "launcher of a job has neither its GPUs nor its files: make it a job of its own, with `after`"
-                )
-            self._needs |= name_first_host(self._program, each, self._first)
-            if name in ("source", ".") and self.library == "openmpi":
-                self._lose(each.line, "mpirun passes no variable of the file on", "`export` them in the script")
-            if name in _FILES or _writes(node):
-                self._lose(
-                    each.line, "the launcher has the file; workers do if they share a volume", "`pod: {volumes: …}`"
-                )
 
     def _read_slots(self) -> None:
         """Find out how many of the steps in the background run at a time."""
@@ -430,7 +402,7 @@ class JobProgram:
         self._kill |= kill is not None and kill != "0"
         per_task = re.search(r"(\d+)$", step.get("gpus-per-task") or self._sizes.get("gpus-per-task") or "")
         bound = bound_gpus(step.get("gpu-bind") or self._sizes.get("gpu-bind") or "")
-        self._per_task_gpus = bound if bound is not None else int(per_task[1]) if per_task else 0
+        self._per_task_gpus = bound if bound is not None else int(per_task[1]) if per_task else self._sizes.bound
         exports, everything = exported(step)
         if not everything:
             self._lose(step.line, "the program also gets the other variables of the script")
@@ -485,23 +457,6 @@ class JobProgram:
     def _reads_files(self, command: Command) -> bool:
         removed = self._program.is_removed(command.node.start)
         return command.node.type == "CallExpr" and bool(command.words) and not removed and command.name not in _QUIET
-
-    def _strip_hostfile(self, command: Command) -> None:
-        """Take out where mpirun finds its hosts: avactl tells it."""
-        words, index, removed = command.words, 1, []
-        while index < len(words) and words[index].text.startswith("-"):
-            name = words[index].text.lstrip("-").partition("=")[0]
-            width = 1 if "=" in words[index].text else 2
-            if name in ("hostfile", "machinefile", "host", "H", "f", "hosts", "default-hostfile"):
-                last = words[min(index + width, len(words)) - 1]
-                end = words[index + width].start if index + width < len(words) else last.end
-                self._program.drop(words[index].start, end)
-                removed.append(words[index].text)
-                index += width
-            else:
-                index += 1
-        if removed:
-            self._lose(command.line, f"mpirun finds the hosts in avactl's file: {', '.join(removed)}")
 
     def _drop_directory(self) -> None:
         """Remove `cd $SLURM_SUBMIT_DIR` at first: a program starts in the working directory of its image."""
@@ -640,11 +595,6 @@ def _sends_signal(command: Command) -> bool:
     return command.name == "kill" and any(not re.fullmatch(r"-(SIG)?(TERM|KILL|15|9|0)", each) for each in others)
 
 
-def _is_native(name: str) -> bool:
-    """Return True for a program that may use MPI: no script, and no command of the system."""
-    return not _WITHOUT_MPI(name) and name not in (*REPEATABLE, *_FILES)
-
-
 def _has_input(program: Program, node: Node) -> bool:
     """Return True if a command reads a file, a text, or the output of another command."""
     above: Node | None = node
@@ -658,19 +608,6 @@ def _has_input(program: Program, node: Node) -> bool:
             return True
         above = parent
     return False
-
-
-def _writes(node: Node) -> bool:
-    """Return True if a command writes to a file."""
-    statement = node.parent
-    redirections = [each for each in statement.children if each.type == "Redirect"] if statement is not None else []
-    return any(each.data["Op"] in (">", ">>", "&>", "&>>", ">|") for each in redirections)
-
-
-def _tells_ranks(words: Sequence[Word]) -> bool:
-    """Return True if mpirun is told how many processes it starts."""
-    names = ("-n", "-np", "--n", "--np", "-c", "-N", "-ppn", "--map-by", "-npernode", "--npernode")
-    return any(each.text.partition("=")[0] in names for each in words)
 
 
 def escape_references(text: str) -> str:

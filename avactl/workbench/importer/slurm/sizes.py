@@ -29,7 +29,7 @@ class Sizes:
     def __init__(self, options: Sequence[Directive], note: Callable[[int, str, str, str], None]) -> None:
         self._options, self._note = options, note
         for each in options:
-            if each.name in ("ntasks-per-gpu", "ntasks-per-socket", "ntasks-per-core"):
+            if each.name in ("ntasks-per-socket", "ntasks-per-core"):
                 raise LeftOut(f"line {each.line}: `--{each.name}` leaves the number of tasks to Slurm")
         self._read_nodes()
         if self.tasks % self.nodes:
@@ -63,6 +63,15 @@ class Sizes:
             if each and not re.fullmatch(r"[1-9]\d{0,5}", each):
                 raise LeftOut(f"line {self._line('nodes')}: `--nodes={self.get('nodes')}` is no number")
         tasks, per_node = self._number("ntasks"), self._number("ntasks-per-node", "tasks-per-node")
+        self.bound = self._number("ntasks-per-gpu")
+        """GPUs of each task, by the number of tasks of each GPU; 0 for all."""
+        gpus = self._count(self.get("gpus") or "")
+        if self.bound:
+            if self.bound > 1 or not gpus or tasks not in (0, gpus):
+                raise LeftOut(
+                    f"line {self._line('ntasks-per-gpu')}: `--ntasks-per-gpu` leaves the number of tasks to Slurm"
+                )
+            tasks = gpus
         self.nodes = int(least or 0)
         if most and most != least:
             self._note(self._line("nodes"), "nodes", f"the number of workers is fixed: {least}", "")
