@@ -163,6 +163,11 @@ RUN = {
     + 'srun bash -c "export MASTER_ADDR=\\$(scontrol show hostnames \\$SLURM_NODELIST | head -n1);'
     + ' python train.py --r \\$SLURM_PROCID"\n',
     "nodes-command-text": TWO + 'L="accelerate launch --machine_rank 0"\nexport CMD="$L train.py"\nsrun $CMD\n',
+    "nodes-suffix-elsewhere": TWO + "export M=$(scontrol show hostnames | head -n 1)\n"
+    + 'if [ "${SYSTEMNAME:-}" = juwels ]; then M="$M"i; fi\nsrun python train.py\n',
+    "nodes-launcher-array": TWO + 'ARGS=(--nnodes 2 --nproc_per_node=4)\nsrun torchrun "${ARGS[@]}" train.py\n',
+    "options-some": FOUR + 'R=""\nif [ -d /no/such ]; then R="--auto-resume=1"; fi\nA=" --jobid $SLURM_JOB_ID "\n'
+    + "srun ${R} -l $A python train.py\n",
     "nodes-branches": TWO + 'if [ -n "$DEBUG" ]; then srun python d.py; else srun torchrun t.py; fi\n',
     "nodes-uname": TWO + "export MASTER_ADDR=$(uname -n)\nsrun python train.py\n",
     "nodes-wrapped": EIGHT + "timeout -k 10s 30m srun -l python train.py\n",
@@ -253,6 +258,10 @@ LEFT_OUT = {
     "network-suffix": (
         TWO + "M=$(scontrol show hostnames | head -n 1)\nexport MASTER_ADDR=${M}i\nsrun python t.py\n",
         "line 3: .* names a host in another network",
+    ),
+    "network-suffix-inside": (
+        ONE + "srun python t.py --head \"$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | head -n1)\"i:29500\n",
+        "line 2: .* names a host in another network",
     ),
     "called-twice": (TWO + 'f() { srun python t.py "$1"; }\nf a; f b\n', "line 2: .* may run several times"),
     "slices": ("#SBATCH --gres=gpu:a100_1g.5gb:1 --mem=8G\npython t.py\n", "line 1: .* asks for slices of GPUs"),

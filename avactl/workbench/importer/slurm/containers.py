@@ -121,7 +121,7 @@ def _enter(program: Program, words: Sequence[Word], line: int, note: Note) -> tu
         given.append((option, value))
     if runtime.names_image:
         index += 1
-    if index >= len(words):
+    if index >= len(words) or words[index].text.startswith("-"):
         raise LeftOut(f"line {line}: the container has no command")
     if runtime is _CONDA:
         note(line, "the image has what the line loads", "build it into the image")
@@ -154,6 +154,9 @@ def _read_option(runtime: _Runtime, words: Sequence[Word], index: int, line: int
     """Return an option, the text of its value, and the index after it. Raises LeftOut if it is not known."""
     text = words[index].text
     name, equals, value = text.lstrip("-").partition("=")
+    glued = not text.startswith("--") and len(name) > 1 and runtime.letters.get(name[0]) in runtime.values
+    if glued:
+        return runtime.letters[name[0]], text[2:].removeprefix("="), index + 1
     if not text.startswith("--"):
         name = runtime.letters.get(name, name)
     if name in runtime.flags and not equals:

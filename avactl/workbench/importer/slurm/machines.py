@@ -5,26 +5,27 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from avactl.workbench.importer.shell import Command, Node, Program, SyntaxProblem, is_at_top, is_inside, is_shown
+from avactl.workbench.importer.shell import Command, Node, Program, SyntaxProblem, is_inside, is_shown
 from avactl.workbench.importer.slurm.prelude import NODE_LISTS
 from avactl.workbench.importer.slurm.sizes import LeftOut
 from avactl.workbench.importer.slurm.steps import Step
 
 REPEATABLE = frozenset(
     """
-    : [ alias awk basename bc cat cd chmod cp cut date declare df diff dcgmi dig dirname du echo egrep exit
-    export expr false fgrep free getconf getent grep groups head host hostname id ifconfig ip ldd let local ls lscpu
-    mapfile mkdir nproc nslookup nvidia-smi paste popd printenv printf ps pushd pwd read readarray readlink readonly
-    realpath return scontrol sed seq set shift shopt sleep sort source stat . tail tee test time top touch tr trap
-    true type typeset ulimit umask uname unalias uniq unset wait wc which whoami yes
+    : [ alias awk basename bc cat cd chmod clear cp cut date declare df diff dcgmi dig dirname du echo egrep exit
+    export expr false fgrep free getconf getent grep groups head host hostname id ifconfig ip ldd let local ls
+    lscpu mapfile mkdir nproc nslookup nvidia-smi paste popd printenv printf ps pushd pwd read readarray readlink
+    readonly realpath return scontrol sed seq set shift shopt sleep sort source stat . tail tee test time top
+    touch tr trap true type typeset ulimit umask uname unalias uniq unset wait wc which whoami yes
     """.split()  # noqa: SIM905 - a list of words reads better
 )
 """Commands that may run on each machine, though Slurm runs them on the first only."""
 DIFFERING = ("date", "mktemp", "uuidgen", "openssl", "shuf", "hostid", "ip", "ifconfig", "uname")
 """Commands that print something else on each machine."""
 _VARYING = ("$", "BASHPID", "SECONDS", "EPOCHSECONDS", "EPOCHREALTIME", "SRANDOM")
-_WITH_SUFFIX = re.compile(r"\w+=\"?\$(?:\{(\w+)\}\"?|(\w+)\")-?[a-z][\w-]*\"?").fullmatch
-"""A host with a suffix, such as `ADDR=${HOST}i`."""
+_SUFFIX = r"-?i(?:b|poib)?\d?(?!\w)"
+"""What makes the name of a host that of its card in another network, as in `${HOST}i`."""
+_SUFFIXED = re.compile(r"scontrol show hostnames?[^)]*\)[\"']{0,2}" + _SUFFIX)
 HOST_OPTIONS = ("-I", "-i", "--ip-address", "--all-ip-addresses")
 """Options of hostname that print addresses."""
 
@@ -61,7 +62,6 @@ def check_machines(program: Program, steps: Sequence[Step]) -> set[str]:
         if _differs(command) and is_inside(node, "CmdSubst") and not printed and not _is_unread(program, node):
             raise LeftOut(f"line {command.line}: `{name}` gives another value on each machine: write the value")
         needs |= name_first_host(program, command, "$MASTER_ADDR")
-    _refuse_other_networks(program)
     for each in program.reads:
         if program.is_removed(each.start):
             continue
@@ -97,17 +97,20 @@ def name_first_host(program: Program, command: Command, first: str) -> set[str]:
     return ({"address"} if by_address else set()) | ({"nodes"} if "NODELIST" in first else set())
 
 
-def _refuse_other_networks(program: Program) -> None:
-    """Raise LeftOut if a suffix makes the name of a host that of its card in another network."""
-    hosts: set[str] = set()
+def refuse_other_networks(program: Program) -> None:
+    """Raise LeftOut if a suffix makes the name of a host that of its card in another network, whatever the cluster."""
+    hosts: list[str] = []
     for name, places in program.assignments.items():
-        for each in places:
-            text = program.text_of(each)
-            if "scontrol" in text or "hostname" in text or any(re.search(rf"\$\{{?{one}\b", text) for one in hosts):
-                hosts.add(name)
-            found = _WITH_SUFFIX(text) if each.type == "Assign" and each.parent and is_at_top(each.parent) else None
-            if found and (found[1] or found[2]) in hosts:
-                raise LeftOut(f"line {each.line}: `{text[:60]}` names a host in another network of the cluster")
+        texts = [program.text_of(each) for each in places]
+        if any("scontrol" in text or any(re.search(rf"\$\{{?{one}\b", text) for one in hosts) for text in texts):
+            hosts.append(name)
+    named = "|".join(rf'\$\{{{name}(?:\[\d\])?\}}"?{_SUFFIX}|"\${name}"{_SUFFIX}' for name in hosts)
+    text = program.data.decode()
+    for pattern in (_SUFFIXED, re.compile(named)) if named else (_SUFFIXED,):
+        for found in pattern.finditer(text):
+            node = program.node_at(len(text[: found.start()].encode()))
+            if node.type != "Comment" and not is_inside(node, "IfClause"):
+                raise LeftOut(f"line {node.line}: `{found[0][-40:]}` names a host in another network of the cluster")
 
 
 def _asks_host(command: Command) -> bool:

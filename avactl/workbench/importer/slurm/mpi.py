@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from avactl.workbench.importer.shell import Command, Node, Program, Word
 from avactl.workbench.importer.slurm.commands import Note
@@ -42,7 +42,7 @@ def is_native(name: str) -> bool:
 
 def choose_library(program: Program, launchers: Sequence[Command]) -> str:
     """Return the MPI library, by the launchers and their options."""
-    options = {each.text for command in launchers for each in command.words[1:]}
+    options = {f"-{name}" for command in launchers for name, _, _ in _options(command.words)}
     if not options & _HYDRA_OPTIONS and all(each.name != "mpiexec.hydra" for each in launchers):
         return "openmpi"
     names = " ".join(word.text for each in program.commands if each.name in ("module", "ml") for word in each.words)
@@ -51,23 +51,29 @@ def choose_library(program: Program, launchers: Sequence[Command]) -> str:
 
 def tells_ranks(words: Sequence[Word]) -> bool:
     """Return True if mpirun is told how many processes it starts."""
-    names = ("-n", "-np", "--n", "--np", "-c", "-N", "-ppn", "--map-by", "-npernode", "--npernode")
-    return any(each.text.partition("=")[0] in names for each in words)
+    told = {"n", "np", "c", "N", "ppn", "map-by", "npernode"}
+    return any(name in told for name, _, _ in _options(words))
 
 
 def strip_hosts(program: Program, command: Command, note: Note) -> None:
     """Take out where mpirun finds its hosts: avactl tells it."""
-    words, index, removed = command.words, 1, []
-    while index < len(words) and words[index].text.startswith("-"):
-        name, equals, _ = words[index].text.lstrip("-").partition("=")
-        width = 1 if equals or name in _FLAGS else 3 if name in _PAIRS else 2
+    words, removed = command.words, []
+    for name, index, end in _options(words):
         if name in _HOST_OPTIONS:
-            last = words[min(index + width, len(words)) - 1]
-            program.drop(words[index].start, words[index + width].start if index + width < len(words) else last.end)
+            program.drop(words[index].start, words[end].start if end < len(words) else words[-1].end)
             removed.append(words[index].text)
-        index += width
     if removed:
         note(command.line, f"mpirun finds the hosts in avactl's file: {', '.join(removed)}")
+
+
+def _options(words: Sequence[Word]) -> Iterator[tuple[str, int, int]]:
+    """Yield the options of mpirun: the name, the index of its word, and the index after its values."""
+    index = 1
+    while index < len(words) and words[index].text.startswith("-"):
+        name, equals, _ = words[index].text.lstrip("-").partition("=")
+        end = index + (1 if equals or name in _FLAGS else 3 if name in _PAIRS else 2)
+        yield name, index, end
+        index = end
 
 
 def check_launcher(program: Program, own: Sequence[Command], first: str, note: Note) -> set[str]:

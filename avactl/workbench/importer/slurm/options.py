@@ -37,6 +37,8 @@ LISTED_OPTIONS = {
     "cpu-bind": ("the kubelet places processes on CPUs", ""),
     "mem-bind": ("the kubelet places processes on CPUs", ""),
     "gpu-bind": ("every process of a pod sees all of its GPUs", "set CUDA_VISIBLE_DEVICES"),
+    "ntasks-per-core": ("the kubelet places processes on CPUs", ""),
+    "ntasks-per-socket": ("the kubelet places processes on CPUs", ""),
     "threads-per-core": ("the kubelet places processes on CPUs", ""),
     "cpu-freq": ("avactl does not set the frequency of CPUs", ""),
     "network": ("the network is that of the pods", ""),
@@ -177,6 +179,8 @@ _STEP_FLAGS = {
 KNOWN_OPTIONS = frozenset(
     [*SIZE_OPTIONS, *USED_OPTIONS, *SILENT_OPTIONS, *LISTED_OPTIONS, *FLAGS, *_STEP_OPTIONS.values(), "mpi", "cpu-bind"]
 )
+MEANT_OPTIONS = frozenset([*SIZE_OPTIONS, *USED_OPTIONS, "mpi", "output", "error", "input", "multi-prog", "gpu-bind"])
+"""Options of which a step has the meaning."""
 Option = tuple[str, str]
 
 

@@ -26,7 +26,7 @@ from avactl.workbench.importer.slurm.commands import BUILTINS, check_command, ch
 from avactl.workbench.importer.slurm.containers import OTHER_RUNTIMES, RUNTIMES, enter, refuse_runtime
 from avactl.workbench.importer.slurm.environment import slurm_variables
 from avactl.workbench.importer.slurm.exports import take_exports
-from avactl.workbench.importer.slurm.machines import HOST_OPTIONS, REPEATABLE, check_machines
+from avactl.workbench.importer.slurm.machines import HOST_OPTIONS, REPEATABLE, check_machines, refuse_other_networks
 from avactl.workbench.importer.slurm.mpi import (
     ANY_SLOTS,
     LAUNCHERS,
@@ -122,6 +122,7 @@ class JobProgram:
         for command in self._commands:
             if not program.is_removed(command.node.start):
                 self._read_command(command)
+        refuse_other_networks(program)
         if check_texts(program):
             self._needs |= {"scontrol", "export-scontrol"}
         if not any(self._is_program(each) for each in self._commands):
@@ -132,7 +133,7 @@ class JobProgram:
         """Starts torchrun without srun, which only its own variables would need."""
         alone = self.strategy == "allReduce" and len(self._working_steps()) == 1
         if alone and self._count(self._main) == sizes.nodes:
-            self._launch = torchrun_words(self._main)
+            self._launch = torchrun_words(program, self._main)
         # Only there, torchrun is to find what avactl sets for it.
         self.framework = "pytorch" if self._launch is not None else "custom"
         if self._launch is not None:
@@ -270,6 +271,8 @@ class JobProgram:
             odd = next((each for each in self._steps if self._count(each) != sizes.tasks), None)
             if odd is not None or launchers:
                 line = odd.line if odd else launchers[0].line
+                if launchers:
+                    raise LeftOut(f"line {line}: srun and mpirun in one script")
                 raise LeftOut(f"line {line}: mpirun starts as many ranks for each step as the job has tasks")
             self._needs |= check_launcher(
                 self._program, [*launchers, *(each.command for each in self._steps)], self._first, self._lose

@@ -29,7 +29,8 @@ class Sizes:
     def __init__(self, options: Sequence[Directive], note: Callable[[int, str, str, str], None]) -> None:
         self._options, self._note = options, note
         for each in options:
-            if each.name in ("ntasks-per-socket", "ntasks-per-core"):
+            told = self.get("ntasks", "ntasks-per-node", "tasks-per-node") is not None
+            if each.name in ("ntasks-per-socket", "ntasks-per-core") and not told:
                 raise LeftOut(f"line {each.line}: `--{each.name}` leaves the number of tasks to Slurm")
         self._read_nodes()
         if self.tasks % self.nodes:

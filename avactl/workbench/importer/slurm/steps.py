@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from avactl.workbench.importer.shell import Command, Node, Program, Word
-from avactl.workbench.importer.slurm.options import KNOWN_OPTIONS, Option, step_options
+from avactl.workbench.importer.slurm.options import KNOWN_OPTIONS, MEANT_OPTIONS, Option, step_options
 from avactl.workbench.importer.slurm.sizes import LeftOut
 
 _EXPANSION = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _ARITHMETIC = re.compile(r"\$\(\(([^()]*)\)\)").fullmatch
+_WHICH = re.compile(r'"?\$\((?:which|command -v) ([\w.-]+)\)"?').fullmatch
 _DEFAULT = re.compile(r"\$\{(\w+):?-([^{}$]*)\}").match
 _MAX_DEPTH = 5
 """Variables that a name is looked up through."""
@@ -179,14 +180,23 @@ def _held_options(program: Program, word: Word, constants: Mapping[str, str]) ->
     elements = _elements(program, word)
     if elements:
         values = [program.literal(each) for each in elements]
-        return [each or "" for each in values] if (values[0] or "").startswith("-") and None not in values else None
+        texts = [
+            program.text_of(each) if value is None else value for each, value in zip(elements, values, strict=True)
+        ]
+        return texts if texts[0].startswith("-") else None
     whole = _EXPANSION.fullmatch(word.text)
-    text = _assigned_text(program, whole[1] or whole[2]) if whole else None
-    if text is None or (text and not text.startswith("-")):
-        return None
-    text = text.replace("\\\n", " ")
-    known = known_value(program, f'"{text}"', constants)
-    return None if known is None else known.split()
+    places = program.assignments.get(whole[1] or whole[2], []) if whole else []
+    found: list[str] = []
+    for place in places:
+        text = _text_of_assignment(program, place)
+        if text is None or (text and not text.startswith("-")) or re.search(r"`|\$\(", text):
+            return None
+        text = text.replace("\\\n", " ")
+        known = known_value(program, f'"{text}"', constants)
+        found += (text if known is None else known).split()
+    if len(places) > 1 and any(name in MEANT_OPTIONS for name, _ in step_options(found)[0]):
+        return None  # which of them counts, only Slurm could tell
+    return found if places else None
 
 
 def _elements(program: Program, word: Word) -> list[Node]:
@@ -221,7 +231,10 @@ def program_name(program: Program, word: Word) -> str:
     name = word.value
     elements = _elements(program, word)
     if elements:
-        name = program.literal(elements[0])
+        name = program.literal(elements[0]) or ""
+        name = "" if name.startswith("-") else name
+    found = _WHICH(word.text)
+    name = found[1] if found else name
     if name is None:
         name = word.text.strip('"')
         default = _DEFAULT(name)
@@ -237,13 +250,17 @@ def program_name(program: Program, word: Word) -> str:
 def _assigned_text(program: Program, name: str) -> str | None:
     """Return the text that a variable is assigned once, without its quotes and outer blanks, or None."""
     place = program.only_assignment(name)
-    if place is None or place.has("Array"):
+    return None if place is None else _text_of_assignment(program, place)
+
+
+def _text_of_assignment(program: Program, place: Node) -> str | None:
+    if place.type != "Assign" or any(place.has(key) for key in ("Array", "Append")):
         return None
     value = place.child("Value")
     if value is None:
         return ""
     text = program.literal(value)
-    return (program.text_of(value).strip("\"'") if text is None else text).lstrip("\\\n ").strip()
+    return (program.text_of(value).strip("\"'") if text is None else text).lstrip("\\\n ").strip("\\\n ")
 
 
 def _known_or_text(program: Program, text: str, constants: Mapping[str, str]) -> str:
