@@ -69,6 +69,8 @@ _CONDA = _Runtime(
 RUNTIMES = {
     "singularity": _SINGULARITY,
     "apptainer": _SINGULARITY,
+    "apptainer_wrapper": _SINGULARITY._replace(names_image=False),  # of CSC
+    "singularity_wrapper": _SINGULARITY._replace(names_image=False),
     "shifter": _SHIFTER,
     "conda": _CONDA,
     "mamba": _CONDA,
