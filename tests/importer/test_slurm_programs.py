@@ -168,6 +168,7 @@ RUN = {
     "nodes-launcher-array": TWO + 'ARGS=(--nnodes 2 --nproc_per_node=4)\nsrun torchrun "${ARGS[@]}" train.py\n',
     "options-some": FOUR + 'R=""\nif [ -d /no/such ]; then R="--auto-resume=1"; fi\nA=" --jobid $SLURM_JOB_ID "\n'
     + "srun ${R} -l $A python train.py\n",
+    "nodes-filtered": TWO + "srun python train.py 2>&1 | grep -v x | tee log\n",
     "nodes-branches": TWO + 'if [ -n "$DEBUG" ]; then srun python d.py; else srun torchrun t.py; fi\n',
     "nodes-uname": TWO + "export MASTER_ADDR=$(uname -n)\nsrun python train.py\n",
     "nodes-wrapped": EIGHT + "timeout -k 10s 30m srun -l python train.py\n",
@@ -263,6 +264,10 @@ LEFT_OUT = {
         ONE + "srun python t.py --head \"$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | head -n1)\"i:29500\n",
         "line 2: .* names a host in another network",
     ),
+    "own-output": (ONE + "python t.py\ncp slurm-${SLURM_JOB_ID}.out out/\n", "line 3: .* its own output"),
+    "own-log": ("#SBATCH -o logs/run.log --mem=8G\npython t.py\ngrep loss logs/run.log\n", "line 3: .* its own output"),
+    "gathered": (TWO + "srun python t.py | wc -l\n", "line 2: the output of all tasks comes together in Slurm"),
+    "captured": (TWO + "N=$(srun python t.py)\n", "line 2: the output of all tasks comes together in Slurm"),
     "called-twice": (TWO + 'f() { srun python t.py "$1"; }\nf a; f b\n', "line 2: .* may run several times"),
     "slices": ("#SBATCH --gres=gpu:a100_1g.5gb:1 --mem=8G\npython t.py\n", "line 1: .* asks for slices of GPUs"),
     "token": (ONE + "python t.py --token ghp_" + "0123456789abcdefghijABCDEFGHIJ012345\n", "like a credential"),

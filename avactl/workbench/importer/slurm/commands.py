@@ -56,7 +56,7 @@ def check_command(program: Program, command: Command, note: Note) -> None:
                 )
             asked = " ".join([name, *(arguments if name == "scontrol" else ())])
             raise LeftOut(f"line {command.line}: `{asked[:40]}` asks Slurm")
-        note(command.line, f"`{name}` prints what Slurm knows of the job", "write `avactl jobs`")
+        note(command.line, f"`{name}` prints what Slurm knows of the job", "`avactl jobs` shows jobs")
         program.remove(command.node)
         return
     of_file = name in ("source", ".") and arguments and _SETUP_FILE.search(arguments[0].strip("\"'").split()[0])

@@ -72,6 +72,7 @@ def _convert(context: Context, reader: ImportReader) -> ImportedSpec:
     element = reader.given.get("element")
     constants = constant_variables(sizes, reader.given.name, title, element, array_facts(script.get("array") or ""))
     steps = find_steps(program, constants)
+    _refuse_own_output(program, script)
     _refuse_hidden_variables(program, steps, script)
     image = _container_image(options) or context.options.images.get("job")
     if image is None:
@@ -139,6 +140,19 @@ def _options_of_steps(steps: list[Step], script: SlurmScript) -> list[Directive]
     return found
 
 
+def _refuse_own_output(program: Program, script: SlurmScript) -> None:
+    """Raise LeftOut if a script reads the file that Slurm writes its output to, which pods do not have."""
+    names = [script.get("output") or "slurm-%j.out", script.get("error") or ""]
+    parts = {"j": r"\$\{?SLURM_JOB_?ID\}?", "A": r"\$\{?SLURM_ARRAY_JOB_ID\}?", "a": r"\$\{?SLURM_ARRAY_TASK_ID\}?"}
+    for name in (each.rpartition("/")[2] for each in names):
+        pieces = re.split(r"%(.)", name)
+        made = "".join(parts.get(each, r"[^\s/]+") if at % 2 else re.escape(each) for at, each in enumerate(pieces))
+        found = re.compile(rf"(?:^|[/\"'=]){made}(?:$|[\"'])").search if len("".join(pieces[::2])) > 4 else None
+        for command in program.commands if found else ():
+            if command.name not in ("echo", "printf") and found and any(found(each.text) for each in command.words):
+                raise LeftOut(f"line {command.line}: it reads the file of its own output, {name[:60]}")
+
+
 def _refuse_hidden_variables(program: Program, steps: list[Step], script: SlurmScript) -> None:
     """Raise LeftOut if srun would hide variables of the script from its tasks: it follows `--export` of sbatch."""
     passed = script.get("export")
@@ -150,10 +164,8 @@ def _refuse_hidden_variables(program: Program, steps: list[Step], script: SlurmS
 
 
 def _note_options(directives: list[Directive], steps: list[Step], reader: ImportReader, in_array: bool) -> None:
-    given = [
-        *directives,
-        *(Directive(*option, step.line) for step in steps if step.name != "hostname" for option in step.options),
-    ]
+    own = [Directive(*option, step.line) for step in steps if step.name != "hostname" for option in step.options]
+    given = [*directives, *(each for each in own if each.name not in ("output", "error"))]
     for each in dict.fromkeys(given):
         path = ("line", each.line, f"--{each.name}")
         if each.name == "gpu-bind" and bound_gpus(each.value) is not None:

@@ -24,7 +24,7 @@ DIFFERING = ("date", "mktemp", "uuidgen", "openssl", "shuf", "hostid", "ip", "if
 """Commands that print something else on each machine."""
 _VARYING = ("$", "BASHPID", "SECONDS", "EPOCHSECONDS", "EPOCHREALTIME", "SRANDOM")
 _SUFFIX = r"-?i(?:b|poib)?\d?(?!\w)"
-"""What makes the name of a host that of its card in another network, as in `${HOST}i`."""
+"""End of a name of a host that is that of its card in another network, as in `${HOST}i`."""
 _SUFFIXED = re.compile(r"scontrol show hostnames?[^)]*\)[\"']{0,2}" + _SUFFIX)
 HOST_OPTIONS = ("-I", "-i", "--ip-address", "--all-ip-addresses")
 """Options of hostname that print addresses."""

@@ -68,6 +68,7 @@ _QUIET = (
     *("return", "[", "test", "rm", "mkdir"),
 )
 """Commands that read no file."""
+_LINE_BY_LINE = ("tee", "cat", "grep", "egrep", "sed", "awk", "tr", "cut", "ts", "stdbuf")
 _PATTERNS = {
     "j": "$SLURM_JOB_ID",
     "x": "$SLURM_JOB_NAME",
@@ -322,6 +323,8 @@ class JobProgram:
             even = count in (sizes.tasks, sizes.nodes, step.number("ntasks-per-node") * sizes.nodes)
             if not everywhere or not even:
                 raise LeftOut(f"line {step.line}: srun starts {count} of {sizes.tasks} tasks, on some of the machines")
+            if is_inside(step.command.node, "CmdSubst") or self._is_gathered(step.command.node):
+                raise LeftOut(f"line {step.line}: the output of all tasks comes together in Slurm, and not in pods")
             if not runs_once(self._program, step.command.node):
                 raise LeftOut(
                     f"line {step.line}: a job has one step on all machines, and this one may run several times"
@@ -332,6 +335,19 @@ class JobProgram:
         if is_redirected(step.command.node):
             self._lose(step.line, "each worker writes a file of its own", "")
         return "allReduce"
+
+    def _is_gathered(self, node: Node) -> bool:
+        """Return True if another command reads the output of a step as a whole, not line by line."""
+        above = node
+        while above.parent is not None:
+            pipe = above.parent
+            if pipe.type == "BinaryCmd" and pipe.data["Op"] in ("|", "|&") and pipe.child("X") is above:
+                end = pipe.child("Y")
+                inside = [each for each in self._commands if end and end.start <= each.node.start < end.end]
+                if any(each.name not in _LINE_BY_LINE for each in inside):
+                    return True
+            above = pipe
+        return False
 
     def _note_tasks(self, step: Step) -> None:
         self._lose(
@@ -440,8 +456,12 @@ class JobProgram:
         """Return what lets tasks write the files of `--output`, if the script reads them."""
         name, errors = step.get("output"), step.get("error")
         last = max((each.node.start for each in self._commands if self._reads_files(each)), default=0)
-        if (name is None and errors is None) or last <= step.command.node.start:
+        if name is None and errors is None:
             return ""
+        if last <= step.command.node.start:
+            self._lose(step.line, f"`--output={name or errors}`: `avactl logs` prints what the pods write")
+            return ""
+        self._lose(step.line, f"`--output={name or errors}` is a file in the pod, which the script reads")
         texts = []
         for value in (name, errors):
             parts = re.split(r"%(.)", value or "")
