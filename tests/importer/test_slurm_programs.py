@@ -126,6 +126,8 @@ RUN = {
     "step-cpus": FOUR + "srun -n2 -c2 bash -c 'python train.py $SLURM_CPUS_PER_TASK'\n",
     "step-cpus-variable": "#SBATCH -N1 -n2 -c3 --mem=8G\nexport SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK\n"
     + "srun bash -c 'python train.py $SLURM_CPUS_PER_TASK'\n",
+    "step-default": FOUR + "export OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-2}\n"
+    + "srun -n2 -c ${OMP_NUM_THREADS} bash -c 'python train.py $SLURM_CPUS_PER_TASK'\n",
     "step-sum": FOUR + "HALF=$((SLURM_NTASKS/2))\nsrun -n $HALF python a.py\n"
     + "srun -n $((SLURM_NTASKS - 1)) python b.py\n",
     "step-variables": EIGHT + "N=$SLURM_JOB_NUM_NODES\nsrun -N $N -n $SLURM_NTASKS python train.py\n",

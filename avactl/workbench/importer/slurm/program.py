@@ -267,18 +267,8 @@ class JobProgram:
             self._lose(self._main.line, "mpirun of Open MPI starts the processes in place of srun")
         if launchers:
             self.library = choose_library(self._program, launchers)
-        if self._by_mpi and sizes.nodes > 1:
-            # A step of one task on each machine finds its peers by itself.
-            odd = next((each for each in self._steps if self._count(each) != sizes.tasks), None)
-            if odd is not None or launchers:
-                line = odd.line if odd else launchers[0].line
-                if launchers:
-                    raise LeftOut(f"line {line}: srun and mpirun in one script")
-                raise LeftOut(f"line {line}: mpirun starts as many ranks for each step as the job has tasks")
-            self._needs |= check_launcher(
-                self._program, [*launchers, *(each.command for each in self._steps)], self._first, self._lose
-            )
-            return "mpi"
+        if (self._by_mpi or launchers) and sizes.nodes > 1:
+            return self._choose_launcher(launchers)
         if sizes.nodes == 1:
             self.library = "openmpi"
             if self._by_mpi or launchers:
@@ -290,18 +280,6 @@ class JobProgram:
             if several is not None and not self._by_mpi:
                 self._note_tasks(several)
             return "single"
-        if launchers:
-            if self._steps:
-                raise LeftOut(f"line {self._steps[0].line}: srun and mpirun in one script")
-            for each in launchers:
-                strip_hosts(self._program, each, self._lose)
-                if self.library == "openmpi":
-                    passed = "".join(f" -x {name}" for name in self._computed_exports())
-                    self._program.replace(each.words[0].end, each.words[0].end, passed)
-            self._needs |= check_launcher(
-                self._program, [*launchers, *(each.command for each in self._steps)], self._first, self._lose
-            )
-            return "mpi"
         if not self._steps:
             first = next(each for each in self._commands if self._is_program(each))
             if first.name in _BY_SSH:
@@ -335,6 +313,22 @@ class JobProgram:
         if is_redirected(step.command.node):
             self._lose(step.line, "each worker writes a file of its own", "")
         return "allReduce"
+
+    def _choose_launcher(self, launchers: list[Command]) -> str:
+        """Return the strategy with a launcher, which starts the ranks on several machines."""
+        if launchers and self._steps:
+            raise LeftOut(f"line {self._steps[0].line}: srun and mpirun in one script")
+        odd = next((each for each in self._steps if self._count(each) != self._sizes.tasks), None)
+        if odd is not None:
+            raise LeftOut(f"line {odd.line}: mpirun starts as many ranks for each step as the job has tasks")
+        for each in launchers:
+            strip_hosts(self._program, each, self._lose)
+            if self.library == "openmpi":
+                passed = "".join(f" -x {name}" for name in self._computed_exports())
+                self._program.replace(each.words[0].end, each.words[0].end, passed)
+        own = [*launchers, *(each.command for each in self._steps)]
+        self._needs |= check_launcher(self._program, own, self._first, self._lose)
+        return "mpi"
 
     def _is_gathered(self, node: Node) -> bool:
         """Return True if another command reads the output of a step as a whole, not line by line."""

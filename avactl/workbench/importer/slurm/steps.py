@@ -14,6 +14,7 @@ from avactl.workbench.importer.slurm.sizes import LeftOut
 _EXPANSION = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _ARITHMETIC = re.compile(r"\$\(\(([^()]*)\)\)").fullmatch
 _WHICH = re.compile(r'"?\$\((?:which|command -v) ([\w.-]+)\)"?').fullmatch
+_PLAIN_DEFAULT = re.compile(r"\$\{(\w+):-([\w.:/-]*)\}")
 _DEFAULT = re.compile(r"\$\{(\w+):?-([^{}$]*)\}").match
 _MAX_DEPTH = 5
 """Variables that a name is looked up through."""
@@ -116,6 +117,12 @@ def known_value(
         inner = program.assigned_value(name, before) if found is None and depth else None
         return known_value(program, program.text_of(inner), constants, before, depth - 1) if inner else found
 
+    def default(found: re.Match[str]) -> str:
+        if found[1] in constants:
+            return constants[found[1]]
+        return found[2] if found[1].startswith("SLURM_") and found[1] not in program.assignments else found[0]
+
+    text = _PLAIN_DEFAULT.sub(default, text)
     sum_ = _ARITHMETIC(text)
     if sum_ is not None:
         return _compute(
