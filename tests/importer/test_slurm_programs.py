@@ -397,6 +397,17 @@ def test_steps_in_the_background_run_as_many_at_a_time_as_have_cpus(tmp_path: Pa
     assert max(counts) <= 2
 
 
+def test_tasks_that_end_at_once_end_well(tmp_path: Path) -> None:
+    text = 'for i in {1..20}; do srun -K true || exit; done\nsrun -K bash -c "exit $((SLURM_PROCID + 3))"\n'
+    (given,) = read_script("a.sbatch", f"{FOUR}{text}".encode())
+    context = Context(ImportOptions(namespace="hpc", images={"job": "job:1"}), [given])
+    made = convert_script(context, ImportReader(given))
+    assert not isinstance(made, str), made
+    script = made.spec["args"][0].replace("$$", "$")
+    done = subprocess.run(["bash", "-c", script], env=made.spec["env"], cwd=tmp_path, check=False, timeout=60)
+    assert done.returncode == 3
+
+
 _PIECES = (
     "$",
     "(",

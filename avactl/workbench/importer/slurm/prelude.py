@@ -22,6 +22,23 @@ SCONTROL = """\
 scontrol() { tr , '\\n' <<< "${3:-$SLURM_JOB_NODELIST}"; }
 """
 
+_WAIT = """\
+  for id in "${pids[@]}"; do
+    wait "$id" || ((code = $? > code ? $? : code))
+  done
+"""
+_WAIT_OR_KILL = """\
+  while ((${#pids[@]})); do
+    for id in "${!pids[@]}"; do
+      kill -0 "${pids[id]}" 2> /dev/null && continue
+      wait "${pids[id]}" || { code=$?; kill "${pids[@]}" 2> /dev/null; break 2; }
+      unset "pids[id]"
+    done
+    sleep 0.2
+  done
+"""
+"""Ends the other tasks if one fails. `wait -n` of bash does not tell of children that ended before it."""
+
 
 def job_number(name: str) -> int:
     """Return the number that takes the place of a job's, the same in all pods and whenever the job runs."""
@@ -121,9 +138,7 @@ def srun_function(nodes: int, gpus_per_task: int, kill: bool, traps: bool, slots
     if gpus_per_task:
         gpus = f" \\\n      CUDA_VISIBLE_DEVICES={_task_gpus('id', gpus_per_task)}"
     trap = "" if traps else "  trap 'kill \"${pids[@]}\" 2> /dev/null' TERM\n"
-    wait = '    wait -n "${pids[@]}" || { code=$?; kill "${pids[@]}" 2> /dev/null; break; }'
-    if not kill:
-        wait = '    wait "$id" || ((code = $? > code ? $? : code))'
+    wait = _WAIT_OR_KILL if kill else _WAIT
     tasks = f"$((count * {nodes}))" if nodes > 1 else "$count"
     before, take, give = "", "", ""
     if slots:
@@ -141,10 +156,7 @@ printf %{slots}s >&"$steps" # a byte for each of the steps that may run at a tim
       SLURMD_NODENAME=$(uname -n){gpus} "$@" <&0 &
     pids+=($!)
   done
-{trap}  for id in "${{pids[@]}}"; do
-{wait}
-  done
-  wait "${{pids[@]}}" 2> /dev/null || true
+{trap}{wait}  wait "${{pids[@]}}" 2> /dev/null || true
 {give}  return "$code"
 }}
 """
