@@ -30,7 +30,7 @@ FOUR = "#SBATCH -N1 --ntasks=4 --mem=8G\n"
 FOUR_GPUS = "#SBATCH -N1 --ntasks=4 --gres=gpu:4 --mem=8G\n"
 EIGHT_TASKS = "#SBATCH -N1 --ntasks=8 --mem=8G\n"
 HEAD = 'export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)\n'
-ALWAYS = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS")
+ALWAYS = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS", "SLURM_NPROCS")
 
 RUN = {
     # Redirections, pipes, lists, loops, conditions, background jobs.
@@ -93,6 +93,7 @@ RUN = {
     "srun-env": "#SBATCH --ntasks=2 --mem=8G\nsrun --export=ALL,LEVEL=5 python train.py\n",
     "srun-two-steps": "#SBATCH --ntasks=2 --mem=8G\nsrun -n 1 python a.py\nsrun python b.py && srun -n1 python c.py\n",
     "srun-fails": "#SBATCH --ntasks=2 --mem=8G\nsrun python train.py --fail=4\n",
+    "srun-numbers": "#SBATCH --ntasks=2 --mem=8G\nsrun -n1 bash -c 'python t.py $SLURM_STEP_NUM_TASKS'\n",
     "srun-gpus": "#SBATCH --ntasks=2 --gpus-per-task=2 --mem=8G\nsrun python train.py\n",
     "srun-directory": "#SBATCH --ntasks=2 --mem=8G\nmkdir -p sub\nsrun -D sub python train.py > log\n",
     # Programs that start srun.

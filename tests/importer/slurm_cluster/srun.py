@@ -47,6 +47,7 @@ def main() -> int:
             "SLURM_NODEID": str(rank // per_host),
             "SLURM_NTASKS": str(count),
             "SLURM_NPROCS": str(count),
+            "SLURM_STEP_NUM_TASKS": str(count),
             "SLURMD_NODENAME": hosts[rank // per_host],
         }
         cpus = given.get("-c") or given.get("--cpus-per-task")

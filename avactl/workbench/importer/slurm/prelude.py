@@ -152,7 +152,8 @@ printf %{slots}s >&"$steps" # a byte for each of the steps that may run at a tim
   local id count=$1 code=0 pids=()
   shift
 {take}  for ((id = 0; id < count; id++)); do
-    SLURM_PROCID=$(({rank})) SLURM_LOCALID=$id SLURM_NODEID={node} SLURM_NTASKS={tasks} \\
+    SLURM_PROCID=$(({rank})) SLURM_LOCALID=$id SLURM_NODEID={node} \\
+      SLURM_NTASKS={tasks} SLURM_NPROCS={tasks} SLURM_STEP_NUM_TASKS={tasks} \\
       SLURMD_NODENAME=$(uname -n){gpus} "$@" <&0 &
     pids+=($!)
   done
@@ -174,7 +175,9 @@ def mpi_function(per_node: int, gpus_per_task: int, exports: Sequence[str], coun
     return f"""\
 srun() {{
 {first}  mpirun{passed} bash -c 'export SLURM_PROCID=$OMPI_COMM_WORLD_RANK SLURM_LOCALID=$OMPI_COMM_WORLD_LOCAL_RANK
-    export SLURM_NODEID=$((SLURM_PROCID / {per_node})) SLURM_NTASKS=$OMPI_COMM_WORLD_SIZE{gpus}; exec "$@"' bash "$@"
+    export SLURM_NODEID=$((SLURM_PROCID / {per_node})) SLURM_NTASKS=$OMPI_COMM_WORLD_SIZE
+    export SLURM_NPROCS=$SLURM_NTASKS SLURM_STEP_NUM_TASKS=$SLURM_NTASKS SLURMD_NODENAME=$(uname -n){gpus}
+    exec "$@"' bash "$@"
 }}
 """
 
