@@ -381,9 +381,10 @@ def test_a_script_that_would_be_another_program_is_left_out(name: str, in_pods: 
     assert re.search(LEFT_OUT[name][1], reason), reason
 
 
-def test_steps_in_the_background_run_as_many_at_a_time_as_have_cpus(tmp_path: Path) -> None:
+@pytest.mark.parametrize("wrapper", ["", "nohup "])
+def test_steps_in_the_background_run_as_many_at_a_time_as_have_cpus(wrapper: str, tmp_path: Path) -> None:
     script = tmp_path / "packed.sbatch"
-    text = "for i in 1 2 3 4 5 6; do srun -n1 --exact ./step & done\nwait\n"
+    text = f"for i in 1 2 3 4 5 6; do {wrapper}srun -n1 --exact ./step & done\nwait\n"
     script.write_text("#SBATCH -N1 --ntasks=2 --mem=8G\n" + text)
     options = ImportOptions(namespace="hpc", images={**IMAGES, "job": "registry.example.com/hpc/job:1"})
     made, _ = import_objects(read_scripts([script], BytesIO()), options, tmp_path / "specs")
@@ -392,7 +393,9 @@ def test_steps_in_the_background_run_as_many_at_a_time_as_have_cpus(tmp_path: Pa
     step = tmp_path / "step"
     step.write_text("#!/bin/sh\nmkdir run.$$\nls -d run.* | wc -l >> counts\nsleep 0.05\nrmdir run.$$\n")
     step.chmod(0o755)
-    subprocess.run(["bash", "-c", outcome.spec.spec["args"][0]], cwd=tmp_path, check=True, timeout=60)
+    words = ["bash", "-c", outcome.spec.spec["args"][0]]
+    done = subprocess.run(words, cwd=tmp_path, check=True, timeout=60, capture_output=True, text=True)
+    assert "descriptor" not in done.stderr
     counts = [int(line) for line in (tmp_path / "counts").read_text().split()]
     assert len(counts) == 6
     assert max(counts) <= 2

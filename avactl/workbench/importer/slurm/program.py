@@ -584,7 +584,8 @@ class JobProgram:
             counted = self.strategy == "single"
             made = mpi_function(sizes.per_node, self._per_task_gpus, self._computed_exports(), counted)
             lines += made.splitlines()
-        lines += ["export -f srun"] if "export" in needs else []
+        if "export" in needs:
+            lines += ["export -f srun", *(["export steps"] if self._slots else [])]
         lines += ["export -f scontrol"] if "export-scontrol" in needs else []
         return [HEADER, *lines] if lines else []
 
