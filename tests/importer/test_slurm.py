@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from avactl import compile_tree
 from avactl.spec.repository.tree import DirTree
 from avactl.workbench.importer import report
-from avactl.workbench.importer.model import ImportResult
+from avactl.workbench.importer.model import ImportReader, ImportResult
 from avactl.workbench.importer.reading import read_scripts
 from avactl.workbench.importer.session import import_objects, write
-from avactl.workbench.importer.slurm.script import MAX_ELEMENTS, array_elements, parse
-from avactl.workbench.importer.sources.context import ImportOptions
+from avactl.workbench.importer.slurm.convert import convert_script
+from avactl.workbench.importer.slurm.script import MAX_ELEMENTS, array_elements, parse, read_script
+from avactl.workbench.importer.sources.context import Context, ImportOptions
 from tests.cli.running import Run
 from tests.importer.importing import IMAGES
 
@@ -100,6 +102,56 @@ def test_command(avactl: Run, tmp_path: Path) -> None:
     assert "strategy: allReduce" in (tmp_path / "specs/teams/llm/llama-pretrain.yaml").read_text()
 
 
+def _spec(script: str) -> dict[str, Any]:
+    (given,) = read_script("a.sbatch", script.encode())
+    made = convert_script(Context(ImportOptions(namespace="hpc", images={"job": IMAGE}), [given]), ImportReader(given))
+    assert not isinstance(made, str), made
+    return made.spec
+
+
+@pytest.mark.parametrize(
+    ("script", "key", "value"),
+    [
+        ("module load impi\nmpirun -ppn 4 -n 8 solver\n", "mpi", {"implementation": "intel"}),
+        ("mpiexec.hydra -n 8 solver\n", "mpi", {"implementation": "mpich"}),
+        ("export A=$(id -un)\nmpiexec -f hosts -n 8 solver\n", "mpi", {"implementation": "mpich"}),
+        ("mpirun -n 8 solver\n", "mpi", None),
+        ("mpirun --mca a b --hostfile h x -f y\n", "command", ["mpirun", "--mca", "a", "b", "x", "-f", "y"]),
+        ("#SBATCH --image=docker:nersc/pytorch:24\nsrun shifter python t.py\n", "image", "nersc/pytorch:24"),
+        ("srun --container-image=nvcr.io#nvidia/nemo:24 python t.py\n", "image", "nvcr.io/nvidia/nemo:24"),
+    ],
+)
+def test_libraries_and_images(script: str, key: str, value: object) -> None:
+    made = _spec(f"#SBATCH -N 2 --ntasks-per-node=4 --mem=8G\n{script}")
+    assert made.get(key) == value
+    assert "-x" not in str(made.get("command")) or key != "mpi"
+
+
+@pytest.mark.parametrize(
+    ("options", "workers"),
+    [
+        ("-C gpu --gpus-per-node=4", {"gpus": 4}),
+        ("-C 'gpu&a100' --gpus-per-node=4", {"gpus": 4, "gpu": "A100"}),
+        ("--gpus=h100:2", {"gpus": 2, "gpu": "H100"}),
+    ],
+)
+def test_models_of_gpus(options: str, workers: dict[str, object]) -> None:
+    made = _spec(f"#SBATCH -N 1 --mem=8G {options}\npython t.py\n")
+    assert made["workers"] == {"cpu": "1", "memory": "8Gi", **workers}
+
+
+def test_what_scripts_share_is_said_once(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.sbatch").write_text("#SBATCH --array=1-3 --mem=8G -p gpu\npython t.py\n")
+    options = ImportOptions(namespace="hpc", images={**IMAGES, "job": IMAGE})
+    files = [tmp_path / "a.sbatch", tmp_path / "b.sbatch"]
+    made, _ = import_objects(read_scripts(files, BytesIO()), options, tmp_path / "out")
+    lines = report.loss_lines(made.losses)
+    assert sum("homes and file systems" in line for line in lines) == 1
+    assert sum("pools take the place" in line for line in lines) == 2
+    assert any(line.endswith(" and 1 more  (object)") for line in lines)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -109,15 +161,7 @@ def test_command(avactl: Run, tmp_path: Path) -> None:
         ("--nproc_per_node gpu --rdzv_id $RANDOM", ["torchrun", "train.py"]),
     ],
 )
-def test_torchrun_starts_as_many_processes_as_before(options: str, words: list[str], tmp_path: Path) -> None:
+def test_torchrun_starts_as_many_processes_as_before(options: str, words: list[str]) -> None:
     """avactl tells it to start one for each GPU, unless it is told otherwise."""
-    script = tmp_path / "a.sbatch"
-    script.write_text(f"#SBATCH -N 2 --ntasks-per-node=1 --gres=gpu:4 --mem=8G\nsrun torchrun {options} train.py\n")
-    made, _ = import_objects(
-        read_scripts([script], BytesIO()),
-        ImportOptions(namespace="hpc", images={**IMAGES, "job": IMAGE}),
-        tmp_path / "out",
-    )
-    (outcome,) = made.outcomes
-    assert outcome.spec is not None
-    assert outcome.spec.spec["command"] == words
+    script = f"#SBATCH -N 2 --ntasks-per-node=1 --gres=gpu:4 --mem=8G\nsrun torchrun {options} train.py\n"
+    assert _spec(script)["command"] == words

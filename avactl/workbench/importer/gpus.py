@@ -25,10 +25,13 @@ _BY_WORD = {model.upper(): model for model in (*MODELS, *_GPU_MEMORY_GIB)}
 
 def gpu_model(product: str) -> str:
     """Return the GPU model of a product name: `NVIDIA-A100-SXM4-80GB` and `nvidia-tesla-a100` → `A100`."""
-    upper = product.upper()
-    found = next((_BY_WORD[word] for word in re.split(r"[^A-Z0-9]+", upper) if word in _BY_WORD), None)
-    made = re.sub(r"^(NVIDIA|TESLA|AMD)[-_ ]+", "", upper)
-    return found or re.sub(r"[^A-Z0-9.-]+", "-", re.sub(r"^TESLA[-_ ]+", "", made)).strip("-.")[:40]
+    made = re.sub(r"^(NVIDIA|TESLA|AMD)[-_ ]+", "", product.upper())
+    return known_gpu_model(product) or re.sub(r"[^A-Z0-9.-]+", "-", re.sub(r"^TESLA[-_ ]+", "", made)).strip("-.")[:40]
+
+
+def known_gpu_model(text: str) -> str:
+    """Return the GPU model that a text names, or an empty text."""
+    return next((_BY_WORD[word] for word in re.split(r"[^A-Z0-9]+", text.upper()) if word in _BY_WORD), "")
 
 
 def gpu_memory(model: str, product: str = "") -> str:

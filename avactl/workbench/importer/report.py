@@ -50,11 +50,16 @@ def group_by_reason(made: Imported) -> list[tuple[str, list[ImportOutcome]]]:
 
 
 def loss_lines(losses: list[Loss]) -> list[str]:
-    """Return two lines for each loss: where and what, then why and what to do."""
+    """Return two lines for each loss: where and what, then why and what to do. What objects share is said once."""
     lines: list[str] = []
+    said: dict[tuple[object, ...], list[Loss]] = {}
     for loss in losses:
         place = "live" if loss.span.file == LIVE else str(loss.span)
-        lines.append(f"  {place}  {loss.source}  {loss.path or '(object)'}")
+        said.setdefault((loss.path and place, loss.path, loss.why, loss.remedy), []).append(loss)
+    for loss, *others in said.values():
+        place = "live" if loss.span.file == LIVE else str(loss.span)
+        more = f" and {len(others)} more" if others else ""
+        lines.append(f"  {place}  {loss.source}{more}  {loss.path or '(object)'}")
         lines.append(_mask_credentials(f"      {loss.why}" + (f" → {loss.remedy}" if loss.remedy else "")))
     return lines
 

@@ -192,6 +192,17 @@ class Program:
 
         `before`: byte before which the assignment ends.
         """
+        value = self.assigned_value(name, before)
+        if value is not None:
+            return self.literal(value)
+        place = self.only_assignment(name)
+        return "" if place is not None and not any(place.has(key) for key in ("Array", "Value")) else None
+
+    def assigned_value(self, name: str, before: int | None = None) -> Node | None:
+        """Return the word that a variable gets if it is assigned once, at the top level; None for no word.
+
+        `before`: byte before which the assignment ends.
+        """
         place = self.only_assignment(name)
         call = place.parent if place is not None else None
         if call is not None and (call.has("Args") and call.type == "CallExpr"):
@@ -200,8 +211,7 @@ class Program:
             return None
         if place is None or is_inside(place, "FuncDecl", "IfClause", "ForClause", "WhileClause", "CaseClause"):
             return None
-        value = place.child("Value")
-        return (None if place.has("Array") else "") if value is None else self.literal(value)
+        return place.child("Value")
 
     def only_assignment(self, name: str) -> Node | None:
         """Return the only place where a variable gets a value, if that is an assignment."""
@@ -224,11 +234,14 @@ class Program:
         return found
 
     @cached_property
+    def texts(self) -> list[Node]:
+        """The texts that other programs may run: quoted ones and here-documents."""
+        return [node for node in self.nodes if node.type in ("SglQuoted", "DblQuoted", "Hdoc")]
+
+    @property
     def strings(self) -> list[tuple[str, int]]:
-        """The texts that other programs may run: quoted ones and here-documents, with their lines."""
-        return [
-            (self.text_of(node), node.line) for node in self.nodes if node.type in ("SglQuoted", "DblQuoted", "Hdoc")
-        ]
+        """The texts that other programs may run, with their lines."""
+        return [(self.text_of(node), node.line) for node in self.texts]
 
     @cached_property
     def functions(self) -> set[str]:
@@ -295,6 +308,37 @@ def is_inside(node: Node, *types: str) -> bool:
     return False
 
 
+def are_exclusive(first: Node, second: Node) -> bool:
+    """Return True if two commands are in branches of which only one runs."""
+    branches: dict[int, Node] = {}
+    node = first
+    while node.parent is not None:
+        branches[id(node.parent)] = node
+        node = node.parent
+    node = second
+    while node.parent is not None and id(node.parent) not in branches:
+        node = node.parent
+    if node.parent is None:
+        return False
+    choice, sides = node.parent, (branches[id(node.parent)], node)
+    if choice.type == "CaseClause":
+        return sides[0] is not sides[1]
+    conditions = [id(each) for each in choice.data.get("Cond") or ()] if choice.type == "IfClause" else []
+    if choice.type != "IfClause" or any(id(each.data) in conditions for each in sides):
+        return False
+    return (sides[0].data is choice.data.get("Else")) != (sides[1].data is choice.data.get("Else"))
+
+
+def is_in_background(node: Node) -> bool:
+    """Return True if a command runs beside those after it."""
+    above: Node | None = node
+    while above is not None:
+        if above.type == "Stmt" and above.has("Background"):
+            return True
+        above = above.parent
+    return False
+
+
 def is_redirected(node: Node) -> bool:
     """Return True if a file or another command gets the output of a command."""
     above: Node | None = node
@@ -307,11 +351,33 @@ def is_redirected(node: Node) -> bool:
     return False
 
 
+def runs_once(program: Program, node: Node) -> bool:
+    """Return True if a command runs at most once: it is in no loop, and its function is called once."""
+    above = node.parent
+    while above is not None and above.type != "FuncDecl":
+        if above.type in ("ForClause", "WhileClause"):
+            return False
+        above = above.parent
+    if above is None:
+        return True
+    name = above.data["Name"]["Value"]
+    calls = [each for each in program.commands if any(word.value == name for word in each.words)]
+    return len(calls) == 1 and calls[0].name == name and runs_once(program, calls[0].node)
+
+
 def statement_of(node: Node) -> Node:
     """Return the statement of the top level that a node is part of."""
     while node.parent is not None and node.parent.type != "File":
         node = node.parent
     return node
+
+
+def is_shown(program: Program, node: Node) -> bool:
+    """Return True below an `echo` or `printf` at the top level: its text goes to the log only."""
+    statement = statement_of(node)
+    call = statement.child("Cmd")
+    plain = call is not None and call.type == "CallExpr" and not statement.has("Redirs")
+    return plain and call is not None and program.command(call).name in ("echo", "printf")
 
 
 def is_at_top(node: Node) -> bool:

@@ -37,10 +37,18 @@ LISTED_OPTIONS = {
     "cpu-bind": ("the kubelet places processes on CPUs", ""),
     "mem-bind": ("the kubelet places processes on CPUs", ""),
     "gpu-bind": ("every process of a pod sees all of its GPUs", "set CUDA_VISIBLE_DEVICES"),
+    "ntasks-per-core": ("the kubelet places processes on CPUs", ""),
+    "ntasks-per-socket": ("the kubelet places processes on CPUs", ""),
     "threads-per-core": ("the kubelet places processes on CPUs", ""),
     "cpu-freq": ("avactl does not set the frequency of CPUs", ""),
     "network": ("the network is that of the pods", ""),
+    "wait": ("a task that ends does not end the others", ""),
     "comment": ("avactl has no such option", ""),
+    "module": ("the image has what the line loads", "build it into the image"),
+    "volume": ("file systems of the cluster are not there", "mount them: `pod: {volumes: …}`"),
+    "environment": ("the pods run the image of `--image job=…`", ""),
+    "uenv": ("the pods run the image of `--image job=…`", ""),
+    "container-entrypoint": ("a program takes the place of the image's entrypoint", ""),
 }
 """Options that have no effect: the reason, and the remedy."""
 SIZE_OPTIONS = (
@@ -69,7 +77,6 @@ _CONTAINER_FLAGS = (
     "container-readonly",
     "container-remap-root",
     "no-container-remap-root",
-    "container-entrypoint",
     "no-container-entrypoint",
 )
 """Flags of the plugin pyxis."""
@@ -84,11 +91,12 @@ SILENT_OPTIONS = (
     "unbuffered",
     "jobid",
     "job-name",
-    "wait",
     "overlap",
     "exact",
     "immediate",
     "no-kill",
+    "view",
+    "container-env",
     "msg-timeout",
     "slurmd-debug",
     *_CONTAINER_FLAGS,
@@ -114,6 +122,7 @@ FLAGS = (
     "get-user-env",
     "immediate",
     *_CONTAINER_FLAGS,
+    "container-entrypoint",
     "multi-prog",
     "pty",
     "preserve-env",
@@ -170,7 +179,20 @@ _STEP_FLAGS = {
 KNOWN_OPTIONS = frozenset(
     [*SIZE_OPTIONS, *USED_OPTIONS, *SILENT_OPTIONS, *LISTED_OPTIONS, *FLAGS, *_STEP_OPTIONS.values(), "mpi", "cpu-bind"]
 )
+MEANT_OPTIONS = frozenset([*SIZE_OPTIONS, *USED_OPTIONS, "mpi", "output", "error", "input", "multi-prog", "gpu-bind"])
+"""Options of which a step has the meaning."""
 Option = tuple[str, str]
+
+
+def bound_gpus(value: str) -> int | None:
+    """Return how many GPUs each task sees by `--gpu-bind`, from the first on; 0 for all; None if it does not tell."""
+    kind, _, number = value.removeprefix("verbose,").partition(":")
+    if kind == "none":
+        return 0
+    if kind == "per_task" or (kind, number) == ("single", "1"):
+        return int(number) if number.isdigit() else None
+    devices = number.split(",")
+    return 1 if kind == "map_gpu" and devices == [str(index) for index in range(len(devices))] else None
 
 
 def directive_options(words: Sequence[str]) -> Iterator[Option]:
@@ -203,6 +225,7 @@ def _read_option(
     following = words[index + 1] if index + 1 < len(words) else ""
     if word.startswith("--"):
         name, equals, value = word[2:].partition("=")
+        name = name.replace("_bind", "-bind")
         if equals or name in FLAGS or not following or following.startswith("-"):
             return 1, [(name, value)]
         return 2, [(name, following)]

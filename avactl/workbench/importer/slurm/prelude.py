@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping, Sequence
 
+from avactl.workbench.importer.slurm.script import SlurmScript
 from avactl.workbench.importer.slurm.sizes import Sizes
 
 HEADER = "# What Slurm sets and does, as pods have it."
@@ -21,10 +22,42 @@ SCONTROL = """\
 scontrol() { tr , '\\n' <<< "${3:-$SLURM_JOB_NODELIST}"; }
 """
 
+_WAIT = """\
+  for id in "${pids[@]}"; do
+    wait "$id" || ((code = $? > code ? $? : code))
+  done
+"""
+_WAIT_OR_KILL = """\
+  while ((${#pids[@]})); do
+    for id in "${!pids[@]}"; do
+      kill -0 "${pids[id]}" 2> /dev/null && continue
+      wait "${pids[id]}" || { code=$?; kill "${pids[@]}" 2> /dev/null; break 2; }
+      unset "pids[id]"
+    done
+    sleep 0.2
+  done
+"""
+"""Ends the other tasks if one fails. `wait -n` of bash does not tell of children that ended before it."""
+
 
 def job_number(name: str) -> int:
     """Return the number that takes the place of a job's, the same in all pods and whenever the job runs."""
     return zlib.crc32(name.encode()) % 9_000_000 + 1_000_000
+
+
+def open_constants(script: SlurmScript) -> dict[str, str]:
+    """Return the variables by which steps name their sizes, as far as directives tell them."""
+    nodes = (script.get("nodes") or "").partition("-")[0]
+    nodes = nodes if nodes.isdigit() else "1"
+    given = {
+        "SLURM_NNODES": nodes,
+        "SLURM_JOB_NUM_NODES": nodes,
+        "SLURM_NTASKS": script.get("ntasks"),
+        "SLURM_NPROCS": script.get("ntasks"),
+        "SLURM_NTASKS_PER_NODE": script.get("ntasks-per-node", "tasks-per-node"),
+        "SLURM_CPUS_PER_TASK": script.get("cpus-per-task"),
+    }
+    return {name: value for name, value in given.items() if value}
 
 
 def constant_variables(
@@ -50,9 +83,12 @@ def constant_variables(
         "SLURM_STEP_NUM_NODES": str(nodes),
         "SLURM_STEP_NUM_TASKS": str(sizes.tasks),
         **({"SLURM_GPUS_ON_NODE": str(sizes.gpus)} if sizes.gpus else {}),
+        **({"SLURM_JOB_GPUS": ",".join(map(str, range(sizes.gpus)))} if sizes.gpus else {}),
+        **sizes.memory_variables,
         **dict.fromkeys(PER_TASK, "0"),
     }
     for option, variable in (
+        ("tasks-per-node", "SLURM_NTASKS_PER_NODE"),
         ("ntasks-per-node", "SLURM_NTASKS_PER_NODE"),
         ("cpus-per-task", "SLURM_CPUS_PER_TASK"),
         ("cpus-per-gpu", "SLURM_CPUS_PER_GPU"),
@@ -75,8 +111,11 @@ def constant_variables(
     return found
 
 
-def node_list(nodes: int, has_hosts: bool) -> list[str]:
+def node_list(nodes: int, has_hosts: bool, by_mpi: bool) -> list[str]:
     """Return the lines that set SLURM_JOB_NODELIST: host names with commas, which Slurm would fold."""
+    if by_mpi:
+        hosts = "${OMPI_MCA_orte_default_hostfile:-$PRTE_MCA_prte_default_hostfile}"
+        return [f'export SLURM_JOB_NODELIST=$(cut -d " " -f 1 "{hosts}" | paste -sd ,)']
     if nodes == 1:
         return ["export SLURM_JOB_NODELIST=$HOSTNAME"]
     if has_hosts:
@@ -87,47 +126,64 @@ def node_list(nodes: int, has_hosts: bool) -> list[str]:
     ]
 
 
-def srun_function(nodes: int, gpus_per_task: int, kill: bool, traps: bool) -> str:
+def srun_function(nodes: int, gpus_per_task: int, kill: bool, traps: bool, slots: int) -> str:
     """Return the function `srun COUNT PROGRAM`, which starts tasks on its own machine.
 
     It ends with the highest exit code; a signal to the pod reaches the tasks. With `kill`, a task that fails ends the
-    others.
+    others. `slots`: steps that run at a time; 0 for any number.
     """
     rank = "AVACTL_INDEX * count + id" if nodes > 1 else "id"
     node = "$AVACTL_INDEX" if nodes > 1 else "0"
     gpus = ""
     if gpus_per_task:
-        last = f"$((id * {gpus_per_task} + {gpus_per_task - 1}))"
-        gpus = f" \\\n      CUDA_VISIBLE_DEVICES=$(seq -s , $((id * {gpus_per_task})) {last})"
+        gpus = f" \\\n      CUDA_VISIBLE_DEVICES={_task_gpus('id', gpus_per_task)}"
     trap = "" if traps else "  trap 'kill \"${pids[@]}\" 2> /dev/null' TERM\n"
-    wait = '    wait -n "${pids[@]}" || { code=$?; kill "${pids[@]}" 2> /dev/null; break; }'
-    if not kill:
-        wait = '    wait "$id" || ((code = $? > code ? $? : code))'
+    wait = _WAIT_OR_KILL if kill else _WAIT
     tasks = f"$((count * {nodes}))" if nodes > 1 else "$count"
+    before, take, give = "", "", ""
+    if slots:
+        before = f"""\
+steps=$(mktemp -u) && mkfifo "$steps" && exec {{steps}}<> "$steps"
+printf %{slots}s >&"$steps" # a byte for each of the steps that may run at a time
+"""
+        take, give = '  read -rN 1 -u "$steps"\n', '  printf " " >&"$steps"\n'
     return f"""\
-srun() {{ # srun COUNT PROGRAM…: the tasks of this machine
+{before}srun() {{ # srun COUNT PROGRAM…: the tasks of this machine
   local id count=$1 code=0 pids=()
   shift
-  for ((id = 0; id < count; id++)); do
-    SLURM_PROCID=$(({rank})) SLURM_LOCALID=$id SLURM_NODEID={node} SLURM_NTASKS={tasks} \\
+{take}  for ((id = 0; id < count; id++)); do
+    SLURM_PROCID=$(({rank})) SLURM_LOCALID=$id SLURM_NODEID={node} \\
+      SLURM_NTASKS={tasks} SLURM_NPROCS={tasks} SLURM_STEP_NUM_TASKS={tasks} \\
       SLURMD_NODENAME=$(uname -n){gpus} "$@" <&0 &
     pids+=($!)
   done
-{trap}  for id in "${{pids[@]}}"; do
-{wait}
-  done
-  wait "${{pids[@]}}" 2> /dev/null || true
-  return "$code"
+{trap}{wait}  wait "${{pids[@]}}" 2> /dev/null || true
+{give}  return "$code"
 }}
 """
 
 
-def mpi_function(per_node: int, exports: Sequence[str]) -> str:
-    """Return the function `srun PROGRAM`, which starts the ranks by Open MPI and passes variables on."""
+def mpi_function(per_node: int, gpus_per_task: int, exports: Sequence[str], counted: bool) -> str:
+    """Return the function `srun PROGRAM`, which starts the ranks by Open MPI and passes variables on.
+
+    `counted`: it is `srun COUNT PROGRAM`, of a job on one machine.
+    """
     passed = "".join(f" -x {name}" for name in exports)
+    gpus = f"\n    export CUDA_VISIBLE_DEVICES={_task_gpus('SLURM_LOCALID', gpus_per_task)}" if gpus_per_task else ""
+    first = "  local count=$1\n  shift\n" if counted else ""
+    passed = ' -np "$count"' if counted else passed
     return f"""\
 srun() {{
-  mpirun{passed} bash -c 'export SLURM_PROCID=$OMPI_COMM_WORLD_RANK SLURM_LOCALID=$OMPI_COMM_WORLD_LOCAL_RANK
-    export SLURM_NODEID=$((SLURM_PROCID / {per_node})); exec "$@"' bash "$@"
+{first}  mpirun{passed} bash -c 'export SLURM_PROCID=$OMPI_COMM_WORLD_RANK SLURM_LOCALID=$OMPI_COMM_WORLD_LOCAL_RANK
+    export SLURM_NODEID=$((SLURM_PROCID / {per_node})) SLURM_NTASKS=$OMPI_COMM_WORLD_SIZE
+    export SLURM_NPROCS=$SLURM_NTASKS SLURM_STEP_NUM_TASKS=$SLURM_NTASKS SLURMD_NODENAME=$(uname -n){gpus}
+    exec "$@"' bash "$@"
 }}
 """
+
+
+def _task_gpus(local_id: str, count: int) -> str:
+    """Return the shell's text of a task's devices."""
+    if count == 1:
+        return f"${local_id}"
+    return f"$(seq -s , $(({local_id} * {count})) $(({local_id} * {count} + {count - 1})))"

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from math import ceil
 
-from avactl.base.quantity import format_quantity
-from avactl.workbench.importer.gpus import gpu_model
+from avactl.base.quantity import format_quantity, whole_units
+from avactl.workbench.importer.gpus import gpu_model, known_gpu_model
 from avactl.workbench.importer.slurm.script import Directive
 
 _MACHINE_GPUS = 8
@@ -29,7 +29,8 @@ class Sizes:
     def __init__(self, options: Sequence[Directive], note: Callable[[int, str, str, str], None]) -> None:
         self._options, self._note = options, note
         for each in options:
-            if each.name in ("ntasks-per-gpu", "ntasks-per-socket", "ntasks-per-core"):
+            told = self.get("ntasks", "ntasks-per-node", "tasks-per-node") is not None
+            if each.name in ("ntasks-per-socket", "ntasks-per-core") and not told:
                 raise LeftOut(f"line {each.line}: `--{each.name}` leaves the number of tasks to Slurm")
         self._read_nodes()
         if self.tasks % self.nodes:
@@ -63,6 +64,15 @@ class Sizes:
             if each and not re.fullmatch(r"[1-9]\d{0,5}", each):
                 raise LeftOut(f"line {self._line('nodes')}: `--nodes={self.get('nodes')}` is no number")
         tasks, per_node = self._number("ntasks"), self._number("ntasks-per-node", "tasks-per-node")
+        self.bound = self._number("ntasks-per-gpu")
+        """GPUs of each task, by the number of tasks of each GPU; 0 for all."""
+        gpus = self._count(self.get("gpus") or "")
+        if self.bound:
+            if self.bound > 1 or not gpus or tasks not in (0, gpus):
+                raise LeftOut(
+                    f"line {self._line('ntasks-per-gpu')}: `--ntasks-per-gpu` leaves the number of tasks to Slurm"
+                )
+            tasks = gpus
         self.nodes = int(least or 0)
         if most and most != least:
             self._note(self._line("nodes"), "nodes", f"the number of workers is fixed: {least}", "")
@@ -98,9 +108,7 @@ class Sizes:
         return int(last) if re.fullmatch(r"\d{1,5}", last) else 0
 
     def _read_gpus(self) -> tuple[int, str]:
-        constraint = self.get("constraint") or ""
-        model = gpu_model(constraint)
-        model = model if model and model in constraint.upper() and model[0].isalpha() else ""
+        model = known_gpu_model(self.get("constraint") or "")
         for name in ("gpus-per-node", "gres", "gpus", "gpus-per-task"):
             value = self.get(name)
             if value is None:
@@ -109,6 +117,9 @@ class Sizes:
             parts = each[0]
             if name == "gres":
                 found = [part for part in each if part[0] == "gpu"]
+                for other in each:
+                    if other[0] != "gpu":
+                        self._note(self._line(name), name, f"{other[0][:40]} is no resource of pods", "")
                 if len(found) != 1:
                     if found:
                         raise LeftOut(f"line {self._line(name)}: `--gres={value[:40]}` names several kinds of GPUs")
@@ -121,6 +132,8 @@ class Sizes:
                 raise LeftOut(f"line {self._line(name)}: `--{name}={value[:40]}` is no number of GPUs")
             count = int(parts[-1]) if parts[-1].isdigit() else 1
             kind = gpu_model(named[0]) if named else model
+            if re.search(r"\dg\.\d+gb", value):
+                raise LeftOut(f"line {self._line(name)}: `--{name}={value[:40]}` asks for slices of GPUs (MIG)")
             if name == "gpus":
                 if count % self.nodes:
                     raise LeftOut(
@@ -129,6 +142,13 @@ class Sizes:
                 count //= self.nodes
             return count * (self.per_node if name == "gpus-per-task" else 1), kind
         return 0, model
+
+    @property
+    def memory_variables(self) -> dict[str, str]:
+        """Variables of Slurm that follow an option of memory, in MiB."""
+        amount = whole_units(self.memory) // 2**20
+        parts = {"mem": ("NODE", 1), "mem-per-cpu": ("CPU", self.cpus), "mem-per-gpu": ("GPU", max(1, self.gpus))}
+        return {f"SLURM_MEM_PER_{name}": str(amount // n) for each, (name, n) in parts.items() if self.get(each)}
 
     def _read_memory(self) -> str:
         for name, times in (("mem", 1), ("mem-per-cpu", self.cpus), ("mem-per-gpu", max(1, self.gpus))):

@@ -6,7 +6,7 @@ import re
 
 from avactl.workbench.importer.shell import Node, Program, Word, is_at_top, statement_of
 from avactl.workbench.importer.slurm.commands import Note
-from avactl.workbench.importer.slurm.steps import Step
+from avactl.workbench.importer.slurm.steps import Step, program_name
 
 _PYTHON = re.compile(r"python[0-9.]*").fullmatch
 _RENDEZVOUS_OPTIONS = (
@@ -26,10 +26,25 @@ _RENDEZVOUS_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LO
 _OF_HOSTS = re.compile(r"\bscontrol\b|\bSLURM_(JOB_|STEP_)?NODELIST\b|\bSLURM_LAUNCH_NODE_IPADDR\b")
 
 
-def torchrun_words(step: Step) -> list[Word] | None:
-    """Return the words of torchrun if the step is that, else None."""
+def torchrun_words(program: Program, step: Step) -> list[Word] | None:
+    """Return the words of torchrun if the step is that, and the script tells its options, else None."""
+    words = _find_torchrun(step)
+    index = 1
+    while words and index < len(words) and words[index].text.startswith("-"):
+        index += _width(words[index].text)
+    unknown = words and index < len(words) and words[index].value is None and not program_name(program, words[index])
+    return None if unknown else words
+
+
+def _width(text: str) -> int:
+    """Return how many words an option takes."""
+    name = text.lstrip("-").partition("=")[0].replace("_", "-")
+    return 1 if "=" in text or name in _TORCHRUN_FLAGS else 2
+
+
+def _find_torchrun(step: Step) -> list[Word] | None:
     words = step.program
-    if words[0].value is None:
+    if words[0].value is None or any(each.text == "--standalone" for each in words):
         return None
     if words[0].value.rpartition("/")[2] == "torchrun":
         return words
@@ -46,7 +61,7 @@ def strip_rendezvous(program: Program, step: Step, words: list[Word], gpus: int,
     index, removed, told = 1, [], False
     while index < len(words) and words[index].text.startswith("-"):
         name = words[index].text.lstrip("-").partition("=")[0].replace("_", "-")
-        width = 1 if "=" in words[index].text or name in _TORCHRUN_FLAGS else 2
+        width = _width(words[index].text)
         if index + width > len(words):
             return
         value = words[index].text.partition("=")[2] if width == 1 else words[index + 1].text
@@ -102,7 +117,8 @@ def _drop_host_variables(program: Program, note: Note) -> None:
             if call is None or call.type != "CallExpr" or program.command(call).name != "echo":
                 return
             echoes.append(call)
-        if any(re.search(rf"\b{name}\b", text) for text, _ in program.strings if text.startswith("'")):
+        texts = [program.text_of(each) for each in program.texts if each.type == "SglQuoted"]
+        if any(re.search(rf"\b{name}\b", text) for text in texts):
             return
     for node in [*own, *dict.fromkeys(echoes)]:
         if not program.is_removed(node.start):
