@@ -19,7 +19,7 @@ Object = dict[str, Any]
 
 def peer(worlds: Sequence[Object]) -> list[Object]:
     """What Kubernetes' allocator answers for worlds. Raises UnavailableError without Go."""
-    version, folder = KUBERNETES_VERSIONS["1.36"]
+    version, folder = KUBERNETES_VERSIONS["1.37"]
     source = hashlib.sha256((folder / "allocator" / "main.go").read_bytes()).hexdigest()[:16]
     module = Module(folder, f"{kubernetes_flags(version)} -X main.source={source}", {"allocator": "./allocator"})
     binary = build_binaries(["allocator"], [module])["allocator"]

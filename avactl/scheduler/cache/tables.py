@@ -137,6 +137,8 @@ class ClusterTables:
         """True until the placement state is rebuilt."""
         self.change_epoch = 0
         """Number of changes that may help pods that wait."""
+        self.offer_epoch = 0
+        """Number of changes of what nodes offer."""
         self.node_epoch = 0
         """Number of times that nodes were added, removed or relabelled, or got other slots."""
         self.state = AllocationState(BASE_RESOURCES, levels)

@@ -263,7 +263,7 @@ class SchedulingCycle:
             len(pods) > 1
             and monotonic() - min(pod.seen for pod in pods) > OVERTAKEN_S
             and min(pod.created for pod in pods) < self._youngest_start
-            and any(pod.claims or self.cache.requests.gpu_count(pod.shape) for pod in pods)
+            and any(self.cache.claims.concern(pod) or self.cache.requests.gpu_count(pod.shape) for pod in pods)
         )
 
     # -- placement --------------------------------------------------------------------------------------------------
@@ -301,7 +301,7 @@ class SchedulingCycle:
         # Other pods of an owned unit may wait for something else.
         demand: Hashable = constrained_demand(unit, pods) if unit.owned else tried
         if exceeded:
-            plain = not (restricted or any(pod.claims for pod in pods))
+            plain = not (restricted or any(map(self.cache.claims.concern, pods)))
             small = plain and self.cache.requests.exceeds_cluster(gang_of(unit, pods, requests)[0])
             message = f"{exceeded}; {SMALL}" if small else str(exceeded)
             equal = demand if unit.gang else equal_demand
