@@ -650,7 +650,16 @@ class DraManager:
             for each in spec.config
             if not each.get("requests") or requests.intersection(each["requests"])
         ]
-        return config
+        # As kube-scheduler 1.37 has it: what is for all requests names none.
+        selected = {request["name"]: {request["name"]} for request in spec.requests}
+        for name in chosen:
+            selected[name.partition("/")[0]].add(name)
+        return [
+            {key: value for key, value in each.items() if key != "requests"}
+            if all(mine.intersection(each.get("requests") or mine) for mine in selected.values())
+            else each
+            for each in config
+        ]
 
     def _node_selector(self, devices: Iterable[SliceDevice], node: str) -> dict[str, Any] | None:
         """Return the NodeSelector of nodes that reach the devices; None: all nodes."""
