@@ -456,3 +456,28 @@ def test_min_count_stops_no_pods(monkeypatch: pytest.MonkeyPatch) -> None:
         stale.tick()
         stale.tick()
         assert restarted == ["vision/podgroup/etl-x7"]
+
+
+class Unread(dict[str, Any]):
+    """Pods of a unit, at all of which nobody looks."""
+
+    def values(self) -> Any:
+        raise AssertionError("it looks at all pods")
+
+
+def test_a_changed_group_of_many_pods_looks_at_its_gang_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, count, pushed = Memory(machines=0), 40, list[str]()
+    memory.constraints.get(PodGroups).put(group(gang(count)))
+    members(memory, count)
+    push = memory.queue.push
+    monkeypatch.setattr(memory.queue, "push", lambda unit: (pushed.append(unit.key), push(unit)))
+    memory.constraints.get(PodGroups).put(group(gang(2)))
+    assert pushed == [f"vision/podgroup/{GROUP['podGroupName']}"]
+    # Pods leave a gang without a look at the others.
+    (unit,) = (unit for unit in memory.queue.units.values() if unit.gang)
+    pods, unit.pods = list(unit.pods.values()), Unread(unit.pods)
+    for pod in pods[1:]:
+        unit.remove(pod)
+    assert (len(unit.pods), unit.size) == (1, 2)
+    unit.remove(pods[0])
+    assert unit.size == 1

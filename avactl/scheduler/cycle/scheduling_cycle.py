@@ -164,10 +164,12 @@ class SchedulingCycle:
     def _decide_owned(self, unit: OwnedPodGroup) -> None:
         """Start the gang of an object of another controller, or those of its pods that fit."""
         batches = unit.batches()
+        first = unit.resume % len(batches) if batches else 0
+        batches, unit.resume = [*batches[first:], *batches[:first]], 0
         tried = {pod.uid for batch in batches for pod in batch}
         self.queue.suspend(unit)
-        began, failed, started = monotonic(), set[Hashable](), False
-        for batch in batches:
+        began, failed, started = monotonic(), set[Hashable](), 0
+        for number, batch in enumerate(batches):
             alike: Hashable = tuple(
                 pod.uid if pod.volumes or pod.claims else (likeness_of(pod), self.cache.quotas.owner(pod))
                 for pod in batch
@@ -175,13 +177,15 @@ class SchedulingCycle:
             if alike in failed:
                 continue
             if self._start(unit, batch, batch):
-                started = True
+                started += 1
             else:
                 failed.add(alike)
                 if self.preemptor.has_nomination(unit.key):
                     return  # the places that it waits for are those of this batch
             if monotonic() - began > CHOICE_S:
-                # Others get their turn; what has not been tried is tried after the next change, if nothing starts.
+                # Others get their turn; what has not been tried is tried first after the next change, or at once if
+                # something has started.
+                unit.resume = first + number + 1 - started
                 if started:
                     self.queue.push(unit)
                 return
