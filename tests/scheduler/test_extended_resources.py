@@ -10,6 +10,7 @@ import pytest
 from benchmarks.clusters import running
 from tests.scheduler.test_dra import API, DRIVER, machine
 from tests.scheduler.world import World
+from tools.controlplane import ApiError
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.xdist_group("scheduler")]
 GPU = "nvidia.com/gpu"
@@ -192,3 +193,59 @@ def compare_claims(cluster: World) -> None:
         for where in ("ours", "theirs"):
             cluster.kube.delete("v1", "Pod", f"{where}-{number}", cluster.namespace)
         cluster.wait(lambda: not cluster.kube.list(API, "ResourceClaim", cluster.namespace))
+
+
+def test_a_refused_binding_leaves_no_claim(cluster: World) -> None:
+    machine(cluster, "a")
+    cluster.ready()
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods/binding"], "operations": ["CREATE"]}
+    admission, metadata = "admissionregistration.k8s.io/v1", {"name": "test-no-bindings"}
+    here = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": cluster.namespace}}}
+    spec: dict[str, Any] = {
+        "failurePolicy": "Fail",
+        "matchConstraints": {"resourceRules": [rule], **here},
+        "validations": [{"expression": "false", "message": "not today"}],
+    }
+    policy = {"apiVersion": admission, "kind": "ValidatingAdmissionPolicy", "metadata": metadata, "spec": spec}
+    binding = {"apiVersion": admission, "kind": "ValidatingAdmissionPolicyBinding", "metadata": metadata}
+    cluster.kube.create(policy)
+    cluster.kube.create({**binding, "spec": {"policyName": "test-no-bindings", "validationActions": ["Deny"]}})
+    try:
+        cluster.pod("tried", scheduler="nobody")
+        path = f"/api/v1/namespaces/{cluster.namespace}/pods/tried/binding"
+        body = {"metadata": {"name": "tried"}, "target": {"kind": "Node", "name": "a"}}
+
+        def refused() -> bool:
+            try:
+                cluster.kube.request("POST", path, body=body, query={"dryRun": "All"})
+            except ApiError as error:
+                return "not today" in str(error)
+            return False
+
+        cluster.wait(refused)
+        cluster.start()
+        cluster.pod("p", gpus=8)
+        cluster.waiting("p", "not today")
+        cluster.wait(lambda: not claims(cluster))
+    finally:
+        for kind in ("ValidatingAdmissionPolicyBinding", "ValidatingAdmissionPolicy"):
+            cluster.kube.delete(admission, kind, "test-no-bindings")
+    cluster.bound("p")
+    assert len(devices(claims(cluster)["p"])) == 8
+    assert (
+        claims(cluster)["p"]["metadata"]["name"]
+        == (cluster.pods()["p"]["status"]["extendedResourceClaimStatus"]["resourceClaimName"])
+    )
+
+
+def test_a_quota_of_claims_is_named(cluster: World) -> None:
+    machine(cluster, "a")
+    cluster.ready()
+    spec = {"hard": {"test-gpus.deviceclass.resource.k8s.io/devices": "3"}}
+    metadata = {"name": "claims", "namespace": cluster.namespace}
+    cluster.kube.create({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": metadata, "spec": spec})
+    cluster.wait(lambda: cluster.kube.get("v1", "ResourceQuota", "claims", cluster.namespace).get("status") or {})
+    cluster.start()
+    cluster.pod("q", gpus=3)
+    cluster.bound("q")
+    assert len(devices(claims(cluster)["q"])) == 3

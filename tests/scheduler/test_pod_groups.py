@@ -15,6 +15,7 @@ from avactl.scheduler.objects.node_rules import UnsupportedError
 from avactl.scheduler.objects.pod_groups import MAX_PODS, read_pod_group
 from avactl.scheduler.objects.pod_info import read_pod
 from avactl.scheduler.objects.wait_reasons import WaitReason
+from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup
 from avactl.scheduler.writers.group_conditions import wanted_condition
 from avactl.scheduler.writers.stale_gangs import StaleGangs
 from tests.scheduler.memory import LEVELS, Memory
@@ -470,7 +471,12 @@ def test_a_changed_group_of_many_pods_looks_at_its_gang_once(monkeypatch: pytest
     memory.constraints.get(PodGroups).put(group(gang(count)))
     members(memory, count)
     push = memory.queue.push
-    monkeypatch.setattr(memory.queue, "push", lambda unit: (pushed.append(unit.key), push(unit)))
+
+    def counted(unit: QueuedPodGroup) -> None:
+        pushed.append(unit.key)
+        push(unit)
+
+    monkeypatch.setattr(memory.queue, "push", counted)
     memory.constraints.get(PodGroups).put(group(gang(2)))
     assert pushed == [f"vision/podgroup/{GROUP['podGroupName']}"]
     # Pods leave a gang without a look at the others.

@@ -11,10 +11,10 @@ import secrets
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from avactl.contracts.names import EXTENDED_CLAIM
+from avactl.contracts.names import DEVICE_CLASS_PREFIX, EXTENDED_CLAIM
 from avactl.scheduler.dra.resource_claim import LiveDeviceClass, ResourceClaim
 from avactl.scheduler.objects.pod_info import PodInfo
-from avactl.scheduler.objects.pod_requirements import DEVICE_CLASS_PREFIX, ExtendedRequest
+from avactl.scheduler.objects.pod_requirements import ExtendedRequest
 
 _MAX_NAME = 253
 _SUFFIX = "-extended-resources-"

@@ -9,6 +9,7 @@ from weakref import WeakValueDictionary
 import orjson
 
 from avactl.base.quantity import resource_amount
+from avactl.contracts.names import DEVICE_CLASS_PREFIX
 from avactl.contracts.pod_annotations import GANG_SIZE, GPU_SHARE, LINK, LINK_POLICY, AnnotationReader, read_by
 from avactl.scheduler.objects.limits import quote
 from avactl.scheduler.objects.node_rules import NodeRules, RuleError, selector
@@ -43,8 +44,6 @@ class ExclusiveDisk(NamedTuple):
         return self.name == other.name and not (self.read_only and other.read_only)
 
 
-DEVICE_CLASS_PREFIX = "deviceclass.resource.kubernetes.io/"
-"""Prefix of the extended resource that every DeviceClass has, followed by its name."""
 DISKS = frozenset({"awsElasticBlockStore", "gcePersistentDisk", "iscsi", "rbd"})
 """Volume types that a node can mount only once, unless all mounts are read-only."""
 _EVERYWHERE = "0.0.0.0"  # noqa: S104 - what Kubernetes calls it
