@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from avactl.change.plan.cluster_state import ClusterState
+from avactl.change.plan.simulator import SimulatedCluster
+from avactl.contracts.scheduling import PlacementPolicy
 from avactl.hardware.machine import Machine, PcieSwitch
 from avactl.scheduler.cache.claim_bookings import MAX_CONSUMERS
 from avactl.scheduler.dra.allocator import Allocator
@@ -603,3 +606,30 @@ def test_a_claim_with_the_annotation_of_others_is_no_pods_own() -> None:
         world.cache.claims.drop(f"{namespace}/{name}")
         world.pod("a", "p", 2)
         owner["uid"] = uid = world.items["a/p"]["metadata"]["uid"]
+
+
+def test_a_plan_places_pods_with_extended_resources() -> None:
+    devices = [{"name": f"d{n}", "attributes": {"index": {"int": n}}} for n in range(8)]
+    pool = {"name": "n0", "generation": 1, "resourceSliceCount": 1}
+    slices = [{"metadata": {"name": "s"}, "spec": {"nodeName": "n0", "driver": GPU, "pool": pool, "devices": devices}}]
+    classes = [{"metadata": {"name": "gpu"}, "spec": {"extendedResourceName": "nvidia.com/gpu"}}]
+    amounts = {"cpu": "64", "memory": "512Gi", "pods": "110"}
+    node = {"metadata": {"name": "n0"}, "status": {"allocatable": amounts}}
+    policy = PlacementPolicy(cluster="main", system_namespace="s", levels=(), gpu_driver=GPU)
+    objects = {"nodes": [node], "resourceslices": slices, "deviceclasses": classes}
+    world = SimulatedCluster(ClusterState("main", policy, objects))
+    for name in ("p", "q"):
+        metadata = {"name": name, "namespace": "a", "uid": name, "creationTimestamp": "2026-01-01T00:00:00Z"}
+        resources = {"requests": {"nvidia.com/gpu": "5"}}
+        spec = {"schedulerName": "avactl", "containers": [{"name": "main", "resources": resources}]}
+        world.put_pod({"metadata": metadata, "spec": spec, "status": {"phase": "Pending"}})
+    world.settle()
+    bound = [key for key, item in world.items.items() if item["spec"].get("nodeName")]
+    assert bound == ["a/p"]
+    pod = world.cache.tables.pods["a/p"]
+    assert world.cache.claims.held_gpus(pod) == 5000
+    assert "GPU" in world.said["q"] or "devices" in world.said["q"]
+    world.drop_pod("a/p")
+    world.settle()
+    assert world.items["a/q"]["spec"]["nodeName"] == "n0"
+    assert len(world.cache.dra.claims) == 1

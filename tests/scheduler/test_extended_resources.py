@@ -249,3 +249,34 @@ def test_a_quota_of_claims_is_named(cluster: World) -> None:
     cluster.pod("q", gpus=3)
     cluster.bound("q")
     assert len(devices(claims(cluster)["q"])) == 3
+
+
+def test_a_class_that_comes_later_is_used(cluster: World) -> None:
+    cluster.kube.delete(API, "DeviceClass", "test-gpus")
+    machine(cluster, "a")
+    cluster.ready()
+    cluster.start()
+    cluster.pod("p", container=container("main", implicit=2))
+    cluster.waiting("p", "no node has resource deviceclass.resource.kubernetes.io/test-gpus")
+    device_class(cluster, "test-gpus", f'device.driver == "{DRIVER}"')
+    cluster.bound("p")
+    assert len(devices(claims(cluster)["p"])) == 2
+
+
+def test_pods_with_devices_of_a_class_are_preempted(cluster: World) -> None:
+    priority = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "test-high"}}
+    cluster.kube.create({**priority, "value": 1000})
+    machine(cluster, "a")
+    labels = {"metadata": {"name": "a", "labels": {"avactl.dev/gpu": "V100"}}}
+    cluster.kube.patch({"apiVersion": "v1", "kind": "Node", **labels})
+    cluster.ready()
+    cluster.start()
+    try:
+        cluster.pod("low", gpus=8)
+        cluster.bound("low")
+        cluster.pod("high", gpus=8, priorityClassName="test-high")
+        assert cluster.bound("high")["high"] == "a"
+    finally:
+        cluster.kube.delete("scheduling.k8s.io/v1", "PriorityClass", "test-high")
+    cluster.wait(lambda: claims(cluster).keys() == {"high"})
+    assert not cluster.defects()
