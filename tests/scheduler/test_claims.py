@@ -616,7 +616,7 @@ def test_a_plan_places_pods_with_extended_resources() -> None:
     amounts = {"cpu": "64", "memory": "512Gi", "pods": "110"}
     node = {"metadata": {"name": "n0"}, "status": {"allocatable": amounts}}
     policy = PlacementPolicy(cluster="main", system_namespace="s", levels=(), gpu_driver=GPU)
-    objects = {"nodes": [node], "resourceslices": slices, "deviceclasses": classes}
+    objects: dict[str, list[Given]] = {"nodes": [node], "resourceslices": slices, "deviceclasses": classes}
     world = SimulatedCluster(ClusterState("main", policy, objects))
     for name in ("p", "q"):
         metadata = {"name": name, "namespace": "a", "uid": name, "creationTimestamp": "2026-01-01T00:00:00Z"}

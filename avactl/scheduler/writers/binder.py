@@ -305,11 +305,20 @@ class Binder:
         return given._replace(claim=known)
 
     async def _tell_claim(self, pod: PodInfo, given: ClaimAllocation) -> None:
-        """Write into the pod's status which claim has the devices of its extended resources."""
+        """Write into the pod's status which claim has the devices of its extended resources.
+
+        Raises LeadershipLostError, and ApiError if the API server does not store it: the kubelet would hand out none.
+        """
         await self._wait_for_turn()
         body = {"metadata": {"uid": pod.uid}, "status": pod_status(given.claim.name, given.mappings)}
         path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/status"
-        await self._client.send("PATCH", path, body, content_type=MERGE)
+        item = await self._client.request("PATCH", path, body, content_type=MERGE)
+        told = (item.get("status") or {}).get("extendedResourceClaimStatus") or {}
+        if told.get("resourceClaimName") != given.claim.name:
+            message = (
+                "the feature gate DRAExtendedResource of the API server is off: request devices by a ResourceClaim"
+            )
+            raise ApiError(422, "Invalid", message)
 
     async def _allocate_claim(self, pod: PodInfo, given: ClaimAllocation) -> None:
         """Allocate and reserve a claim if needed. Raises LeadershipLostError, and ApiError: 409 if it changed."""
