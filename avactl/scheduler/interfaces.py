@@ -16,6 +16,8 @@ class ClaimAllocation(NamedTuple):
     claim: ResourceClaim
     allocation: dict[str, Any] | None
     """Allocation to write; None if the claim is already allocated and only reserved for another pod."""
+    mappings: tuple[dict[str, str], ...] = ()
+    """Requests of a claim of extended resources by container, for the pod's status; empty for other claims."""
 
 
 class BindRequest(NamedTuple):
@@ -62,7 +64,7 @@ class BindingSink(Protocol):
         """Bind an assumed pod (`ClusterCache.assume`)."""
 
     def give_back(self, pod: PodInfo, claims: Sequence[ResourceClaim]) -> None:
-        """Deallocate the claims that only this pending pod uses."""
+        """Deallocate the claims that only this pending pod uses, and delete that of its extended resources."""
 
 
 class EvictionSink(Protocol):

@@ -37,14 +37,7 @@ NOT_APPLICABLE: Mapping[str, str] = {
     "NodeDeclaredFeaturesEnabled": "replaces the list of node features inside kube-scheduler's test program; "
     "a kube-scheduler binary has no such list to replace",
 }
-_BACKED_BY_CLASS = "an extended resource backed by a device class (use a claim)"
-BY_DESIGN: Mapping[str, str] = {
-    "ExtendedResource": _BACKED_BY_CLASS,
-    "ExtendedResource_25Classes": _BACKED_BY_CLASS,
-    "ExtendedResource_50Classes": _BACKED_BY_CLASS,
-    "ImplicitExtendedResource_25Classes": _BACKED_BY_CLASS,
-    "ExtendedResourceScoring": _BACKED_BY_CLASS,
-}
+BY_DESIGN: Mapping[str, str] = {}
 """Cases whose pods avactl leaves pending, with the sentence of docs/scheduler.md that says why."""
 
 

@@ -417,6 +417,19 @@ def own_attempts(name: str) -> Iterator[Attempt]:
             claim = ("resource.k8s.io/v1", "resourceclaims", TEAM, "gpu")
             yield patch(*claim, {"metadata": {"finalizers": None}})
             yield patch(*claim, {"metadata": {"labels": {"a": "b"}}})
+            yield delete(*claim)
+            extended = {"metadata": {"annotations": {"resource.kubernetes.io/extended-resource-claim": "true"}}}
+            owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "x", "uid": "x", "controller": True}
+            devices = {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu"}}]}
+            for metadata in (
+                {},
+                extended["metadata"],
+                {**extended["metadata"], "ownerReferences": [owner]},
+                {"ownerReferences": [{**owner, "apiVersion": "v1", "kind": "Pod"}]},
+            ):
+                made = create("resource.k8s.io/v1", "ResourceClaim", "resourceclaims", TEAM, spec={"devices": devices})
+                assert made.body is not None
+                yield made._replace(body={**made.body, "metadata": {**made.body["metadata"], **metadata}})
             if POD_GROUPS:
                 group = ("scheduling.k8s.io/v1beta1", "podgroups", TEAM, "ranks")
                 yield patch(*group, {"spec": {"schedulingPolicy": {"gang": {"minCount": 1}}}})

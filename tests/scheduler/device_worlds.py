@@ -19,7 +19,7 @@ Object = dict[str, Any]
 
 def peer(worlds: Sequence[Object]) -> list[Object]:
     """What Kubernetes' allocator answers for worlds. Raises UnavailableError without Go."""
-    version, folder = KUBERNETES_VERSIONS["1.36"]
+    version, folder = KUBERNETES_VERSIONS["1.37"]
     source = hashlib.sha256((folder / "allocator" / "main.go").read_bytes()).hexdigest()[:16]
     module = Module(folder, f"{kubernetes_flags(version)} -X main.source={source}", {"allocator": "./allocator"})
     binary = build_binaries(["allocator"], [module])["allocator"]
@@ -33,7 +33,10 @@ def world(seed: int) -> Object:
     rng = random.Random(seed)
     slices = _gpus(rng) + (_nics(rng) if rng.random() < 0.6 else []) + (_parts(rng) if rng.random() < 0.3 else [])
     if rng.random() < 0.08:
-        rng.choice(slices)["spec"]["pool"]["resourceSliceCount"] += 1
+        # In all slices of the pool: which of different counts holds depends on upstream's order.
+        pool = rng.choice(slices)["spec"]["pool"]["name"]
+        for each in slices:
+            each["spec"]["pool"]["resourceSliceCount"] += each["spec"]["pool"]["name"] == pool
     if rng.random() < 0.1:
         old = orjson.loads(orjson.dumps(slices[0]))
         old["metadata"]["name"], old["spec"]["pool"]["generation"] = "old", 0
@@ -86,6 +89,7 @@ def _gpus(rng: random.Random) -> list[Object]:
                     None,
                     {"default": "4Gi", "validValues": ["4Gi", "8Gi", "16Gi"]},
                     {"default": "1Gi", "validRange": {"min": "1Gi", "max": "12Gi", "step": "1Gi"}},
+                    {"default": "512Mi", "validRange": {"min": "500m", "step": "250m"}},
                 ]
             )
             if policy:
@@ -140,13 +144,16 @@ def _parts(rng: random.Random) -> list[Object]:
     ]
     for number in range(rng.randint(1, 4)):
         taken = {"memory": {"value": f"{rng.choice([10, 20])}Gi"}, "slices": {"value": str(rng.choice([1, 3]))}}
-        devices.append(
-            {
-                "name": f"part-{number}",
-                "attributes": {"model": {"string": "part"}, "numa": {"int": number}},
-                "consumesCounters": [{"counterSet": "gpu", "counters": taken}],
-            }
-        )
+        part: Object = {
+            "name": f"part-{number}",
+            "attributes": {"model": {"string": "part"}, "numa": {"int": number}},
+            "consumesCounters": [{"counterSet": "gpu", "counters": taken}],
+        }
+        if rng.random() < 0.3:
+            part["allowMultipleAllocations"] = True
+            if rng.random() < 0.5:
+                part["capacity"] = {"memory": {"value": "8Gi", "requestPolicy": {"default": "2Gi"}}}
+        devices.append(part)
     return [
         _slice("parts-counters", GPU, "parts", [], 2, nodeName=NODE, sharedCounters=counters),
         _slice("parts-devices", GPU, "parts", devices, 2),
@@ -188,7 +195,9 @@ def _allocated(rng: random.Random, slices: list[Object]) -> list[Object]:
                     "device": device["name"],
                 }
                 if device.get("allowMultipleAllocations"):
-                    result |= {"shareID": str(len(results)), "consumedCapacity": {"memory": rng.choice(["4Gi", "8Gi"])}}
+                    result["shareID"] = str(len(results))
+                    if "capacity" in device:
+                        result["consumedCapacity"] = {"memory": rng.choice(["4Gi", "8Gi"])}
                 elif rng.random() < 0.15:
                     result["adminAccess"] = True
                 results.append(result)
@@ -253,5 +262,5 @@ def _exactly(rng: random.Random) -> Object:
             rng.choice([{"operator": "Exists"}, {"key": "sick", "operator": "Equal", "value": "yes"}])
         ]
     if rng.random() < 0.1:
-        found["capacity"] = {"requests": {"memory": rng.choice(["2Gi", "3Gi", "6Gi", "30Gi"])}}
+        found["capacity"] = {"requests": {"memory": rng.choice(["2Gi", "3Gi", "6Gi", "30Gi", "1100m"])}}
     return found

@@ -111,3 +111,53 @@ def test_agrees_with_kubernetes(control_plane_binaries: None) -> None:
 def test_agrees_with_kubernetes_for_long(control_plane_binaries: None) -> None:
     for start in range(2000, 202_000, 20_000):
         _agree(range(start, start + 20_000))
+
+
+def test_a_pool_whose_slices_state_different_numbers_is_being_published() -> None:
+    given = world(0)
+    given["allocated"] = []
+    devices = [{"name": "d0"}]
+    request = {"name": "r", "exactly": {"deviceClassName": "any", "count": 1}}
+    given["claims"][:] = [{**given["claims"][0], "spec": {"devices": {"requests": [request]}}}]
+    for counts in ((2, 1), (1, 2), (2, 2)):
+        given["slices"] = [
+            {
+                "metadata": {"name": f"s{number}"},
+                "spec": {
+                    "nodeName": NODE,
+                    "driver": "gpu.example.com",
+                    "pool": {"name": "p", "generation": 1, "resourceSliceCount": count},
+                    "devices": devices if number else [],
+                },
+            }
+            for number, count in enumerate(counts)
+        ]
+        assert (ours(given) is None) == (counts != (2, 2))
+
+
+def test_all_devices_fails_while_a_shared_one_is_full() -> None:
+    """As from Kubernetes 1.37 on; 1.36 left full devices out."""
+    given = world(0)
+    given["slices"] = [
+        {
+            "metadata": {"name": "s"},
+            "spec": {
+                "nodeName": NODE,
+                "driver": "gpu.example.com",
+                "pool": {"name": "p", "generation": 1, "resourceSliceCount": 1},
+                "devices": [
+                    {"name": f"d{n}", "allowMultipleAllocations": True, "capacity": {"memory": {"value": "8Gi"}}}
+                    for n in range(2)
+                ],
+            },
+        }
+    ]
+    exactly = {"deviceClassName": "any", "allocationMode": "All", "capacity": {"requests": {"memory": "4Gi"}}}
+    request = {"name": "r", "exactly": exactly}
+    given["claims"][:] = [{**given["claims"][0], "spec": {"devices": {"requests": [request]}}}]
+    share = {"driver": "gpu.example.com", "pool": "p", "device": "d0", "request": "r", "shareID": "1"}
+    for taken, fits in (("4Gi", True), ("5Gi", False)):
+        status = {"allocation": {"devices": {"results": [{**share, "consumedCapacity": {"memory": taken}}]}}}
+        given["allocated"] = [{"metadata": {"name": "b", "namespace": "d", "uid": "b"}, "spec": {}, "status": status}]
+        assert (ours(given) is not None) == fits
+        assert (peer([given])[0]["results"] is not None) == fits

@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from avactl.change.plan.cluster_state import ClusterState
+from avactl.change.plan.simulator import SimulatedCluster
+from avactl.contracts.scheduling import PlacementPolicy
 from avactl.hardware.machine import Machine, PcieSwitch
 from avactl.scheduler.cache.claim_bookings import MAX_CONSUMERS
 from avactl.scheduler.dra.allocator import Allocator
@@ -435,3 +438,198 @@ def test_what_selectors_match_is_remembered_for_a_bounded_number_of_devices(monk
     world.settle()
     assert len(world.where()) == 12  # as many as the devices have capacity for
     assert pools_in_memory() - before <= 20
+
+
+class Extended(Claiming):
+    """GPUs and NICs by extended resources as well."""
+
+    def __init__(self, machines: int = 1) -> None:
+        super().__init__(machines)
+        for name, driver, resource in (("gpu", GPU, "nvidia.com/gpu"), ("nic", NIC, "example.com/nic")):
+            selectors = [{"cel": {"expression": f'device.driver == "{driver}"'}}]
+            spec = {"selectors": selectors, "extendedResourceName": resource}
+            self.cache.dra.put_class({"metadata": {"name": name}, "spec": spec})
+        self.cache.tables.stale = True
+
+    def plugin(self, name: str, **amounts: str) -> None:
+        """Add a machine with device plugins."""
+        usual = {"cpu": "64", "memory": "512Gi", "pods": "110"}
+        given = {"gpu": "nvidia.com/gpu", "nic": "example.com/nic"}
+        offered = {given[key]: value for key, value in amounts.items()}
+        labels = {"avactl.dev/gpu": "V100"}
+        self.cache.put_node({"metadata": {"name": name, "labels": labels}, "status": {"allocatable": usual | offered}})
+
+    def taken(self, pod: str) -> set[str]:
+        """The devices that a pod's claim of extended resources holds."""
+        info = self.cache.tables.pods[f"a/{pod}"]
+        claims = [claim for claim in self.cache.claims.claims_of(info) if claim.extended_for]
+        return {
+            f"{each.key[0][:3]}-{each.key[2]}" for claim in claims for each in self.cache.dra.devices.held(claim.uid)
+        }
+
+
+IMPLICIT = "deviceclass.resource.kubernetes.io/"
+
+
+def test_extended_resources_get_a_claim_where_no_device_plugin_offers_them() -> None:
+    world = Extended()
+    world.plugin("p0", nic="1")
+    world.plugin("p1", gpu="8", nic="4")
+    world.settle()
+    # Only n0 has GPUs by a driver, and only p1 those of a plugin.
+    world.pod("a", "gpus", 8)
+    world.pod("a", "more", 8)
+    world.pod("a", "none", 1)
+    world.settle()
+    assert sorted(world.where().values()) == ["n0", "p1"]
+    by_node = {node: name for name, node in world.where().items()}
+    assert len(world.taken(by_node["n0"])) == 8
+    assert not world.taken(by_node["p1"])
+    world.drop("a", "gpus", "more", "none")
+    # NICs are counted by the plugins of p0 and p1, and allocated on n0.
+    for number in range(7):
+        world.pod("a", f"nic-{number}", amounts={"example.com/nic": "1"})
+    world.pod("a", "too-many", amounts={"example.com/nic": "1"})
+    world.settle()
+    assert Counter(world.where().values()) == {"n0": 2, "p0": 1, "p1": 4}
+    assert {each for number in range(7) for each in world.taken(f"nic-{number}")} == {"nic-d0", "nic-d1"}
+
+
+def test_a_node_can_have_one_of_two_extended_resources_from_a_device_plugin() -> None:
+    world = Extended(0)
+    world.plugin("mixed", nic="4")
+    world._publish(GPU, "mixed", 1, 8)
+    world.settle()
+    world.pod("a", "both", 4, amounts={"example.com/nic": "3"})
+    world.pod("a", "second", 4, amounts={"example.com/nic": "2"})
+    world.settle()
+    assert world.where() == {"both": "mixed"}
+    assert len(world.taken("both")) == 4
+    assert {each[:3] for each in world.taken("both")} == {"gpu"}
+    world.drop("a", "both")
+    world.settle()
+    assert world.where() == {"second": "mixed"}
+
+
+def test_gpus_by_the_name_of_their_class_count_for_quotas() -> None:
+    world = Extended(2)
+    world.settle()
+    world.quota("a", 4, 0)
+    world.pod("a", "p", amounts={f"{IMPLICIT}gpu": "3"})
+    world.pod("a", "q", amounts={f"{IMPLICIT}gpu": "3"})
+    world.settle()
+    assert len(world.where()) == 1
+    (waiting,) = {"p", "q"} - world.where().keys()
+    assert "quota" in world.said[waiting]
+    assert world.cache.claims.held_gpus(world.cache.tables.pods[f"a/{next(iter(world.where()))}"]) == 3000
+    assert world.cache.claims.requested_gpus(world.cache.tables.pods[f"a/{waiting}"]) == 3
+
+
+def test_extended_resources_beside_claims_and_links() -> None:
+    world = Extended(2)
+    world.settle()
+    world.claim("nics", request("nics", 2, "nic"))
+    world.asking("p", "nics", gpus=4, notes={"avactl.dev/link": "socket", "avactl.dev/link-policy": "required"})
+    world.settle()
+    assert len(world.where()) == 1
+    assert world.taken("p") in ({f"gpu-d{n}" for n in range(4)}, {f"gpu-d{n}" for n in range(4, 8)})
+    world.pod("a", "rest", 4)
+    world.pod("a", "large", 8)
+    world.settle()
+    assert set(world.where()) == {"p", "rest", "large"}
+
+
+def test_a_gang_is_placed_on_drivers_and_device_plugins_alike() -> None:
+    world = Extended(2)
+    for number in range(2):
+        world.plugin(f"p{number}", gpu="8")
+    world.settle()
+    world.gang("a", "train", 4, 8)
+    world.settle()
+    assert sorted(world.where().values()) == ["n0", "n1", "p0", "p1"]
+    world.gang("a", "next", 2, 8)
+    world.settle()
+    assert len(world.where()) == 4
+
+
+def test_of_two_classes_for_one_resource_the_newer_counts() -> None:
+    world = Extended()
+    none = [{"cel": {"expression": "false"}}]
+    for name, created in (("older", "2026-01-01T00:00:00Z"), ("newer", "2026-01-02T00:00:00Z")):
+        spec = {"selectors": none if name == "older" else [], "extendedResourceName": "example.com/x"}
+        world.cache.dra.put_class({"metadata": {"name": name, "creationTimestamp": created}, "spec": spec})
+    world.cache.tables.stale = True
+    world.settle()
+    world.pod("a", "p", amounts={"example.com/x": "1"})
+    world.settle()
+    assert world.where() == {"p": "n0"}
+    world.cache.dra.drop_class("newer")
+    world.cache.tables.stale = True
+    world.pod("a", "q", amounts={"example.com/x": "1"})
+    world.settle()
+    assert "q" not in world.where()
+
+
+def test_a_pod_whose_status_names_a_claim_goes_to_no_device_plugin() -> None:
+    world = Extended(0)
+    world.plugin("p0", gpu="8")
+    world.settle()
+    world.pod("a", "p", 1)
+    mapping = {"containerName": "main", "resourceName": "nvidia.com/gpu", "requestName": "container-0-request-2"}
+    told = {"resourceClaimName": "p-extended-resources-x", "requestMappings": [mapping]}
+    world.items["a/p"]["status"]["extendedResourceClaimStatus"] = told
+    world.pod_handler.put(world.items["a/p"])
+    world.settle()
+    assert not world.where()
+
+
+def test_a_claim_with_the_annotation_of_others_is_no_pods_own() -> None:
+    world = Extended()
+    world.settle()
+    world.pod("a", "p", 2)
+    uid = world.items["a/p"]["metadata"]["uid"]
+    owner = {"kind": "Pod", "name": "p", "uid": uid, "controller": True}
+    result = {"request": "container-0-request-2", "driver": GPU, "pool": "n0", "device": "d0"}
+    for name, namespace, user in (("shared", "a", "other"), ("foreign", "b", uid)):
+        notes = {"resource.kubernetes.io/extended-resource-claim": "true"}
+        metadata: Given = {"name": name, "namespace": namespace, "uid": name, "resourceVersion": "1"}
+        metadata["annotations"] = notes
+        spec = {"devices": {"requests": [request("container-0-request-2", 1)]}}
+        status = {
+            "allocation": {"devices": {"results": [result]}},
+            "reservedFor": [{"resource": "pods", "name": "x", "uid": user}],
+        }
+        world.cache.claims.put({"metadata": {**metadata, "ownerReferences": [owner]}, "spec": spec, "status": status})
+        world.settle()
+        assert len(world.taken("p") - {"gpu-d0"}) == 2
+        world.drop("a", "p")
+        world.cache.claims.drop(f"{namespace}/{name}")
+        world.pod("a", "p", 2)
+        owner["uid"] = uid = world.items["a/p"]["metadata"]["uid"]
+
+
+def test_a_plan_places_pods_with_extended_resources() -> None:
+    devices = [{"name": f"d{n}", "attributes": {"index": {"int": n}}} for n in range(8)]
+    pool = {"name": "n0", "generation": 1, "resourceSliceCount": 1}
+    slices = [{"metadata": {"name": "s"}, "spec": {"nodeName": "n0", "driver": GPU, "pool": pool, "devices": devices}}]
+    classes = [{"metadata": {"name": "gpu"}, "spec": {"extendedResourceName": "nvidia.com/gpu"}}]
+    amounts = {"cpu": "64", "memory": "512Gi", "pods": "110"}
+    node = {"metadata": {"name": "n0"}, "status": {"allocatable": amounts}}
+    policy = PlacementPolicy(cluster="main", system_namespace="s", levels=(), gpu_driver=GPU)
+    objects: dict[str, list[Given]] = {"nodes": [node], "resourceslices": slices, "deviceclasses": classes}
+    world = SimulatedCluster(ClusterState("main", policy, objects))
+    for name in ("p", "q"):
+        metadata = {"name": name, "namespace": "a", "uid": name, "creationTimestamp": "2026-01-01T00:00:00Z"}
+        resources = {"requests": {"nvidia.com/gpu": "5"}}
+        spec = {"schedulerName": "avactl", "containers": [{"name": "main", "resources": resources}]}
+        world.put_pod({"metadata": metadata, "spec": spec, "status": {"phase": "Pending"}})
+    world.settle()
+    bound = [key for key, item in world.items.items() if item["spec"].get("nodeName")]
+    assert bound == ["a/p"]
+    pod = world.cache.tables.pods["a/p"]
+    assert world.cache.claims.held_gpus(pod) == 5000
+    assert "GPU" in world.said["q"] or "devices" in world.said["q"]
+    world.drop_pod("a/p")
+    world.settle()
+    assert world.items["a/q"]["spec"]["nodeName"] == "n0"
+    assert len(world.cache.dra.claims) == 1

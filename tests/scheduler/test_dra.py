@@ -150,14 +150,3 @@ def test_what_is_not_supported_is_refused_in_words(dra: World) -> None:
     selectors = [{"cel": {"expression": 'device.driver.replace("x", "y") == "gpu"'}}]
     pod(dra, "odd", template(dra, 1, selectors=selectors))
     assert "`.replace()` is not supported" in dra.waiting("odd")
-    limits = {"limits": {"deviceclass.resource.kubernetes.io/test-v100": "1"}}
-    dra.pod("resource", container={"resources": {**limits, "requests": limits["limits"]}})
-    assert dra.waiting("resource").endswith("is provided by DeviceClass test-v100: use a ResourceClaim instead")
-    # kube-scheduler would give it devices of a class; here nobody has GPUs by that name, until a machine has.
-    spec = {"extendedResourceName": "nvidia.com/gpu"}
-    dra.kube.create({"apiVersion": API, "kind": "DeviceClass", "metadata": {"name": "test-named"}, "spec": spec})
-    dra.pod("named", gpus=1)
-    dra.waiting("named", "nvidia.com/gpu is provided by DeviceClass test-named")
-    dra.node("plugin", gpus=1)
-    assert dra.bound("named")["named"] == "plugin"
-    dra.kube.delete(API, "DeviceClass", "test-named")

@@ -452,3 +452,17 @@ def test_random_objects_start_as_a_whole_or_wait(seed: int) -> None:
             rest = [pod for pod in running if pod.startswith(f"{victim.partition('-')[0]}-")]
             memory.drop("vision", *(rest if rng.random() < 0.3 else [victim]))
     assert len(started) > 3
+
+
+def test_pods_that_fit_are_tried_behind_many_that_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody else's pods name the same owner, and differ, so that the time for one gang ends before its own pods."""
+    monkeypatch.setattr("avactl.scheduler.cycle.scheduling_cycle.CHOICE_S", -1.0)
+    memory = Memory(machines=1)
+    for number in range(3):
+        ray_pod(memory, f"train-forged-{number}", "w", 9 + number)
+    ray_pod(memory, "train-own", "w", 8)
+    _later(memory)
+    for _ in range(3):
+        memory.cache.tables.change_epoch += 1
+        memory.settle()
+    assert list(memory.where()) == ["train-own"]

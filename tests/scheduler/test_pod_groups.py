@@ -15,6 +15,7 @@ from avactl.scheduler.objects.node_rules import UnsupportedError
 from avactl.scheduler.objects.pod_groups import MAX_PODS, read_pod_group
 from avactl.scheduler.objects.pod_info import read_pod
 from avactl.scheduler.objects.wait_reasons import WaitReason
+from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup
 from avactl.scheduler.writers.group_conditions import wanted_condition
 from avactl.scheduler.writers.stale_gangs import StaleGangs
 from tests.scheduler.memory import LEVELS, Memory
@@ -456,3 +457,33 @@ def test_min_count_stops_no_pods(monkeypatch: pytest.MonkeyPatch) -> None:
         stale.tick()
         stale.tick()
         assert restarted == ["vision/podgroup/etl-x7"]
+
+
+class Unread(dict[str, Any]):
+    """Pods of a unit, at all of which nobody looks."""
+
+    def values(self) -> Any:
+        raise AssertionError("it looks at all pods")
+
+
+def test_a_changed_group_of_many_pods_looks_at_its_gang_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, count, pushed = Memory(machines=0), 40, list[str]()
+    memory.constraints.get(PodGroups).put(group(gang(count)))
+    members(memory, count)
+    push = memory.queue.push
+
+    def counted(unit: QueuedPodGroup) -> None:
+        pushed.append(unit.key)
+        push(unit)
+
+    monkeypatch.setattr(memory.queue, "push", counted)
+    memory.constraints.get(PodGroups).put(group(gang(2)))
+    assert pushed == [f"vision/podgroup/{GROUP['podGroupName']}"]
+    # Pods leave a gang without a look at the others.
+    (unit,) = (unit for unit in memory.queue.units.values() if unit.gang)
+    pods, unit.pods = list(unit.pods.values()), Unread(unit.pods)
+    for pod in pods[1:]:
+        unit.remove(pod)
+    assert (len(unit.pods), unit.size) == (1, 2)
+    unit.remove(pods[0])
+    assert unit.size == 1

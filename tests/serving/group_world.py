@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.kinds.compiling import DIGEST
 from tests.serving.test_validation import end, job
-from tests.serving.world import PLATFORM, World
+from tests.serving.world import PLATFORM, ROUTES, World
 from tools.controlplane import KubeClient
 
 API, KIND = "leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"
@@ -81,6 +81,24 @@ spec:
         names = {f"web-{revision}": version for version, revision, _ in self.leaders().values()}
         refs = (route["spec"].get("rules") or [{}])[0].get("backendRefs", ()) if route else ()
         return {names.get(ref["name"], ref["name"]): ref["weight"] for ref in refs}
+
+    def route_version(self) -> str:
+        route = self._route("HTTPRoute")
+        assert route is not None
+        return str(route["metadata"]["resourceVersion"])
+
+    def weights_since(self, route_version: str, version: str) -> list[int]:
+        """Return the weights that a version has had on the HTTPRoute since then, one for each change of the route."""
+        (service,) = {f"web-{revision}" for each, revision, _ in self.leaders().values() if each == version}
+        path = f"/apis/{ROUTES}/namespaces/{self.team}/httproutes"
+        query = {"resourceVersion": route_version, "timeoutSeconds": "1"}
+        found = []
+        for event in self.kube.watch(path, query):
+            assert event["type"] != "ERROR", event
+            rules = event["object"]["spec"].get("rules") or [{}]
+            weights = {ref["name"]: ref["weight"] for ref in rules[0].get("backendRefs") or ()}
+            found.append(weights.get(service, 0))
+        return found
 
     def settled(self, version: str, pods: int = 3) -> bool:
         return (

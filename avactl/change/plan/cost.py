@@ -47,7 +47,8 @@ def pool_hardware(program: Program, cluster: str) -> Hardware:
     """Return the GPU names of a cluster's pools."""
     pools = program.gpu_pools(cluster)
     models = {device_class(model): model for model in program.gpu_models(cluster)}
-    resources = frozenset({*names.GPU_RESOURCES, *(pool.spec.resource_name for pool in pools)})
+    by_class = (f"{names.DEVICE_CLASS_PREFIX}{each}" for each in models)
+    resources = frozenset({*names.GPU_RESOURCES, *(pool.spec.resource_name for pool in pools), *by_class})
     declared = {pool.name: float(pool.spec.price) for pool in pools if pool.spec.price is not None}
     highest: dict[bool, dict[str, float]] = {True: {}, False: {}}
     for pool in pools:
@@ -149,7 +150,8 @@ def _pod_gpus(
             exactly = request.get("exactly") or {}
             which = known.models.get(exactly.get("deviceClassName", ""), model)
             found[which] = found.get(which, 0) + exactly.get("count", 1)
-    whole = sum(count for name, count in amounts.items() if name in known.resources)
-    if whole:
-        found[model] = found.get(model, 0) + whole
+    for name, count in amounts.items():
+        if name in known.resources:
+            which = known.models.get(name.removeprefix(names.DEVICE_CLASS_PREFIX), model)
+            found[which] = found.get(which, 0) + count
     return found

@@ -17,6 +17,7 @@ from avactl.program.manifest import Body
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.constraints.constraint_set import ConstraintSet
 from avactl.scheduler.cycle.scheduling_cycle import SchedulingCycle
+from avactl.scheduler.dra.extended_resources import claim_body, pod_status
 from avactl.scheduler.dra.manager import DraManager
 from avactl.scheduler.handlers import resources
 from avactl.scheduler.handlers.pods import PodHandler
@@ -177,8 +178,12 @@ class SimulatedCluster:
         self.pod_handler.drop(key)
         for status in (item.get("status") or {}).get("resourceClaimStatuses") or ():
             claim = f"{item['metadata']['namespace']}/{status.get('resourceClaimName')}"
-            if self._claims.pop(claim, None) is not None:
-                self._claim_store.remove(claim)
+            if claim in self._claims:
+                self._drop_claim(claim)
+        extended = (item.get("status") or {}).get("extendedResourceClaimStatus") or {}
+        claim = f"{item['metadata']['namespace']}/{extended.get('resourceClaimName')}"
+        if claim in self._claims:
+            self._drop_claim(claim)
         return item
 
     def create(self, made: Made) -> None:
@@ -313,12 +318,15 @@ class SimulatedCluster:
         if order.devices:
             notes = {**(metadata.get("annotations") or {}), DEVICES.name: order.devices}
             metadata = {**metadata, "annotations": notes}
+        told: dict[str, Any] = {}
         for given in order.claims:
             self._give(given, pod)
+            if given.mappings:
+                told = pod_status(given.claim.name, given.mappings)
         for name in order.volumes:
             self.cache.volumes.put_claim(_bound_claim(pod.namespace, name, {}))
         self.said.pop(pod.uid, None)
-        status = {**(item.get("status") or {}), "phase": "Running"}
+        status = {**(item.get("status") or {}), **told, "phase": "Running"}
         self.put_pod({**item, "metadata": metadata, "spec": {**item["spec"], "nodeName": order.node}, "status": status})
 
     def _nominate(self, eviction: Eviction) -> None:
@@ -358,8 +366,16 @@ class SimulatedCluster:
         self._claims[f"{metadata['namespace']}/{metadata['name']}"] = item
         self._claim_store.put({**item, "metadata": {"resourceVersion": "0", **metadata}})
 
+    def _drop_claim(self, key: str) -> None:
+        self._claims.pop(key, None)
+        self._claim_store.remove(key)
+
     def _give(self, given: ClaimAllocation, pod: PodInfo) -> None:
-        item = self._claims[given.claim.key]
+        claim = given.claim
+        if not claim.exists:
+            body = claim_body(pod, claim.name, claim.spec.requests)
+            self._put_claim({**body, "metadata": {**body["metadata"], "uid": f"created/{claim.key}"}})
+        item = self._claims[claim.key]
         status = dict(item.get("status") or {})
         status["reservedFor"] = [
             *(status.get("reservedFor") or ()),
@@ -379,6 +395,9 @@ class SimulatedCluster:
         """Deallocate claims that are used only by this pending pod."""
         for claim in claims:
             if all(each["uid"] == pod.uid for each in claim.reserved):
+                if claim.extended_for:
+                    self._drop_claim(claim.key)
+                    continue
                 item = self._claims[claim.key]
                 self._put_claim({key: value for key, value in item.items() if key != "status"})
 

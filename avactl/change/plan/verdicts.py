@@ -83,7 +83,7 @@ def _waiting_cause(
     requests: dict[str, Request] = {}
     try:
         for pod in pods:
-            demand = cache.dra.demand(pod) if pod.claims else None
+            demand = cache.dra.demand(pod) if cache.claims.concern(pod) else None
             if pod.shape.refused:
                 return PlanVerdict.NEVER, ""
             requests[pod.uid] = cache.requests.request(pod.shape, demand)

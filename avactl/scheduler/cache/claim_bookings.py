@@ -6,9 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from avactl.hardware.placement.allocation import MILLI_PER_GPU, Booking, BookingError
 from avactl.hardware.placement.fragmentation import Floats
-from avactl.hardware.placement.masks import Mask
+from avactl.hardware.placement.masks import Mask, intersect_masks
 from avactl.hardware.placement.request import Request
 from avactl.hardware.placement.score import ScoredChoice
 from avactl.hardware.topology import LEVELS
@@ -16,12 +18,13 @@ from avactl.kube import logs
 from avactl.scheduler.cache.requests import RequestBuilder
 from avactl.scheduler.cache.tables import ClusterTables
 from avactl.scheduler.dra.allocator import AllocatedDevice, StuckError
+from avactl.scheduler.dra.extended_resources import lacking_on
 from avactl.scheduler.dra.manager import ClaimDemand, DraManager, Offers
 from avactl.scheduler.dra.resource_claim import ResourceClaim, older
 from avactl.scheduler.dra.resource_slices import AllocationResult, Key
 from avactl.scheduler.interfaces import ClaimAllocation
-from avactl.scheduler.objects.node_rules import ReportedWaitError, node_selector
-from avactl.scheduler.objects.pod_info import PodInfo
+from avactl.scheduler.objects.node_rules import ReportedWaitError, RuleError, node_selector
+from avactl.scheduler.objects.pod_info import ExtendedClaim, PodInfo
 from avactl.scheduler.objects.wait_reasons import WaitReason
 
 MAX_MASKS = 512
@@ -40,6 +43,8 @@ class ClaimBookings:
         self.given: dict[str, tuple[str, ...]] = {}
         """UIDs of claims that are being allocated, by the UID of the pod; the API server has not reported them yet."""
         self._masks: dict[str, tuple[Offers, int, Mask]] = {}
+        self._lacking: dict[tuple[str, ...], tuple[int, dict[tuple[str, ...], Mask]]] = {}
+        """Nodes by those of some extended resources that no device plugin offers there, and the epoch of that."""
 
     # -- objects ----------------------------------------------------------------------------------------------
 
@@ -48,10 +53,15 @@ class ClaimBookings:
         claim = ResourceClaim(item)
         before = self._dra.claims.get(claim.key)
         if before is not None and before.uid != claim.uid:
-            self.drop(claim.key)
+            if before.exists or before.extended_for != claim.extended_for:
+                self.drop(claim.key)
+            else:
+                self._created(before, claim)
         elif before is not None and older(claim, before):
             return  # the watch lags behind the response to a request
         self._dra.claims[claim.key] = claim
+        if claim.extended_for and (claim.allocated or claim.extended_for not in self._dra.extended):
+            self._dra.extended[claim.extended_for] = claim.key
         self._dra.version += 1
         held = self._dra.devices.held(claim.uid)
         if claim.allocated:
@@ -68,9 +78,29 @@ class ClaimBookings:
         claim = self._dra.claims.pop(key, None)
         if claim is not None:
             self._dra.version += 1
+            if self._dra.extended.get(claim.extended_for) == key:
+                del self._dra.extended[claim.extended_for]
             self._dra.giving.pop(claim.uid, None)
             self._release_devices(claim.uid)
             self._tables.claim_changed(key)
+            self._tables.waits.occurred(f"claim {key}")
+
+    def known(self) -> list[str]:
+        """Return the claims, `namespace/name`, that the API server has."""
+        return [key for key, claim in self._dra.claims.items() if claim.exists]
+
+    def _created(self, before: ResourceClaim, claim: ResourceClaim) -> None:
+        """Pass on the devices assumed for a claim that has been created meanwhile, and has its UID now."""
+        results, allocation = self._dra.devices.held(before.uid), self._dra.giving.pop(before.uid, None)
+        if before.uid in self._tables.state.bookings:
+            self._tables.state.release(before.uid)
+        self._dra.devices.release(before.uid)
+        if allocation is not None:
+            self._dra.giving[claim.uid] = allocation
+            self._hold_devices(claim.uid, results)
+        for pod, uids in self.given.items():
+            if before.uid in uids:
+                self.given[pod] = tuple(claim.uid if uid == before.uid else uid for uid in uids)
 
     def rebuild(self) -> None:
         """Book the devices of all claims in a new state."""
@@ -122,7 +152,8 @@ class ClaimBookings:
     def held_gpus(self, pod: PodInfo) -> int:
         """Return the GPUs, in milli, that a bound pod holds through its claims and its requests."""
         if pod.claims:
-            return MILLI_PER_GPU * (self.gpu_count(pod) + self._requests.gpu_count(pod.shape))
+            claimed = pod.extended.resources if pod.extended is not None else ()
+            return MILLI_PER_GPU * (self.gpu_count(pod) + self._requests.gpu_count(pod.shape, claimed))
         return pod.shape.share or MILLI_PER_GPU * self._requests.gpu_count(pod.shape)
 
     def counted_claims(self, pod: PodInfo) -> Iterator[ResourceClaim]:
@@ -130,6 +161,10 @@ class ClaimBookings:
         for claim in self.claims_of(pod):
             if next(iter(self._tables.claim_users.get(claim.key, ())), pod.uid) == pod.uid:
                 yield claim
+
+    def concern(self, pod: PodInfo) -> bool:
+        """Return True if a pod has claims, or gets one on nodes without a device plugin."""
+        return bool(pod.claims or self._dra.backed(pod.shape))
 
     def used_only_by(self, pods: Iterable[PodInfo]) -> list[str]:
         """Return the claims, by UID, that these pods use and no others."""
@@ -159,12 +194,76 @@ class ClaimBookings:
     ) -> ScoredChoice | None:
         """Return the best node and GPUs for a pod with claims, as `Scorer.choose`."""
         demand = self._dra.demand(pod)
+        if not demand.resources or any(claim.extended_for for claim in demand.held):
+            return self._choose(pod, demand, request, feasible, preferred)
+        # Nodes with a device plugin for one of the resources need another claim than those without, or none.
+        nodes = self._nodes_by_lacking(self._dra.backed(pod.shape))
+        best: ScoredChoice | None = None
+        for resources, mask in nodes.items():
+            if resources == demand.resources:
+                # On nodes with device plugins, the same request is for GPUs of these.
+                choice = self._choose(pod, demand, request, feasible, preferred, mask)
+            elif not resources and self._requests.is_united(pod.shape, demand):
+                continue
+            else:
+                try:
+                    other = self._dra.demand(pod, resources)
+                    its_request = self._requests.request(pod.shape, other)
+                except RuleError:
+                    continue  # such as GPUs of a device plugin beside those of other claims
+                choice = self._choose(pod, other, its_request, intersect_masks(feasible, mask), preferred)
+            if choice is not None and (best is None or choice.score < best.score):
+                best = choice
+        if demand.resources not in nodes and self._requests.is_united(pod.shape, demand):
+            return self._tables.scorer.choose(request, feasible, preferred)
+        return best
+
+    def _nodes_by_lacking(self, resources: tuple[str, ...]) -> dict[tuple[str, ...], Mask]:
+        """Return the nodes by those of the resources that no device plugin offers there."""
+        now = self._tables.offer_epoch
+        known = self._lacking.get(resources)
+        if known is None or known[0] != now:
+            nodes: dict[tuple[str, ...], list[str]] = {}
+            for info in self._tables.nodes.values():
+                nodes.setdefault(lacking_on(resources, info.allocatable), []).append(info.name)
+            if len(self._lacking) > MAX_MASKS:
+                self._lacking.clear()
+            masks = {each: self._tables.mask(names) for each, names in nodes.items()}
+            known = self._lacking[resources] = (now, masks)
+        return known[1]
+
+    def nodes_without_plugin(self, pod: PodInfo) -> Mask | None:
+        """Return the nodes where a pod needs a claim for extended resources, if its status names one; None: all.
+
+        The status cannot be taken back, and the kubelet of any other node would look for that claim.
+        """
+        resources = self._dra.backed(pod.shape)
+        if not (pod.told_extended and resources):
+            return None
+        found = np.zeros(len(self._tables.state.free), np.bool_)
+        for lacking, mask in self._nodes_by_lacking(resources).items():
+            if lacking:
+                found |= mask
+        return found
+
+    def _choose(
+        self,
+        pod: PodInfo,
+        demand: ClaimDemand,
+        request: Request,
+        feasible: Mask | None,
+        preferred: Floats | None,
+        searched: Mask | None = None,
+    ) -> ScoredChoice | None:
+        """`searched`: the nodes on which the allocator may search devices; None: all."""
         scorer = self._tables.scorer
         if not demand.wanted or demand.exact:
             choice = scorer.choose(request, feasible, preferred)
             if choice is not None or not demand.wanted:
                 return choice
         mask = self._feasible_nodes(demand)
+        if searched is not None:
+            mask &= searched
         if not mask.any():
             return None
         if feasible is not None:
@@ -263,32 +362,52 @@ class ClaimBookings:
 
     def needs_allocator(self, pod: PodInfo) -> bool:
         """Return True if only the allocator can place a pod: its claims are shared, or request more than GPUs."""
-        if not pod.claims:
+        if not self.concern(pod):
             return False
         demand = self._dra.demand(pod)
         if demand.held or (demand.wanted and not demand.exact):
             return True
+        if demand.resources:
+            if not self._requests.is_united(pod.shape, demand):
+                return True
+            if () in self._nodes_by_lacking(demand.resources):
+                return False
         if any(not each.template for each in self.claims_of(pod)):
             return True
         nodes = self._tables.nodes.values()
         return bool(demand.wanted) and not any(self._dra.simple(info.name, info.labels, demand.key) for info in nodes)
 
-    def claims_have_gpus(self, pod: PodInfo) -> bool:
-        """Return True if the GPUs of a decision belong to the pod's claims."""
-        demand = self._dra.demand(pod)
-        return bool(demand.wanted) and demand.gpus > 0
+    def demand_on(self, pod: PodInfo, node: str) -> ClaimDemand:
+        """Return the demand of a pod's claims on a node."""
+        resources = lacking_on(self._dra.backed(pod.shape), self._tables.nodes[node].allocatable)
+        return self._dra.demand(pod, resources)
+
+    def requested_gpus(self, pod: PodInfo) -> int:
+        """Return the whole GPUs that a pending pod requests. Raises RuleError."""
+        demand = self._dra.demand(pod) if self.concern(pod) else None
+        if demand is None:
+            return self._requests.gpu_count(pod.shape)
+        return demand.gpus + self._requests.gpu_count(pod.shape, demand.resources)
 
     def explain(self, pod: PodInfo, request: Request) -> tuple[Request, Mask, str] | None:
         """Return the request, the nodes that claims allow, and reasons for the others, unless the engine knows them."""
         demand = self._dra.demand(pod)
         nodes = self._tables.nodes.values()
+        united = self._requests.is_united(pod.shape, demand)
         if not demand.wanted or (
-            demand.exact and any(self._dra.simple(info.name, info.labels, demand.key) for info in nodes)
+            demand.exact
+            and (
+                any(self._dra.simple(info.name, info.labels, demand.key) for info in nodes)
+                or (united and () in self._nodes_by_lacking(demand.resources))
+            )
         ):
             return None
         offers = self._dra.offers(demand, self._tables.nodes)
         mask = self._tables.mask(offers.yes)
-        lost = len(self._tables.nodes) - len(offers.yes)
+        plugins = self._nodes_by_lacking(demand.resources).get(()) if demand.resources else None
+        if plugins is not None:
+            mask |= plugins
+        lost = len(self._tables.nodes) - int(mask.sum())
         words = [f"{lost} without free devices for its ResourceClaim"] if lost else []
         words += sorted(set(offers.words.values()))[:1]
         if demand.gpus:
@@ -300,9 +419,10 @@ class ClaimBookings:
 
     def allocate(self, pod: PodInfo, booking: Booking) -> list[ClaimAllocation]:
         """Book the devices of a decision; return the allocation of each claim. Raises BookingError."""
-        demand, name = self._dra.demand(pod), self._tables.state.names[booking.node]
+        name = self._tables.state.names[booking.node]
         assert name is not None
-        result = [ClaimAllocation(claim, self._dra.giving.get(claim.uid)) for claim in demand.held]
+        demand = self.demand_on(pod, name)
+        result = [self._allocation_of(claim, self._dra.giving.get(claim.uid), demand) for claim in demand.held]
         if demand.wanted:
             labels = self._tables.nodes[name].labels
             if demand.exact and self._dra.simple(name, labels, demand.key):
@@ -320,13 +440,27 @@ class ClaimBookings:
                 self._hold_devices(
                     claim.uid, tuple(AllocationResult.parse(each) for each in allocation["devices"]["results"])
                 )
-                result.append(ClaimAllocation(claim, allocation))
+                result.append(self._allocation_of(claim, allocation, demand))
+                if not claim.exists:
+                    self._dra.claims[claim.key] = claim
             self._dra.version += 1
-        self.given[pod.uid] = tuple(claim.uid for claim, allocation in result if allocation is not None)
+        for given in result:
+            if given.mappings:
+                pod.set_extended(ExtendedClaim(given.claim.name, frozenset(demand.resources)))
+        self.given[pod.uid] = tuple(claim.uid for claim, allocation, _ in result if allocation is not None)
         return result
+
+    @staticmethod
+    def _allocation_of(claim: ResourceClaim, allocation: dict[str, Any] | None, demand: ClaimDemand) -> ClaimAllocation:
+        return ClaimAllocation(claim, allocation, demand.mappings if claim.extended_for else ())
 
     def forget(self, pod: PodInfo) -> None:
         """Release the devices assumed for a pod whose binding failed."""
+        if pod.extended is not None:
+            claim = self._dra.claims.get(f"{pod.namespace}/{pod.extended.name}")
+            if claim is not None and not claim.exists:
+                del self._dra.claims[claim.key]
+            pod.set_extended(None)
         mine = self.given.pop(pod.uid, ())
         for uid in mine:
             shared = any(uid in others for others in self.given.values())

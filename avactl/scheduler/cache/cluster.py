@@ -90,6 +90,7 @@ class ClusterCache:
             return
         tables.nodes[info.name] = info
         tables.change_epoch += 1
+        tables.offer_epoch += 1
         relabelled = before is None or before.labels != info.labels
         if relabelled:
             self.dra.node_changed(info.name)
@@ -127,6 +128,7 @@ class ClusterCache:
             return
         self.dra.node_changed(name)
         self.tables.node_epoch += 1
+        self.tables.offer_epoch += 1
         if not self.tables.stale:
             self.tables.state.drop_node(name)
             self.tables.nodes_changed()
@@ -148,6 +150,7 @@ class ClusterCache:
             self._offers.place(info)
         tables.reset_scorer(keep_workload=same)
         tables.node_epoch += 1
+        tables.offer_epoch += 1
         self.claims.rebuild()
         for group in tables.pods_by_node.values():
             # If two pods name the same GPU, the one that was bound first gets it.
@@ -302,7 +305,7 @@ class ClusterCache:
 
         `weights`: weights of nodes by slot, beside those of the pod's node affinity.
         """
-        if pod.claims:
+        if self.claims.concern(pod):
             return self.claims.choose(pod, request, feasible, weights)
         return self.tables.scorer.choose(request, feasible, weights)
 
@@ -311,10 +314,10 @@ class ClusterCache:
         name = self.tables.state.names[booking.node]
         assert name is not None
         given: list[ClaimAllocation] = []
-        if pod.claims:
-            by_claims = self.claims.claims_have_gpus(pod)
+        if self.claims.concern(pod):
+            demand = self.claims.demand_on(pod, name)
             given = self.claims.allocate(pod, booking)
-            if by_claims:
+            if demand.wanted and demand.gpus:
                 booking = replace(booking, gpus=0)
         try:
             self.assume(pod, name, booking)

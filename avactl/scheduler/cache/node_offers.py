@@ -16,6 +16,9 @@ from avactl.scheduler.objects.node_faults import NodeFault
 from avactl.scheduler.objects.node_info import NodeInfo
 from avactl.scheduler.objects.node_rules import Obstacle, ObstacleKind
 
+UNCOUNTED = 2**40
+"""Amount of an extended resource whose devices are allocated to claims: it excludes no pod, and sums stay exact."""
+
 
 class NodeOffers:
     """Adds nodes to the state and preserves the bookings of their pods."""
@@ -70,13 +73,18 @@ class NodeOffers:
             domains.append(path if value else None)
         return Node(
             name=info.name,
-            amounts=tuple(info.allocatable.get(name, 0) for name in self._tables.state.resources),
+            amounts=tuple(self._amount(info, name) for name in self._tables.state.resources),
             gpus=gpus,
             model=self._tables.model_of(info.name),
             machine=machine,
             domains=tuple(domains),
             faulty=faulty,
         )
+
+    def _amount(self, info: NodeInfo, resource: str) -> int:
+        amount = info.allocatable.get(resource, 0)
+        # Without a device plugin, the devices of its class decide.
+        return UNCOUNTED if not amount and self._dra.has_class(resource) else amount
 
 
 def _faulty_gpus(faults: Sequence[NodeFault], gpus: int) -> int | None:

@@ -93,7 +93,9 @@ class PodBookings(ChangeListener):
 
     def _gpu_count(self, pod: PodInfo) -> int:
         """Return the GPUs that a pod requests by a resource or a share."""
-        return 1 if pod.shape.share else self._requests.gpu_count(pod.shape)
+        if pod.shape.share:
+            return 1
+        return self._requests.gpu_count(pod.shape, pod.extended.resources if pod.extended is not None else ())
 
     @staticmethod
     def _named_devices(pod: PodInfo, count: int) -> int:

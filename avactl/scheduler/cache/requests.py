@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -37,6 +37,8 @@ class DeviceSource(NamedTuple):
     """Key of a `ClaimDemand`; empty if no ResourceClaim requests devices."""
     searched: bool = False
     """True if the allocator searches the devices of the claims, so that no node is excluded."""
+    backed: tuple[str, ...] = ()
+    """Extended resources that the claims provide, on nodes without a device plugin for them."""
 
     @property
     def counted(self) -> bool:
@@ -77,9 +79,21 @@ class RequestBuilder(ChangeListener):
         self._reasons.clear()
         self._exceeding = (-1, {})
 
-    def gpu_count(self, shape: PodRequirements) -> int:
-        """Return the whole GPUs that a pod requests through an extended resource."""
-        return sum(value for name, value in shape.amounts.items() if name in self.gpu_resources)
+    def gpu_count(self, shape: PodRequirements, claimed: Collection[str] = ()) -> int:
+        """Return the whole GPUs that a pod requests through extended resources, except those of its claim."""
+        return sum(value for name, value in shape.amounts.items() if name in self.gpu_resources and name not in claimed)
+
+    def is_united(self, shape: PodRequirements, demand: ClaimDemand) -> bool:
+        """Return True if GPUs that a claim would provide are those that device plugins of other nodes provide.
+
+        Such pods have one request for both kinds of nodes.
+        """
+        return (
+            bool(demand.resources and demand.wanted)
+            and demand.exact
+            and self.gpu_resources.issuperset(demand.resources)
+            and demand.gpus == self.gpu_count(shape)
+        )
 
     def amounts(self, shape: PodRequirements) -> tuple[int, ...]:
         """Return the amounts that a pod requests, in the order of `AllocationState.resources`."""
@@ -87,29 +101,28 @@ class RequestBuilder(ChangeListener):
 
     def request(self, shape: PodRequirements, demand: ClaimDemand | None = None) -> Request:
         """Return the request for pod requirements. Raises UnsupportedError if no node can ever satisfy them."""
-        source, wanted = self._device_source(shape), demand if demand is not None and demand.wanted else None
+        claimed = demand.resources if demand is not None else ()
+        source = self._device_source(shape, claimed)
+        wanted = demand if demand is not None and demand.wanted else None
         if wanted is not None:
             if wanted.gpus and source is not _ANY_NODE:
                 raise UnsupportedError(
                     "requests GPUs through both an extended resource and ResourceClaims, which is not supported"
                 )
-            source = source._replace(claims=wanted.key, searched=not wanted.exact)
+            if self.is_united(shape, wanted):
+                source = self._device_source(shape, ())
+            source = source._replace(claims=wanted.key, searched=not wanted.exact, backed=claimed)
         nodes = self._node_set(shape, source)
         known = self._requests.get((shape, source, nodes))
         if known is not None:
             return known
         for name in shape.amounts:
-            if name not in self._tables.state.resources and not self._is_gpu_resource(name):
-                device_class = self._dra.stands_for(name)
-                if device_class:
-                    raise UnsupportedError(
-                        f"{name} is provided by DeviceClass {device_class}: use a ResourceClaim instead"
-                    )
-                if name not in self.gpu_resources:
-                    raise UnsupportedError(f"no node has resource {name}")
+            known_name = name in self._tables.state.resources or name in self.gpu_resources or name in claimed
+            if not known_name and not self._is_gpu_resource(name):
+                raise UnsupportedError(f"no node has resource {name}")
         if shape.share and self.gpu_count(shape):
             raise UnsupportedError(f"requests both a share of a GPU (annotation {GPU_SHARE.name}) and whole GPUs")
-        gpus = 1 if shape.share else self.gpu_count(shape)
+        gpus = 1 if shape.share else self.gpu_count(shape, claimed)
         if wanted is not None and wanted.gpus:
             gpus = wanted.gpus
         if source.searched:
@@ -132,11 +145,12 @@ class RequestBuilder(ChangeListener):
         )
         return request
 
-    def _device_source(self, shape: PodRequirements) -> DeviceSource:
+    def _device_source(self, shape: PodRequirements, claimed: Collection[str]) -> DeviceSource:
         """Return the devices by which pods of a shape request GPUs, except for claims."""
         if shape.share:
             return DeviceSource(shared=True)
-        resource = next((name for name in shape.amounts if name in self.gpu_resources), "")
+        names = (name for name in shape.amounts if name in self.gpu_resources and name not in claimed)
+        resource = next(names, "")
         return DeviceSource(resource) if resource else _ANY_NODE
 
     def _is_gpu_resource(self, name: str) -> bool:
@@ -244,12 +258,18 @@ class RequestBuilder(ChangeListener):
         nodes = self._tables.nodes.values()
         return self._tables.mask(info.name for info in nodes if not self._find_obstacle(rules, source, info, True))
 
+    def _has_counted_devices(self, source: DeviceSource, info: NodeInfo) -> bool:
+        if any(info.allocatable.get(name) for name in source.backed):
+            return False  # its device plugin has precedence
+        return self._dra.simple(info.name, info.labels, source.claims)
+
     def _find_obstacle(
         self, rules: NodeRules, source: DeviceSource, info: NodeInfo, lasting: bool = False
     ) -> Obstacle | None:
         """Return what keeps pods with these rules off a node; None: nothing. `lasting`: ignore transient obstacles."""
         if source.counted:
-            if not self._dra.simple(info.name, info.labels, source.claims):
+            plugin = bool(source.resource) and info.gpu_resource == source.resource
+            if not plugin and not self._has_counted_devices(source, info):
                 return Obstacle(ObstacleKind.DEVICES)
         elif source.shared:
             pool = self._tables.pool_of(info)

@@ -45,11 +45,11 @@ class ChangeListener:
     def pod_updated(self, pod: PodInfo) -> None:
         """Handle a pod that the API server has added, changed or removed, on a node or not."""
 
-    def pod_left(self, pod: PodInfo) -> None:
-        """Handle a pod whose PodGroup is about to change its gang: `gang` and its size are those of before."""
+    def pods_left(self, pods: Sequence[PodInfo]) -> None:
+        """Handle pods whose PodGroup is about to change their gang: `gang` and its size are those of before."""
 
-    def pod_joined(self, pod: PodInfo) -> None:
-        """Handle a pod whose gang is now that of its changed PodGroup, or none."""
+    def pods_joined(self, pods: Sequence[PodInfo]) -> None:
+        """Handle pods whose gang is now that of their changed PodGroup, or none."""
 
     def pod_relabelled(self, pod: PodInfo, labels: Mapping[str, str], deleting: bool) -> None:
         """Handle changed labels or deletion of a pod on a node; the arguments are the previous values."""
@@ -137,6 +137,8 @@ class ClusterTables:
         """True until the placement state is rebuilt."""
         self.change_epoch = 0
         """Number of changes that may help pods that wait."""
+        self.offer_epoch = 0
+        """Number of changes of what nodes offer."""
         self.node_epoch = 0
         """Number of times that nodes were added, removed or relabelled, or got other slots."""
         self.state = AllocationState(BASE_RESOURCES, levels)
@@ -268,14 +270,12 @@ class ClusterTables:
     def join_pods(self, pods: Sequence[PodInfo], group: PodGroup | None) -> None:
         """Let pods take over what their PodGroup asks for now, and announce those whose gang changes by it."""
         changed = [pod for pod in pods if pod.would_change(group)]
-        for pod in changed:
-            for handle in self._handlers["pod_left"]:
-                handle(pod)
+        for handle in self._handlers["pods_left"]:
+            handle(changed)
         for pod in pods:
             pod.join(group)
-        for pod in changed:
-            for handle in self._handlers["pod_joined"]:
-                handle(pod)
+        for handle in self._handlers["pods_joined"]:
+            handle(changed)
 
     def relabel_pod(self, pod: PodInfo, labels: Mapping[str, str], deleting: bool) -> None:
         """Announce changed labels or deletion of a pod on a node; the arguments are the previous values."""

@@ -142,16 +142,18 @@ class TeamUsage(ChangeListener):
             return
         self.changed_pods.record(pod)
 
-    def pod_left(self, pod: PodInfo) -> None:
-        """Count a pod no longer for its gang."""
-        if not self._stale and pod in self._ledger.works:
-            self._count_pod(pod, self._ledger.works[pod].team, -1)
+    def pods_left(self, pods: Sequence[PodInfo]) -> None:
+        """Count pods no longer for their gang."""
+        for pod in pods if not self._stale else ():
+            if pod in self._ledger.works:
+                self._count_pod(pod, self._ledger.works[pod].team, -1)
 
-    def pod_joined(self, pod: PodInfo) -> None:
-        """Count a pod for its gang."""
-        if not self._stale and pod in self._ledger.works:
-            self._count_pod(pod, self._ledger.works[pod].team, 1)
-            self.changed_pods.record(pod)
+    def pods_joined(self, pods: Sequence[PodInfo]) -> None:
+        """Count pods for their gang."""
+        for pod in pods if not self._stale else ():
+            if pod in self._ledger.works:
+                self._count_pod(pod, self._ledger.works[pod].team, 1)
+                self.changed_pods.record(pod)
 
     def recount(self, pod: PodInfo, node: str) -> None:
         """Count a pod on a node again, with its current resources."""

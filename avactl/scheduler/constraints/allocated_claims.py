@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from avactl.hardware.placement.masks import intersect_masks
 from avactl.scheduler.constraints.constraint import ALL_NODES, Constraint, NodeFilter
 from avactl.scheduler.objects.pod_info import PodInfo
 
@@ -14,7 +15,9 @@ class AllocatedClaims(Constraint):
 
     def filter_nodes(self, pod: PodInfo) -> NodeFilter:
         """Return the nodes that reach the devices of allocated claims."""
-        mask = self.cache.claims.reachable_nodes(self.cache.dra.demand(pod)) if pod.claims else None
+        claims = self.cache.claims
+        mask = claims.reachable_nodes(self.cache.dra.demand(pod)) if claims.concern(pod) else None
+        mask = intersect_masks(mask, claims.nodes_without_plugin(pod))
         if mask is None:
             return ALL_NODES
         return self.only_nodes(mask, "without access to the devices of its ResourceClaim")

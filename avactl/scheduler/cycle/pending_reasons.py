@@ -68,7 +68,7 @@ class PendingReasons:
 
     def explain_pod(self, pod: PodInfo, request: Request, nodes: NodeFilter) -> str:
         """Return why a pod fits on none of the nodes."""
-        if pod.claims or nodes.mask is not None or nodes.reason:
+        if self._cache.claims.concern(pod) or nodes.mask is not None or nodes.reason:
             return self._explain_restricted(pod, request, nodes)
         tables = self._cache.tables
         state = (tables.state.position, tables.change_epoch, tables.node_epoch)
@@ -80,7 +80,7 @@ class PendingReasons:
 
     def _explain_restricted(self, pod: PodInfo, request: Request, nodes: NodeFilter) -> str:
         mask, excluded = nodes
-        claims = self._cache.claims.explain(pod, request) if pod.claims else None
+        claims = self._cache.claims.explain(pod, request) if self._cache.claims.concern(pod) else None
         if claims is not None:
             request, claims_mask, claims_reason = claims
             mask, excluded = intersect_masks(mask, claims_mask), join_reasons(excluded, claims_reason)

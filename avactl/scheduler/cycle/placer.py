@@ -59,7 +59,7 @@ class Placer:
         """Return the request of a pod. Raises UnsupportedError, RuleError."""
         if pod.shape.refused:
             raise UnsupportedError(pod.shape.refused)
-        if not pod.claims:
+        if not self._cache.claims.concern(pod):
             return self._cache.requests.request(pod.shape, None)
         self._cache.claims.check_consumers(pod)
         return self._cache.requests.request(pod.shape, self._cache.dra.demand(pod))

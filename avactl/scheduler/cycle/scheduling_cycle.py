@@ -164,10 +164,12 @@ class SchedulingCycle:
     def _decide_owned(self, unit: OwnedPodGroup) -> None:
         """Start the gang of an object of another controller, or those of its pods that fit."""
         batches = unit.batches()
+        first = unit.resume % len(batches) if batches else 0
+        batches, unit.resume = [*batches[first:], *batches[:first]], 0
         tried = {pod.uid for batch in batches for pod in batch}
         self.queue.suspend(unit)
-        began, failed, started = monotonic(), set[Hashable](), False
-        for batch in batches:
+        began, failed, started = monotonic(), set[Hashable](), 0
+        for number, batch in enumerate(batches):
             alike: Hashable = tuple(
                 pod.uid if pod.volumes or pod.claims else (likeness_of(pod), self.cache.quotas.owner(pod))
                 for pod in batch
@@ -175,13 +177,15 @@ class SchedulingCycle:
             if alike in failed:
                 continue
             if self._start(unit, batch, batch):
-                started = True
+                started += 1
             else:
                 failed.add(alike)
                 if self.preemptor.has_nomination(unit.key):
                     return  # the places that it waits for are those of this batch
             if monotonic() - began > CHOICE_S:
-                # Others get their turn; what has not been tried is tried after the next change, if nothing starts.
+                # Others get their turn; what has not been tried is tried first after the next change, or at once if
+                # something has started.
+                unit.resume = first + number + 1 - started
                 if started:
                     self.queue.push(unit)
                 return
@@ -263,7 +267,7 @@ class SchedulingCycle:
             len(pods) > 1
             and monotonic() - min(pod.seen for pod in pods) > OVERTAKEN_S
             and min(pod.created for pod in pods) < self._youngest_start
-            and any(pod.claims or self.cache.requests.gpu_count(pod.shape) for pod in pods)
+            and any(self.cache.claims.concern(pod) or self.cache.requests.gpu_count(pod.shape) for pod in pods)
         )
 
     # -- placement --------------------------------------------------------------------------------------------------
@@ -301,7 +305,7 @@ class SchedulingCycle:
         # Other pods of an owned unit may wait for something else.
         demand: Hashable = constrained_demand(unit, pods) if unit.owned else tried
         if exceeded:
-            plain = not (restricted or any(pod.claims for pod in pods))
+            plain = not (restricted or any(map(self.cache.claims.concern, pods)))
             small = plain and self.cache.requests.exceeds_cluster(gang_of(unit, pods, requests)[0])
             message = f"{exceeded}; {SMALL}" if small else str(exceeded)
             equal = demand if unit.gang else equal_demand

@@ -36,5 +36,6 @@ class PodStarter:
 
     def deallocate_claims(self, pods: Sequence[PodInfo]) -> None:
         """Deallocate claims of pending pods: their devices were chosen earlier, and now prevent placement."""
-        for pod, claims in [(pod, self._cache.dra.demand(pod).held) for pod in pods if pod.claims]:
+        concerned = [pod for pod in pods if self._cache.claims.concern(pod)]
+        for pod, claims in [(pod, self._cache.dra.demand(pod).held) for pod in concerned]:
             self._binder.give_back(pod, claims)

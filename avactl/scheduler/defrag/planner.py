@@ -144,9 +144,7 @@ def movable(view: ClusterView, rank: tuple[bool, int] | None = None, without: st
         why = _find_obstacle(view, pod, rank) if pod.managed else "using another scheduler"
         try:
             if not why:
-                requests[pod.uid] = (
-                    _request_when_recreated(view, pod) if pod.claims else cache.requests.request(pod.shape)
-                )
+                requests[pod.uid] = _request_when_recreated(view, pod) if pod.claims else _request_of(view, pod)
         except RuleError as error:
             why = str(error)
         if why:
@@ -156,7 +154,7 @@ def movable(view: ClusterView, rank: tuple[bool, int] | None = None, without: st
 
 def _request_of(view: ClusterView, pod: PodInfo) -> Request:
     """Return the placement request of a pod. Raises RuleError."""
-    if not pod.claims:
+    if not view.cache.claims.concern(pod):
         return view.cache.requests.request(pod.shape)
     if view.cache.claims.needs_allocator(pod):
         raise UnsupportedError(UNSUPPORTED_CLAIMS)

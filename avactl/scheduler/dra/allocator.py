@@ -162,8 +162,9 @@ class Allocator:
             every = [
                 device
                 for device in self._usable
-                # Devices that are full before the search are left out; a device that the search fills makes it fail.
-                if self._selects(wanted, device) and self._consumable(wanted, device, {}) is not None
+                # Devices that cannot provide the capacity even if they are free are left out; one without room left
+                # makes the request fail, like one that is allocated.
+                if self._selects(wanted, device) and self._provides(wanted, device)
             ]
         except cel.CelError as error:
             raise StuckError(_selector_error(error)) from None
@@ -239,10 +240,13 @@ class Allocator:
 
     # -- one device -------------------------------------------------------------------------------------------------
 
-    def _consumable(
-        self, wanted: DeviceRequest, device: SliceDevice, parts: Mapping[Key, Sequence[Mapping[str, tuple[int, str]]]]
-    ) -> dict[str, tuple[int, str]] | None:
-        """Return the capacity that a request consumes of a device; None if less is left beside these parts."""
+    @staticmethod
+    def _provides(wanted: DeviceRequest, device: SliceDevice) -> bool:
+        """Return True if a free device has the capacity that a request asks for."""
+        return not (device.capacity or wanted.capacity) or consumed(device, wanted.capacity) is not None
+
+    def _consumable(self, wanted: DeviceRequest, device: SliceDevice) -> dict[str, tuple[int, str]] | None:
+        """Return the capacity that a request consumes of a device; None if less is left."""
         if not device.capacity and not wanted.capacity:
             return {}
         taken = consumed(device, wanted.capacity)
@@ -250,7 +254,7 @@ class Allocator:
             return taken
         used = self._devices.used.get(device.key, {})
         for name, (amount, _) in taken.items():
-            before = used.get(name, 0) + sum(part[name][0] for part in parts.get(device.key, ()))
+            before = used.get(name, 0) + sum(part[name][0] for part in self._shared_parts.get(device.key, ()))
             if before + amount > device.capacity[name].value:
                 return None
         return taken
@@ -264,7 +268,7 @@ class Allocator:
                 return None
         elif mine or key in self._devices.taken:
             return None
-        taken = self._consumable(wanted, device, self._shared_parts)
+        taken = self._consumable(wanted, device)
         if taken is None:
             return None
         constraints, values = self._claims[claim].constraints, self._values[claim]

@@ -11,7 +11,7 @@ from typing import Any
 from avactl.scheduler.cel import compiler as cel
 from avactl.scheduler.dra.resource_slices import Capacity, SliceDevice
 
-_NANO = 10**9
+_NANO, _MILLI = 10**9, 10**6
 
 
 def consumed(device: SliceDevice, wanted: Mapping[str, str]) -> dict[str, tuple[int, str]] | None:
@@ -39,9 +39,10 @@ def _requested_amount(wanted: str | None, capacity: Capacity) -> tuple[int, str]
         if asked < least:
             return least, bounds["min"]
         if bounds.get("step") is not None:
-            start, step = _units(least), _units(_to_nano(bounds["step"]))
-            up = start + step * -(-(_units(asked) - start) // step)
-            return up * _NANO, str(up)
+            unit = _unit(bounds)
+            start, step = _round_up(least, unit), _round_up(_to_nano(bounds["step"]), unit)
+            up = start + step * -(-(_round_up(asked, unit) - start) // step)
+            return up * unit, _as_text(up * unit // _MILLI)
         return asked, wanted
     for value in policy.get("validValues") or ():
         if asked <= _to_nano(value):
@@ -57,8 +58,9 @@ def _violates_policy(amount: int, policy: Mapping[str, Any]) -> bool:
         if bounds.get("max") is not None and amount > _to_nano(bounds["max"]):
             return True
         if bounds.get("step") is not None:
-            start = _units(_to_nano(bounds["min"]))
-            return (_units(amount) - start) % _units(_to_nano(bounds["step"])) != 0
+            unit = _unit(bounds)
+            start, step = _round_up(_to_nano(bounds["min"]), unit), _round_up(_to_nano(bounds["step"]), unit)
+            return (_round_up(amount, unit) - start) % step != 0
         return False
     values = policy.get("validValues") or ()
     return bool(values) and all(amount != _to_nano(value) for value in values)
@@ -68,6 +70,16 @@ def _to_nano(text: str) -> int:
     return cel.quantity(text).nano
 
 
-def _units(nano: int) -> int:
-    """Whole units, rounded up as Kubernetes rounds quantities."""
-    return -(-nano // _NANO)
+def _unit(bounds: Mapping[str, Any]) -> int:
+    """Return the unit, in nano, in which Kubernetes counts the steps of a range: 1/1000 if that is exact, or 1."""
+    exact = all(_to_nano(bounds[name]) % _MILLI == 0 for name in ("min", "max", "step") if bounds.get(name) is not None)
+    return _MILLI if exact else _NANO
+
+
+def _round_up(nano: int, unit: int) -> int:
+    """Return whole units, rounded up as Kubernetes rounds quantities."""
+    return -(-nano // unit)
+
+
+def _as_text(milli: int) -> str:
+    return f"{milli}m" if milli % 1000 else str(milli // 1000)

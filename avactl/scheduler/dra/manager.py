@@ -16,6 +16,13 @@ from weakref import WeakKeyDictionary
 from avactl.hardware.placement.allocation import MAX_GPUS
 from avactl.scheduler.cel import compiler as cel
 from avactl.scheduler.dra.allocator import AllocatedDevice, Allocator, StuckError, find_untolerated, takes
+from avactl.scheduler.dra.extended_resources import (
+    ClassMapping,
+    classes_by_resource,
+    map_requests,
+    new_claim,
+    resources_of,
+)
 from avactl.scheduler.dra.resource_claim import (
     ALL,
     ClaimSpec,
@@ -23,6 +30,7 @@ from avactl.scheduler.dra.resource_claim import (
     LiveDeviceClass,
     ParsedClaim,
     ResourceClaim,
+    claim_spec,
     parse,
 )
 from avactl.scheduler.dra.resource_slices import (
@@ -38,6 +46,7 @@ from avactl.scheduler.dra.resource_slices import (
 from avactl.scheduler.objects.node_info import NodeInfo
 from avactl.scheduler.objects.node_rules import Labels, NotYetError, RuleError
 from avactl.scheduler.objects.pod_info import PodInfo
+from avactl.scheduler.objects.pod_requirements import PodRequirements
 
 MAX_DEMANDS_CACHED = 512
 """Maximum number of different demands with cached nodes."""
@@ -62,6 +71,10 @@ class ClaimDemand(NamedTuple):
     """True for a plain number of whole GPUs."""
     counted: bool
     """True if the number does not depend on the node."""
+    resources: tuple[str, ...] = ()
+    """Extended resources of the pod that its claim provides: no device plugin."""
+    mappings: tuple[dict[str, str], ...] = ()
+    """Requests of that claim by container, for the pod's status."""
 
 
 class Offers:
@@ -100,6 +113,10 @@ class DraManager:
         self.devices = DeviceInventory()
         self.classes: dict[str, LiveDeviceClass] = {}
         self.claims: dict[str, ResourceClaim] = {}
+        self.extended: dict[str, str] = {}
+        """Claims of extended resources, `namespace/name`, by the UID of their pod."""
+        self._class_of: dict[str, str] = {}
+        """DeviceClass by extended resource."""
         self.giving: dict[str, dict[str, Any]] = {}
         """Allocations being written, by the claim's UID."""
         self.returning: set[str] = set()
@@ -124,7 +141,8 @@ class DraManager:
         """Pools that are relevant to selectors, by group of several nodes."""
         self._relevant_size = 0
         self._last_demand: tuple[tuple[Any, ...], ClaimDemand | RuleError] | None = None
-        """The last demand or error, with the pod's UID, its claims' names, and the version."""
+        """The last demand or error, with the pod's UID, its claims' names, its extended resources, and the version."""
+        self._mapped: dict[tuple[PodRequirements, tuple[str, ...]], tuple[ClaimSpec, ClassMapping]] = {}
 
     # -- objects ----------------------------------------------------------------------------------------------
 
@@ -190,17 +208,23 @@ class DraManager:
 
     def drop_class(self, name: str) -> bool:
         """Remove a DeviceClass; return True if it was known."""
+        known = self.classes.pop(name, None) is not None
         self._forget_classes()
-        return self.classes.pop(name, None) is not None
+        return known
 
-    def stands_for(self, resource: str) -> str:
-        """Return the DeviceClass behind an extended resource; empty if there is none."""
-        name = resource.removeprefix("deviceclass.resource.kubernetes.io/")
-        if name != resource:
-            return name
-        return next((name for name, known in self.classes.items() if known.resource == resource), "")
+    def backed(self, shape: PodRequirements) -> tuple[str, ...]:
+        """Return the extended resources of pods that have a DeviceClass, sorted."""
+        if not (self._class_of and shape.extended):
+            return ()
+        return tuple(sorted({name for each in shape.extended for name in each.amounts if name in self._class_of}))
+
+    def has_class(self, resource: str) -> bool:
+        """Return True if an extended resource has a DeviceClass."""
+        return resource in self._class_of
 
     def _forget_classes(self) -> None:
+        self._class_of = classes_by_resource(self.classes)
+        self._mapped.clear()
         self._parsed.clear()
         self._clear_caches()
 
@@ -316,15 +340,20 @@ class DraManager:
 
     # -- demands ------------------------------------------------------------------------------------------
 
-    def demand(self, pod: PodInfo) -> ClaimDemand:
-        """Return the demand of a pod's claims. Raises RuleError if it must wait or requests something unsupported."""
+    def demand(self, pod: PodInfo, resources: tuple[str, ...] | None = None) -> ClaimDemand:
+        """Return the demand of a pod's claims. Raises RuleError if it must wait or requests something unsupported.
+
+        `resources`: those of its extended resources that need a claim, on the nodes in question; None: all that have a
+        DeviceClass.
+        """
+        resources = self.backed(pod.shape) if resources is None else resources
         # A pod gets the names of its claims after they are created, which does not change the version.
-        asked = (pod.uid, pod.claims, self.version)
+        asked = (pod.uid, pod.claims, resources, self.version)
         last = self._last_demand
         if last is None or last[0] != asked:
             demand: ClaimDemand | RuleError
             try:
-                demand = self._compute_demand(pod)
+                demand = self._compute_demand(pod, resources)
             except RuleError as error:
                 demand = error
             last = self._last_demand = (asked, demand)
@@ -332,10 +361,13 @@ class DraManager:
             raise last[1]
         return last[1]
 
-    def _compute_demand(self, pod: PodInfo) -> ClaimDemand:
+    def _compute_demand(self, pod: PodInfo, resources: tuple[str, ...]) -> ClaimDemand:
         wanted: list[tuple[ResourceClaim, ParsedClaim]] = []
         held: list[ResourceClaim] = []
+        mappings: tuple[dict[str, str], ...] = ()
         for name, made in pod.claims:
+            if not name:
+                continue  # that of its extended resources
             key = f"{pod.namespace}/{made}"
             claim = self.claims.get(key) if made else None
             if claim is None or claim.deleting:
@@ -348,6 +380,15 @@ class DraManager:
                     held.append(claim)
             elif all(claim is not other for other, _ in wanted):
                 wanted.append((claim, self._parse_spec(claim.spec)))
+        own = self._own_claim(pod)
+        if own is not None:
+            held.append(own)
+            resources = resources_of(pod.shape.extended, own.spec.requests)
+        if resources:
+            spec, mapped = self._map(pod.shape, resources)
+            mappings = mapped.mappings
+            if own is None:
+                wanted.append((new_claim(pod, spec.requests), self._parse_spec(spec)))
         key = "\n".join(claim.spec.text for claim, _ in wanted)
         parsed = self._parsed_by_key.get(key)
         if parsed is None:
@@ -362,7 +403,31 @@ class DraManager:
                 gpus += max(counts)
                 exact = exact and counts[0] == request[0].number
                 counted = counted and len(request) == 1 and (request[0].number != ALL or not counts[0])
-        return ClaimDemand(key, tuple(wanted), tuple(held), gpus, exact and gpus > 0, counted)
+        return ClaimDemand(key, tuple(wanted), tuple(held), gpus, exact and gpus > 0, counted, resources, mappings)
+
+    def _own_claim(self, pod: PodInfo) -> ResourceClaim | None:
+        """Return the allocated claim of a pod's extended resources. Raises NotYetError while it is being removed.
+
+        Somebody else may have created it, or may share it: then it is none.
+        """
+        claim = self.claims.get(self.extended.get(pod.uid, ""))
+        if claim is None or claim.namespace != pod.namespace:
+            return None
+        if claim.uid in self.returning or (claim.deleting and claim.allocated):
+            raise NotYetError("waits for the removal of its previous ResourceClaim", f"claim {claim.key}")
+        if not (claim.allocated or claim.uid in self.giving) or claim.deleting:
+            return None
+        return claim if all(each["uid"] == pod.uid for each in claim.reserved) else None
+
+    def _map(self, shape: PodRequirements, resources: tuple[str, ...]) -> tuple[ClaimSpec, ClassMapping]:
+        """Return the claim of some extended resources, and its requests by container."""
+        known = self._mapped.get((shape, resources))
+        if known is None:
+            if len(self._mapped) > MAX_DEMANDS_CACHED:
+                self._mapped.clear()
+            mapped = map_requests(shape.extended, {name: self._class_of.get(name, "") for name in resources})
+            known = self._mapped[shape, resources] = claim_spec({"requests": list(mapped.requests)}), mapped
+        return known
 
     def _parse_spec(self, spec: ClaimSpec) -> ParsedClaim:
         parsed = self._parsed.get(spec)
@@ -585,7 +650,16 @@ class DraManager:
             for each in spec.config
             if not each.get("requests") or requests.intersection(each["requests"])
         ]
-        return config
+        # As kube-scheduler 1.37 has it: what is for all requests names none.
+        selected = {request["name"]: {request["name"]} for request in spec.requests}
+        for name in chosen:
+            selected[name.partition("/")[0]].add(name)
+        return [
+            {key: value for key, value in each.items() if key != "requests"}
+            if all(mine.intersection(each.get("requests") or mine) for mine in selected.values())
+            else each
+            for each in config
+        ]
 
     def _node_selector(self, devices: Iterable[SliceDevice], node: str) -> dict[str, Any] | None:
         """Return the NodeSelector of nodes that reach the devices; None: all nodes."""

@@ -8,7 +8,7 @@ from weakref import WeakValueDictionary
 
 import orjson
 
-from avactl.contracts.names import CLAIM_FINALIZER
+from avactl.contracts.names import CLAIM_FINALIZER, EXTENDED_CLAIM
 from avactl.scheduler.cel import compiler as cel
 from avactl.scheduler.dra.resource_slices import AllocationResult
 from avactl.scheduler.objects.node_rules import RuleError, UnsupportedError
@@ -25,13 +25,15 @@ class LiveDeviceClass(NamedTuple):
     config: tuple[dict[str, Any], ...]
     resource: str
     """Extended resource that maps to it; empty if there is none."""
+    created: str = ""
 
     @classmethod
     def parse(cls, item: Mapping[str, Any]) -> LiveDeviceClass:
         """Parse the Kubernetes object."""
         spec = item.get("spec") or {}
         expressions = tuple(each["cel"]["expression"] for each in spec.get("selectors") or () if "cel" in each)
-        return cls(expressions, tuple(spec.get("config") or ()), spec.get("extendedResourceName") or "")
+        created = item["metadata"].get("creationTimestamp") or ""
+        return cls(expressions, tuple(spec.get("config") or ()), spec.get("extendedResourceName") or "", created)
 
 
 class DeviceRequest(NamedTuple):
@@ -82,12 +84,22 @@ class ClaimSpec:
 _specs: WeakValueDictionary[bytes, ClaimSpec] = WeakValueDictionary()
 
 
+def claim_spec(given: Mapping[str, Any]) -> ClaimSpec:
+    """Return the shared object of equal `spec.devices`."""
+    key = orjson.dumps(given)
+    spec = _specs.get(key)
+    if spec is None:
+        spec = _specs[key] = ClaimSpec(given)
+    return spec
+
+
 class ResourceClaim:
     """One ResourceClaim."""
 
     __slots__ = (
         "allocation",
         "deleting",
+        "extended_for",
         "finalized",
         "key",
         "name",
@@ -112,18 +124,20 @@ class ResourceClaim:
         self.deleting = "deletionTimestamp" in metadata
         self.template = bool(metadata.get("ownerReferences"))
         """True if it was created from a template, for one pod."""
-        given = item["spec"].get("devices") or {}
-        key = orjson.dumps(given)
-        spec = _specs.get(key)
-        if spec is None:
-            spec = _specs[key] = ClaimSpec(given)
-        self.spec = spec
+        self.extended_for = _owner_of_extended(metadata)
+        """UID of the pod for whose extended resources a scheduler created it; empty: it is another claim."""
+        self.spec = claim_spec(item["spec"].get("devices") or {})
         self.allocation: dict[str, Any] | None = status.get("allocation")
         results = ((self.allocation or {}).get("devices") or {}).get("results") or ()
         self.results = tuple(AllocationResult.parse(each) for each in results)
         self.reserved: list[dict[str, Any]] = status.get("reservedFor") or []
         self.ready = not any(each.get("bindingConditions") for each in results) or _is_ready(results, status)
         """True if its devices are ready; None if their driver reports that they never will be."""
+
+    @property
+    def exists(self) -> bool:
+        """False for a claim that the scheduler has yet to create."""
+        return bool(self.version)
 
     @property
     def allocated(self) -> bool:
@@ -135,6 +149,13 @@ def older(one: ResourceClaim, other: ResourceClaim) -> bool:
     """Return True if one state of a claim is older than another: resourceVersions are comparable (KEP-5504)."""
     versions = (one.version, other.version)
     return all(version.isdigit() for version in versions) and int(one.version) < int(other.version)
+
+
+def _owner_of_extended(metadata: Mapping[str, Any]) -> str:
+    if (metadata.get("annotations") or {}).get(EXTENDED_CLAIM) != "true":
+        return ""
+    owners = (each for each in metadata.get("ownerReferences") or () if each.get("controller"))
+    return next((each["uid"] for each in owners if each["kind"] == "Pod"), "")
 
 
 def _is_ready(results: Sequence[Mapping[str, Any]], status: Mapping[str, Any]) -> bool | None:

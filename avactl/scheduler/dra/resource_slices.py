@@ -424,12 +424,13 @@ class DeviceInventory:
         result = []
         for key, newest in by_pool.items():
             every: Iterable[Slice] = newest
-            if len(newest) != newest[0].parts:
+            # Slices with different counts are of a pool that is being published, too.
+            if {each.parts for each in newest} != {len(newest)}:
                 others = self._pools[key].values()
                 if any(each.generation > newest[0].generation for each in others):
                     continue  # a newer generation, which these nodes do not reach, is replacing it
                 every = [each for each in others if each.generation == newest[0].generation]
-                if len(every) != newest[0].parts:
+                if {each.parts for each in every} != {len(every)}:
                     result.append(ReachablePool(key, (), f"resource pool {key[0]}/{key[1]} is being published", False))
                     continue
             newest.sort(key=lambda each: each.name)

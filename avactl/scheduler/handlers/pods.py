@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.cache.tables import ChangeListener
 from avactl.scheduler.objects.pod_info import PodInfo
 from avactl.scheduler.queue.owned_pod_group import new_unit
-from avactl.scheduler.queue.scheduling_queue import SchedulingQueue
+from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup, SchedulingQueue
 
 
 class PodHandler(ChangeListener):
@@ -19,14 +19,17 @@ class PodHandler(ChangeListener):
         self._cache, self._queue, self._forget = cache, queue, forget
         cache.tables.subscribe(self)
 
-    def pod_left(self, pod: PodInfo) -> None:
-        """Remove a pod from the gang, or the unit of its own, that it was."""
-        self._forget_pod(pod)
+    def pods_left(self, pods: Sequence[PodInfo]) -> None:
+        """Remove pods from the gang, or the units of their own, that they were."""
+        for pod in pods:
+            self._forget_pod(pod)
 
-    def pod_joined(self, pod: PodInfo) -> None:
-        """Add a pod to its gang, or to a unit of its own."""
-        if not pod.ended or pod.gang:
-            self._enqueue(pod)
+    def pods_joined(self, pods: Sequence[PodInfo]) -> None:
+        """Add pods to their gang, or to units of their own."""
+        # Each gang is looked at once, not with each of its pods.
+        units = (self._add(pod) for pod in pods if not pod.ended or pod.gang)
+        for unit in {unit.key: unit for unit in units if unit is not None}.values():
+            self._queue.push(unit)
 
     def put(self, item: Mapping[str, Any]) -> None:
         """Add or update a pod."""
@@ -42,7 +45,9 @@ class PodHandler(ChangeListener):
             self._forget_pod(pod)  # the cache sees no deletion event either
         else:
             # A claim is made first, and the pod told its name afterwards: only then can the pod be placed.
-            self._enqueue(pod, other=pod.claims != claims or pod.shape is not shape)
+            unit = self._add(pod, other=pod.claims != claims or pod.shape is not shape)
+            if unit is not None:
+                self._queue.push(unit)
 
     def drop(self, key: str) -> None:
         """Remove a pod, by `namespace/name`."""
@@ -72,24 +77,29 @@ class PodHandler(ChangeListener):
         self._queue.drop(key)
         self._cache.tables.waits.wait_for("", key)
 
-    def _enqueue(self, pod: PodInfo, other: bool = False) -> None:
-        """Update the unit of a pod; `other`: its claims have other names now, or it asks for other things."""
+    def _add(self, pod: PodInfo, other: bool = False) -> QueuedPodGroup | None:
+        """Update the unit of a pod; return it if it is to be looked at.
+
+        `other`: its claims have other names now, or it asks for other things.
+        """
         key = pod.gang or pod.uid
         unit = self._queue.units.get(key)
         if unit is None:
             if not pod.waiting and not pod.gang:
-                return
+                return None
             unit = self._queue.units[key] = new_unit(pod, self._cache.tables.gang_needs)
         new = unit.add(pod)
+        due: QueuedPodGroup | None = None
         if pod.waiting or (new and pod.gang):
             # A gang of hundreds is not looked at until the last of them is there, be it one that waits or that runs.
             whole = (new or other) and unit.complete
             if whole and (pod.waiting or any(each.waiting for each in unit.pods.values())):
-                self._queue.push(unit)
+                due = unit
         if pod.waiting:
-            return
+            return due
         if not pod.gang and not pod.assumed and not pod.gated:
             self._drop_unit(key)
         elif pod.gated:
             # Once the gates are gone it is new.
-            del unit.pods[pod.uid]
+            unit.remove(pod)
+        return due

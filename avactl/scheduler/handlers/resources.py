@@ -76,7 +76,7 @@ def taint_rules(cache: ClusterCache) -> CallbackStore:
 
 def resource_claims(cache: ClusterCache) -> CallbackStore:
     """Return the store of ResourceClaims."""
-    return CallbackStore(cache.claims.put, cache.claims.drop, lambda: cache.dra.claims)
+    return CallbackStore(cache.claims.put, cache.claims.drop, cache.claims.known)
 
 
 class ConfigMapHandler:

@@ -115,7 +115,7 @@ class ClusterView(LiveView):
         """Return the placement request of a running or pending pod; None if it has no valid one."""
         cache = self.cache
         try:
-            request = cache.requests.request(pod.shape, cache.dra.demand(pod) if pod.claims else None)
+            request = cache.requests.request(pod.shape, cache.dra.demand(pod) if cache.claims.concern(pod) else None)
         except RuleError:
             return None
         if pod.claims and pod.node and not request.gpus:
@@ -164,7 +164,7 @@ class ClusterView(LiveView):
             reflect(f"{dra}/deviceclasses", resources.device_classes(cache)),
             reflect(
                 f"{dra}/resourceclaims",
-                CallbackStore(self.put_claim, self.drop_claim, lambda: cache.dra.claims),
+                CallbackStore(self.put_claim, self.drop_claim, cache.claims.known),
             ),
             *self._constraint_reflectors(),
             self._pod_reflector(),

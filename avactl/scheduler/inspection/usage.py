@@ -111,11 +111,11 @@ def gpus_of(cache: ClusterCache, pod: PodInfo) -> float:
     """Return the GPUs that a pod holds or requests."""
     if pod.node or pod.assumed:
         return (cache.claims.held_gpus(pod) + partial_gpus.of_pod(cache, pod)) / MILLI_PER_GPU
-    by_claim = 0
-    if pod.claims:
-        with contextlib.suppress(RuleError):
-            by_claim = cache.dra.demand(pod).gpus
-    return by_claim + (pod.shape.share / MILLI_PER_GPU or cache.requests.gpu_count(pod.shape))
+    if pod.shape.share:
+        return pod.shape.share / MILLI_PER_GPU
+    with contextlib.suppress(RuleError):
+        return cache.claims.requested_gpus(pod)
+    return cache.requests.gpu_count(pod.shape)
 
 
 def model_of(cache: ClusterCache, pod: PodInfo) -> str:

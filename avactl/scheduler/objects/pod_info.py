@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from math import inf
 from sys import intern
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 from avactl.base.object_identity import namespaced_name
 from avactl.contracts import names
@@ -43,6 +43,14 @@ _ENDED = ("Succeeded", "Failed")
 NO_ENTRIES: Mapping[str, str] = {}
 
 
+class ExtendedClaim(NamedTuple):
+    """The ResourceClaim that holds the devices behind a pod's extended resources."""
+
+    name: str
+    resources: frozenset[str]
+    """Extended resources whose devices it holds: device plugins provide the others."""
+
+
 class PodInfo:
     """One pod."""
 
@@ -58,6 +66,7 @@ class PodInfo:
         "ends",
         "ephemeral_claims",
         "evicting",
+        "extended",
         "gang",
         "gang_size",
         "gated",
@@ -95,6 +104,7 @@ class PodInfo:
         "stops_with",
         "timed_out",
         "timeout",
+        "told_extended",
         "uid",
         "unhealthy_device",
         "volumes",
@@ -138,7 +148,12 @@ class PodInfo:
         self.index = -1
         """Index in its indexed Job, -1 if it has none."""
         self.claims: tuple[tuple[str, str], ...] = ()
-        """Name in the pod, and name of the ResourceClaim (empty until it is created)."""
+        """Name in the pod (empty for that of its extended resources), and name of the ResourceClaim (empty until it is
+        created)."""
+        self.extended: ExtendedClaim | None = None
+        """The claim of its extended resources, once it is placed on a node where they need one."""
+        self.told_extended = False
+        """True if the pod's status names such a claim, which it cannot cease to do."""
         self.volumes, self.ephemeral_claims = _volume_claims(spec, self.name)
         """PersistentVolumeClaims by name, and those of generic ephemeral volumes."""
         self.preemptible = notes.get(PREEMPTIBLE.name) != "false"
@@ -208,6 +223,12 @@ class PodInfo:
     def pod_group_key(self) -> str:
         """Its PodGroup, `namespace/name`."""
         return f"{self.namespace}/{self.pod_group}"
+
+    def set_extended(self, extended: ExtendedClaim | None) -> None:
+        """Set or (None) remove the claim of its extended resources."""
+        self.extended = extended
+        own = tuple(each for each in self.claims if each[0])
+        self.claims = own if extended is None else (*own, ("", extended.name))
 
     def would_change(self, group: PodGroup | None) -> bool:
         """Return True if its gang is another one by what its PodGroup, or None, asks for.
@@ -280,6 +301,14 @@ class PodInfo:
                 for each in spec["resourceClaims"]
                 if each.get("resourceClaimName") or made.get(each["name"], "") is not None
             )
+            if self.extended is not None:
+                self.set_extended(self.extended)
+        told = status.get("extendedResourceClaimStatus")
+        if told:
+            self.told_extended = True
+            if node or not self.assumed:
+                resources = frozenset(each["resourceName"] for each in told["requestMappings"])
+                self.set_extended(ExtendedClaim(told["resourceClaimName"], resources))
         if self.stops_with:
             done_at = _clean_exit(status, self.stops_with)
             if done_at != self.done_at:

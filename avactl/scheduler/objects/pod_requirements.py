@@ -9,6 +9,7 @@ from weakref import WeakValueDictionary
 import orjson
 
 from avactl.base.quantity import resource_amount
+from avactl.contracts.names import DEVICE_CLASS_PREFIX
 from avactl.contracts.pod_annotations import GANG_SIZE, GPU_SHARE, LINK, LINK_POLICY, AnnotationReader, read_by
 from avactl.scheduler.objects.limits import quote
 from avactl.scheduler.objects.node_rules import NodeRules, RuleError, selector
@@ -48,6 +49,24 @@ DISKS = frozenset({"awsElasticBlockStore", "gcePersistentDisk", "iscsi", "rbd"})
 _EVERYWHERE = "0.0.0.0"  # noqa: S104 - what Kubernetes calls it
 
 
+class ExtendedRequest(NamedTuple):
+    """Extended resources that one container requests."""
+
+    position: int
+    """Index of the container, with the init containers first."""
+    container: str
+    short_lived: bool
+    """True for an init container that is no sidecar."""
+    names: tuple[str, ...]
+    """All resources that it requests, sorted."""
+    amounts: Mapping[str, int]
+    """Those that are extended resources, with their amounts."""
+
+    def request_name(self, resource: str) -> str:
+        """Return the name of the device request for a resource, as kube-scheduler forms it."""
+        return f"container-{self.position}-request-{self.names.index(resource)}"
+
+
 class PodRequirements:
     """Requirements shared by all pods of a Job: requests, node rules, affinity, link."""
 
@@ -57,6 +76,7 @@ class PodRequirements:
         "amounts",
         "antiaffinity",
         "disks",
+        "extended",
         "link",
         "link_required",
         "ports",
@@ -72,6 +92,8 @@ class PodRequirements:
         self.refused = refused
         """Reason why the pod cannot be scheduled at all."""
         self.amounts: dict[str, int] = {}
+        self.extended: tuple[ExtendedRequest, ...] = ()
+        """Containers that request extended resources."""
         self.share = 0
         """Share of one GPU in milli."""
         self.link, self.link_required = "any", False
@@ -88,6 +110,7 @@ class PodRequirements:
         try:
             # First of all: whatever is refused below, a pod that runs holds what it requests.
             self.amounts = requests(spec)
+            self.extended = tuple(_extended_requests(spec))
             self.rules = NodeRules(spec)
             self._constraints(spec)
             self._annotations(notes)
@@ -189,6 +212,8 @@ def requirements_of(spec: Mapping[str, Any], notes: Mapping[str, str], refused: 
         for container in spec.get(group) or ():
             ports = [port for port in container.get("ports") or () if port.get("hostPort")]
             parts.append((group == "containers", [container.get(key) for key in _CONTAINER], ports))
+            if any(map(_is_extended, _asked(container))):
+                parts.append(container.get("name"))  # the pod's status names it
     parts += _on_disks(spec)
     if notes:
         parts += [notes.get(key) for key in _NOTES]
@@ -301,12 +326,36 @@ def _with_allocated(given: Mapping[str, Any], told: Mapping[str, Any], infeasibl
     return given if most == wanted else {**given, "resources": {"requests": most}}
 
 
-def _container_requests(container: Mapping[str, Any]) -> dict[str, int]:
+def _asked(container: Mapping[str, Any]) -> dict[str, Any]:
     given = container.get("resources") or {}
-    return {
-        name: resource_amount(name, text)
-        for name, text in {**(given.get("limits") or {}), **(given.get("requests") or {})}.items()
-    }
+    return {**(given.get("limits") or {}), **(given.get("requests") or {})}
+
+
+def _container_requests(container: Mapping[str, Any]) -> dict[str, int]:
+    return {name: resource_amount(name, text) for name, text in _asked(container).items()}
+
+
+def _is_extended(name: str) -> bool:
+    """Return True for an extended resource, and for the one that is named after a DeviceClass.
+
+    Source: IsDRAExtendedResourceName of kube-scheduler.
+    """
+    return "/" in name and (
+        not (name.startswith("requests.") or "kubernetes.io/" in name) or name.startswith(DEVICE_CLASS_PREFIX)
+    )
+
+
+def _extended_requests(spec: Mapping[str, Any]) -> Iterator[ExtendedRequest]:
+    first = spec.get("initContainers") or ()
+    for index, container in enumerate((*first, *(spec.get("containers") or ()))):
+        amounts = {
+            name: value for name, value in _container_requests(container).items() if _is_extended(name) and value
+        }
+        if amounts:
+            short_lived = index < len(first) and container.get("restartPolicy") != "Always"
+            yield ExtendedRequest(
+                index, container.get("name") or "", short_lived, tuple(sorted(_asked(container))), amounts
+            )
 
 
 def _add_amounts(total: dict[str, int], more: Mapping[str, int]) -> None:

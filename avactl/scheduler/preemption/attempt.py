@@ -121,7 +121,7 @@ class Trial:
         self._cache, self._statement, self._need, self._works, self._mask = cache, statement, need, works, mask
         self.bookings: Sequence[Booking] | None = None
         self._tried: Sequence[Reclaim] | None = None
-        bounded = not (need.unit.gang or need.restricted or need.pods[0].claims)
+        bounded = not (need.unit.gang or need.restricted or cache.claims.concern(need.pods[0]))
         self._freed = FreedAmounts(cache, need.wishes[0].request, mask) if bounded else None
 
     @property

@@ -18,12 +18,14 @@ from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup
 class OwnedPodGroup(QueuedPodGroup):
     """The existing pods of one object."""
 
-    __slots__ = ("_needs",)
+    __slots__ = ("_needs", "resume")
 
     def __init__(self, key: str, needs: Mapping[str, GangNeeds]) -> None:
         """`needs`: by key of the unit; objects that are not known are not in it."""
         super().__init__(key, gang=True)
         self._needs = needs
+        self.resume = 0
+        """Number of its batches that the last decision, which took too long, tried in vain: the next begins after."""
 
     @property
     def owned(self) -> bool:

@@ -6,6 +6,7 @@ tried; if it does not fit, neither do the others.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import count
@@ -22,7 +23,7 @@ MAX_STALE_ENTRIES = 1000
 class QueuedPodGroup:
     """A single pod, or the existing pods of a gang."""
 
-    __slots__ = ("changed", "entry", "gang", "group", "key", "partial", "pods", "size")
+    __slots__ = ("changed", "entry", "gang", "group", "key", "partial", "pods", "size", "sizes")
 
     def __init__(self, key: str, gang: bool) -> None:
         self.key = key
@@ -34,7 +35,9 @@ class QueuedPodGroup:
         self.partial: float | None = None
         """Monotonic time since which only a part of the gang has been running."""
         self.size = 1
-        """Pods that must run together."""
+        """Pods that must run together: as many as any of them says."""
+        self.sizes: Counter[int] = Counter()
+        """Number of pods by what they say."""
         self.changed = 0.0
         """Monotonic time at which the last pod was added."""
         self.entry = 0
@@ -45,13 +48,20 @@ class QueuedPodGroup:
         if pod.uid in self.pods:
             return False
         self.pods[pod.uid] = pod
+        self.sizes[pod.gang_size] += 1
         self.size, self.changed = max(self.size, pod.gang_size), monotonic()
         return True
 
     def remove(self, pod: PodInfo) -> bool:
         """Remove a pod; return True if the remaining pods declare a smaller gang size."""
-        self.pods.pop(pod.uid, None)
-        before, self.size = self.size, max((1, *(other.gang_size for other in self.pods.values())))
+        known = self.pods.pop(pod.uid, None)
+        if known is None:
+            return False
+        self.sizes[known.gang_size] -= 1
+        if self.sizes[known.gang_size]:
+            return False
+        del self.sizes[known.gang_size]
+        before, self.size = self.size, max((1, *self.sizes))
         return self.size < before
 
     @property

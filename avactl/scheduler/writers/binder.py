@@ -15,6 +15,7 @@ from avactl.kube.client import MERGE, STRATEGIC, ApiError, Client, Rate, Unreach
 from avactl.kube.timestamps import timestamp
 from avactl.scheduler import metrics
 from avactl.scheduler.cache.cluster import ClusterCache
+from avactl.scheduler.dra.extended_resources import claim_body, pod_status
 from avactl.scheduler.dra.resource_claim import ResourceClaim
 from avactl.scheduler.interfaces import BindRequest, ClaimAllocation
 from avactl.scheduler.objects.pod_info import PodInfo
@@ -175,8 +176,14 @@ class Binder:
                 await self._end_failed(order, "lost")
                 return
             try:
+                for number, given in enumerate(order.claims):
+                    if not given.claim.exists:
+                        created = await self._create_claim(pod, given)
+                        order = order._replace(claims=(*order.claims[:number], created, *order.claims[number + 1 :]))
                 for given in order.claims:
                     await self._allocate_claim(pod, given)
+                    if given.mappings:
+                        await self._tell_claim(pod, given)
                 if any(self._is_prepared(given) is not True for given in order.claims):
                     self._start_task(self._bind_when_prepared(order))
                     return
@@ -223,18 +230,20 @@ class Binder:
         """End a binding that failed permanently: release its resources, once none of them can be in use."""
         await self._confirm_claim_allocations(order)
         self._give_up(order.pod, result)
+        known = (self._cache.dra.claims.get(given.claim.key) for given in order.claims if given.mappings)
+        self.give_back(order.pod, [claim for claim in known if claim is not None])
 
     async def _confirm_claim_allocations(self, order: BindRequest) -> None:
         """Read the claims that may have been allocated: a request without a response may have succeeded."""
-        for claim, allocation in order.claims:
+        for claim, allocation, _ in order.claims:
             wait = 0.2
             while allocation is not None and claim.uid in self._cache.dra.giving:
                 try:
                     await self._rate.take()
                     item = await self._client.request("GET", _claim_path(claim))
+                    self._cache.claims.put(item)
                     if not (item.get("status") or {}).get("allocation"):
                         break
-                    self._cache.claims.put(item)
                 except ApiError as error:
                     if error.status == 404:
                         break
@@ -270,6 +279,47 @@ class Binder:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    async def _create_claim(self, pod: PodInfo, given: ClaimAllocation) -> ClaimAllocation:
+        """Create the claim of a pod's extended resources, unless an earlier request without a response has done so.
+
+        Raises LeadershipLostError and ApiError.
+        """
+        claim = given.claim
+        known = self._cache.dra.claims.get(claim.key)
+        if known is None:
+            raise ApiError(404, "NotFound", f"ResourceClaim {claim.key} was deleted")
+        if not known.exists:
+            await self._wait_for_turn()
+            path = f"/apis/resource.k8s.io/v1/namespaces/{claim.namespace}/resourceclaims"
+            body = claim_body(pod, claim.name, claim.spec.requests)
+            try:
+                item = await self._client.request("POST", path, body)
+            except ApiError as error:
+                if error.reason != "AlreadyExists":
+                    raise
+                item = await self._client.request("GET", _claim_path(claim))
+            self._cache.claims.put(item)
+            known = self._cache.dra.claims[claim.key]
+            if known.extended_for != pod.uid:
+                raise ApiError(422, "Invalid", f"ResourceClaim {claim.key} is another pod's")
+        return given._replace(claim=known)
+
+    async def _tell_claim(self, pod: PodInfo, given: ClaimAllocation) -> None:
+        """Write into the pod's status which claim has the devices of its extended resources.
+
+        Raises LeadershipLostError, and ApiError if the API server does not store it: the kubelet would hand out none.
+        """
+        await self._wait_for_turn()
+        body = {"metadata": {"uid": pod.uid}, "status": pod_status(given.claim.name, given.mappings)}
+        path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/status"
+        item = await self._client.request("PATCH", path, body, content_type=MERGE)
+        told = (item.get("status") or {}).get("extendedResourceClaimStatus") or {}
+        if told.get("resourceClaimName") != given.claim.name:
+            message = (
+                "the feature gate DRAExtendedResource of the API server is off: request devices by a ResourceClaim"
+            )
+            raise ApiError(422, "Invalid", message)
+
     async def _allocate_claim(self, pod: PodInfo, given: ClaimAllocation) -> None:
         """Allocate and reserve a claim if needed. Raises LeadershipLostError, and ApiError: 409 if it changed."""
         claim = given.claim
@@ -300,9 +350,9 @@ class Binder:
         self._cache.claims.put(item)
 
     def give_back(self, pod: PodInfo, claims: Sequence[ResourceClaim]) -> None:
-        """Deallocate the claims that only this pending pod uses."""
+        """Deallocate the claims that only this pending pod uses, and delete that of its extended resources."""
         for claim in claims:
-            mine = (
+            mine = claim.exists and (
                 all(consumer["uid"] == pod.uid for consumer in claim.reserved)
                 and claim.uid not in self._cache.dra.giving
             )
@@ -319,6 +369,9 @@ class Binder:
         try:
             await self._wait_for_turn()
             self._cache.claims.put(await self._client.request("PATCH", path, body, content_type=MERGE))
+            if claim.extended_for:
+                await self._wait_for_turn()
+                await self._client.send("DELETE", _claim_path(claim), {"preconditions": {"uid": claim.uid}})
         except (ApiError, UnreachableError, LeadershipLostError) as error:
             logs.warn("claim not deallocated", claim=claim.key, error=str(error))
         finally:

@@ -149,7 +149,9 @@ def _strip_pod(item: Mapping[str, Any]) -> Body | None:
     found = {
         "metadata": metadata,
         "spec": {**_pod_spec(item["spec"]), **_keep_keys(item["spec"], "nodeName")},
-        "status": _keep_keys(status, "phase", "resourceClaimStatuses", "nominatedNodeName"),
+        "status": _keep_keys(
+            status, "phase", "resourceClaimStatuses", "extendedResourceClaimStatus", "nominatedNodeName"
+        ),
     }
     if conditions:
         found["status"]["conditions"] = conditions
@@ -297,7 +299,7 @@ RESOURCES: tuple[tuple[str, str, Taken, bool], ...] = (
     (
         "deviceclasses",
         "/apis/resource.k8s.io/v1/deviceclasses",
-        _field_taker(spec=("selectors", "extendedResourceName")),
+        _field_taker(metadata=["creationTimestamp"], spec=("selectors", "extendedResourceName")),
         True,
     ),
     ("resourceclaims", "/apis/resource.k8s.io/v1/resourceclaims", _strip_claim, True),

@@ -95,6 +95,15 @@ _TOPOLOGY_LABELS = ("topology.kubernetes.io/region", "topology.kubernetes.io/zon
 """Labels that the API server adds to a Binding, from the node (KEP-4742)."""
 
 
+def _of_a_pod(item: str) -> str:
+    """CEL: a ResourceClaim is annotated as that of extended resources, and a pod is its only owner."""
+    owners = f"{item}.metadata.?ownerReferences.orValue([])"
+    return (
+        f"({item}.metadata.?annotations[?'{names.EXTENDED_CLAIM}'].orValue('') == 'true' && {owners}.size() == 1 && "
+        f"{owners}.all(o, o.apiVersion == 'v1' && o.kind == 'Pod' && o.?controller.orValue(false)))"
+    )
+
+
 def scheduler_policy(item: Item[ClusterSpec]) -> list[Manifest]:
     """Return the policy of the scheduler: its own pods, and of volumes and claims what binds them."""
     own = f"oldObject.spec.?schedulerName.orValue('') == '{names.SCHEDULER_NAME}'"
@@ -117,12 +126,12 @@ def scheduler_policy(item: Item[ClusterSpec]) -> list[Manifest]:
             "pod-status",
             _requirement_for(
                 "pods/status",
-                _changes_only("status", "conditions", "nominatedNodeName"),
+                _changes_only("status", "conditions", "nominatedNodeName", "extendedResourceClaimStatus"),
                 _only_conditions("PodScheduled", "DisruptionTarget", names.TIMED_OUT),
                 _only_annotations(*status),
             ),
-            f"the scheduler writes only PodScheduled, DisruptionTarget, {names.TIMED_OUT}, the nominated node and "
-            f"the annotation {' and '.join(own_annotations)}",
+            f"the scheduler writes only PodScheduled, DisruptionTarget, {names.TIMED_OUT}, the nominated node, "
+            f"the claim of extended resources and the annotation {' and '.join(own_annotations)}",
         ),
         AdmissionRule(
             "binding",
@@ -166,13 +175,24 @@ def scheduler_policy(item: Item[ClusterSpec]) -> list[Manifest]:
         ),
         AdmissionRule(
             "finalizers",
-            _requirement_for(
+            "request.operation != 'UPDATE' || "
+            + _requirement_for(
                 "resourceclaims",
                 _changes_only("spec"),
                 _only_metadata("finalizers"),
                 "oldObject.metadata.?finalizers.orValue([]).all(f, f in object.metadata.?finalizers.orValue([]))",
             ),
             "the scheduler only adds finalizers",
+        ),
+        AdmissionRule(
+            "extended-resources",
+            "request.operation == 'UPDATE' || "
+            + _requirement_for(
+                "resourceclaims",
+                f"({_of_a_pod('object')} || request.operation == 'DELETE')",
+                f"({_of_a_pod('oldObject')} || request.operation == 'CREATE')",
+            ),
+            "the scheduler creates and deletes only ResourceClaims of the extended resources of one pod",
         ),
         AdmissionRule(
             "scale",
@@ -184,7 +204,7 @@ def scheduler_policy(item: Item[ClusterSpec]) -> list[Manifest]:
         _build_resources("", ["pods"], "DELETE"),
         _build_resources("", ["pods/status", "persistentvolumes", "persistentvolumeclaims"], "UPDATE"),
         _build_resources("", ["pods/binding"], "CREATE"),
-        _build_resources("resource.k8s.io", ["resourceclaims"], "UPDATE"),
+        _build_resources("resource.k8s.io", ["resourceclaims"], "CREATE", "UPDATE", "DELETE"),
         _build_resources("apps", ["statefulsets/scale"], "UPDATE"),
         _build_resources("scheduling.k8s.io", ["podgroups/status"], "UPDATE"),
     ]

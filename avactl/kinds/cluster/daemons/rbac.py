@@ -31,7 +31,8 @@ def scheduler_cluster_rules(gang_kinds: Iterable[GangKind]) -> list[Body]:
         rule([""], ["pods"], (*WATCH, "delete")),
         # The binding itself.
         rule([""], ["pods/binding"], ("create",)),
-        # The reason a pod waits (PodScheduled), its preemptor (DisruptionTarget), and its nominated node.
+        # The reason a pod waits (PodScheduled), its preemptor (DisruptionTarget), its nominated node, and the claim of
+        # its extended resources.
         rule([""], ["pods/status"], ("patch",)),
         # Volumes restricted to some nodes. The patch sets volume.kubernetes.io/selected-node, the annotation that tells
         # the provisioner of a WaitForFirstConsumer claim its node.
@@ -53,8 +54,9 @@ def scheduler_cluster_rules(gang_kinds: Iterable[GangKind]) -> list[Body]:
         *(rule([group], resources, WATCH) for group, resources in owners.items()),
         # DRA: available devices, those that are sick, and claims.
         rule(["resource.k8s.io"], ["resourceslices", "deviceclasses", "devicetaintrules"], WATCH),
-        # The patch adds the finalizer that protects an allocated claim in use by a pod.
-        rule(["resource.k8s.io"], ["resourceclaims"], (*WATCH, "patch")),
+        # The patch adds the finalizer that protects an allocated claim in use by a pod. The scheduler creates the claim
+        # of a pod's extended resources that have a DeviceClass, and deletes it if the pod cannot be bound.
+        rule(["resource.k8s.io"], ["resourceclaims"], (*WATCH, "create", "patch", "delete")),
         # The allocation and `reservedFor`. From Kubernetes 1.36 on, the API server also requires the second, synthetic
         # subresource (feature DRAResourceClaimGranularStatusAuthorization).
         rule(["resource.k8s.io"], ["resourceclaims/status", "resourceclaims/binding"], ("patch",)),
