@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from avactl.scheduler.objects.wait_reasons import WaitReason
 from avactl.scheduler.preemption.coming_machines import ORDER_S
 from tests.hardware.topo_matrices import library_machine
 from tests.scheduler.memory import Memory
+from tests.scheduler.test_claims import GPU, TWO_SOCKETS, Claiming, request
 
 AFTER = 300
 START = unix_time("2026-01-01T00:00:00Z")
@@ -81,7 +82,7 @@ class Cluster:
         self.coming.put_claim({"metadata": metadata, "status": status})
         self.memory.settle()
 
-    def report(self, status: str, target: int, ready: int, since: float = 0.0, **counts: int) -> None:
+    def report(self, status: str, target: int, ready: int, since: float = 0.0, **counts: Any) -> None:
         """Have Cluster Autoscaler write its status."""
         registered = {"total": ready, "ready": ready, "notStarted": 0, **counts}
         text = STATUS.format(
@@ -256,6 +257,20 @@ def test_how_many_machines_a_group_waits_for(counts: dict[str, int], coming: int
     assert cluster.coming.groups[GROUP].coming == coming
 
 
+def test_a_machine_that_lacks_its_gpus_still_is_on_its_way() -> None:
+    """Its device plugin starts minutes after its kubelet, and Cluster Autoscaler has done what it wanted."""
+    cluster = Cluster()
+    cluster.report("InProgress", 2, 1)
+    cluster.ask()
+    cluster.at(100)
+    cluster.report("NoActivity", 2, 1, since=100, total=2, unready={"total": 1, "resourceUnready": 1})
+    cluster.at(200)
+    assert not cluster.preempted
+    assert "is on its way" in cluster.said()
+    cluster.at(AFTER)
+    assert cluster.preempted
+
+
 @pytest.mark.parametrize("text", ["", "[", "a", "nodeGroups: 3", "nodeGroups: [{name: {}}, 4]", "x" * (1 << 21), None])
 def test_an_unreadable_status_is_none(text: object) -> None:
     assert read_autoscaler_status({"data": {"status": text}}, 0) == {}
@@ -309,3 +324,41 @@ def test_no_wait_is_longer_than_the_bound() -> None:
                 if name not in cluster.memory.where() and cluster.now >= since + cluster.pool.preempt_after + 5:
                     assert "no pod is preempted" not in cluster.said(name), (seed, second, name)
     assert waited > 500
+
+
+def test_claims_wait_for_machines_too() -> None:
+    world = Claiming(1)
+    grown = pool("p", most=4)
+    machine = ConfiguredPool("p", "dra", "", "", GPU, TWO_SOCKETS)
+    world.cache.put_pool(replace(machine, labels=grown.labels, preempt_after=AFTER, most=4))
+    world.time = lambda: START
+    for name in ("low", "high"):
+        world.claim(name, request("r", 8))
+        world.asking(name, name, priority=0 if name == "low" else 10)
+        world.settle()
+    assert set(world.where()) == {"low"}
+    assert not world.evictions
+    assert "a machine of pool p may be ordered" in world.said["high"]
+    world.time = lambda: START + world.clock + ORDER_S
+    world.settle()
+    assert world.evictions
+
+
+def test_pods_without_gpus_wait_for_machines_too() -> None:
+    memory = Memory(machines=0)
+    cpus = replace(library_machine("v100-pcie-8"), gpu="", gpus=0, switches=(), nvlink=None)
+    memory.cache.put_pool(replace(pool("c", most=2), machine=cpus, labels={names.POOL_LABEL: "c"}))
+    memory.time = lambda: START
+    labels = {names.POOL_LABEL: "c"}
+    metadata = {"name": "c0", "labels": labels}
+    memory.cache.put_node(
+        {"metadata": metadata, "status": {"allocatable": {"cpu": "8", "memory": "64Gi", "pods": "9"}}}
+    )
+    memory.pod("a", "low", amounts={"cpu": "8"})
+    memory.settle()
+    memory.pod("a", "large", amounts={"cpu": "1000"}, priority=10)
+    memory.pod("a", "high", amounts={"cpu": "8"}, priority=10)
+    memory.settle()
+    assert not memory.evictions
+    assert "a machine of pool c may be ordered" in memory.said["high"]
+    assert "machine of pool" not in memory.said["large"]

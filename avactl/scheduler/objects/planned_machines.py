@@ -84,12 +84,13 @@ def _read_group(group: Mapping[str, Any], now: float) -> NodeGroupStatus:
     counts = _part(health, "nodeCounts")
     registered = _part(counts, "registered")
     status, since = scale_up.get("status"), scale_up.get("lastTransitionTime")
-    coming = 0
+    # Without its GPUs, a machine is registered and not ready; an order is done then.
+    coming = _count(_part(registered, "unready"), "resourceUnready")
     if status == "InProgress":
         # Machines that are being deleted are registered, and not part of the target.
         lasting = _count(registered, "total") - _count(registered, "beingDeleted")
         absent = _count(health, "cloudProviderTarget") - lasting - _count(counts, "longUnregistered")
-        coming = max(0, absent) + _count(registered, "notStarted")
+        coming += max(0, absent) + _count(registered, "notStarted")
     return NodeGroupStatus(coming, min(now, unix_time_or(now, str(since))), status == "Backoff")
 
 
