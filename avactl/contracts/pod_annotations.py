@@ -164,8 +164,8 @@ TIMEOUT = PodAnnotation(
 )
 STOP_WHEN_DONE = PodAnnotation(
     f"{GROUP}/stop-when-done",
-    "container of a workspace: once it ends with exit code 0, the scheduler scales the pod's StatefulSet to 0, from "
-    "`whenIdle: stop`",
+    "container of a workspace: once it ends with exit code 0, the scheduler scales the StatefulSet to 0 whose first "
+    "pod it is, from `whenIdle: stop`",
     _SPEC,
     _SCHEDULER,
 )

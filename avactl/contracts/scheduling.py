@@ -81,6 +81,8 @@ class PlacementPolicy(ClusterName):
     """True if the scheduler's account may read DeviceTaintRules."""
     gang_kinds: Annotated[tuple[GangKind, ...], Field(max_length=MAX_GANG_KINDS)] = absent(())
     """Kinds of other controllers that the scheduler's account may read."""
+    autoscalers: bool = absent(False)
+    """True if the scheduler's account may read which machines autoscalers have ordered."""
     hold_after: Seconds = absent(0)
     """Seconds after which younger pods of a team wait behind a large unit; 0: never."""
     levels: Annotated[tuple[Label, ...], Field(max_length=32)]
@@ -211,6 +213,10 @@ class PoolFacts(Contract):
     node_taints: Annotated[tuple[PoolTaint, ...], Field(max_length=1000)] = ()
     on_fault: Literal["avoid", "evict", "drain"] = absent("avoid")
     """The effect of a fault on the pods of a machine."""
+    preempt_after: Seconds = absent(0)
+    """Seconds for which preemptions wait for a machine that is on its way; 0: they do not."""
+    node_groups: Annotated[tuple[Annotated[str, Field(max_length=512)], ...], Field(max_length=64)] = absent(())
+    """The pool's node groups in the status of Cluster Autoscaler."""
     fault_conditions: Annotated[tuple[Label, ...], Field(max_length=64)] = absent(())
     """Types of node conditions that report faults of the machine while they are true, beside those that it knows."""
     machine: MachineFacts

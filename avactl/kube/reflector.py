@@ -50,18 +50,21 @@ class Reflector:
         changed: Callable[[], None] = lambda: None,
         query: Mapping[str, str] | None = None,
         optional: bool = False,
+        dispensable: bool = False,
         failed: Callable[[], None] = lambda: None,
         metadata_only: bool = False,
         page: int = _PAGE,
         most: int = 0,
     ) -> None:
-        """`changed` is called after each batch; `optional`: a kind that the server may not serve; `failed` is called
-        when a list or watch has failed, before it is tried again; `metadata_only`: objects have nothing else; `page`:
-        objects of one list request; `most`: as for `Client.page`.
+        """`changed` is called after each batch; `optional`: a kind that the server may not serve; `dispensable`:
+        one that the account may also not be allowed to read; `failed` is called when a list or watch has failed, before
+        it is tried again; `metadata_only`: objects have nothing else; `page`: objects of one list request; `most`: as
+        for `Client.page`.
         """
         self._client, self._path, self._store, self.changed = client, path, store, changed
         self._query = dict(query or {})
-        self._optional, self.failed = optional, failed
+        self._absences = (403, 404) if dispensable else (404,) if optional else ()
+        self.failed = failed
         self._accept = (METADATA_LIST, METADATA) if metadata_only else (JSON, JSON)
         self._limit, self._most = page, most
         self._version = ""
@@ -95,7 +98,7 @@ class Reflector:
                     raise
                 continue  # only the watch was ended
             except ApiError as error:
-                if error.status == 404 and self._optional:
+                if error.status in self._absences:
                     self._absent = True
                     self._told()
                     await asyncio.sleep(_ABSENT * random.uniform(0.5, 1.0))  # noqa: S311

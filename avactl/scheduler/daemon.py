@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import traceback
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
@@ -110,6 +111,7 @@ class SchedulerDaemon(ElectedDaemon):
             _PLANNING,
             client.clock.now,
             policy.hold_after,
+            policy.autoscalers,
         )
         self.stale_nominations = StaleNominations(self.cache, evictor, self._wanted)
         self.pod_handler = PodHandler(self.cache, self.queue, self.cycle.forget)
@@ -156,11 +158,21 @@ class SchedulerDaemon(ElectedDaemon):
             reflect(f"{dra}/resourceslices", resources.slices(cache), optional=True),
             reflect(f"{dra}/deviceclasses", resources.device_classes(cache), optional=True),
             reflect(f"{dra}/resourceclaims", resources.resource_claims(cache), optional=True),
+            *(self._watch_autoscalers(reflect) if self._options.policy.autoscalers else ()),
             *(
                 [reflect(f"{dra}/devicetaintrules", resources.taint_rules(cache), optional=True)]
                 if self._options.policy.taint_rules
                 else ()
             ),
+        ]
+
+    def _watch_autoscalers(self, reflect: Callable[..., Reflector]) -> list[Reflector]:
+        """Return the watches of what autoscalers have ordered; a cluster has one of them, or none."""
+        machines, query = self.cycle.preemptor.machines, {"fieldSelector": f"metadata.name={names.AUTOSCALER_STATUS}"}
+        status = f"/api/v1/namespaces/{names.AUTOSCALER_NAMESPACE}/configmaps"
+        return [
+            reflect("/apis/karpenter.sh/v1/nodeclaims", resources.node_claims(machines), dispensable=True),
+            reflect(status, resources.autoscaler_status(machines), query=query, dispensable=True),
         ]
 
     def _returned(self, pod: PodInfo, result: str) -> None:
@@ -317,6 +329,11 @@ class SchedulerDaemon(ElectedDaemon):
         active, waiting = self.queue.lengths()
         metrics.PENDING.labels("active").set(active)
         metrics.PENDING.labels("unschedulable").set(waiting)
+        machines = self.cycle.preemptor.machines
+        metrics.PREEMPTIONS_WAITING.set(machines.waiting)
+        metrics.MACHINES_COMING.clear()
+        for pool, number in Counter(machine.pool for machine in machines.planned()).items():
+            metrics.MACHINES_COMING.labels(pool).set(number)
         await metrics_collector.collect(self.cache, self.cache.tables.scorer.measure)
 
 

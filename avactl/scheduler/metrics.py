@@ -67,6 +67,17 @@ UNUSABLE_GPUS = Gauge(
     ["node"],
     registry=REGISTRY,
 )
+PREEMPTIONS_WAITING = Gauge(
+    "avactl_scheduler_preemptions_waiting",
+    "Pods and gangs that preempt nobody because a machine for them is on its way.",
+    registry=REGISTRY,
+)
+MACHINES_COMING = Gauge(
+    "avactl_scheduler_machines_coming",
+    "Machines that an autoscaler has ordered and that are not ready, of pools with `preemptAfter`.",
+    ["pool"],
+    registry=REGISTRY,
+)
 _POOL, _TEAM = ["pool", "model"], ["team", "model"]
 POOL_GPUS = Gauge("avactl_scheduler_pool_gpus", "GPUs of all nodes of a pool.", _POOL, registry=REGISTRY)
 POOL_ALLOCATED = Gauge("avactl_scheduler_pool_gpus_allocated", "Allocated GPUs of a pool.", _POOL, registry=REGISTRY)

@@ -9,17 +9,18 @@ from pathlib import Path
 from typing import Any, Self
 
 import grpc
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+from tests.e2e.kubelet_api import BOOL, INT, TEXTS, define, unary
 
 RESOURCE = "nvidia.com/gpu"
 CDI_KIND = "nvidia.com/gpu"
 MOUNTS = "/var/run/nvidia-container-devices/"
 _SOCKET = "fake-gpus.sock"
 
-_TEXTS, _MAP, _BOOL, _INT = "repeated string", "map", "bool", "int32"
+_MAP = "map string"
 _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
     "Empty": {},
-    "DevicePluginOptions": {"pre_start_required": (1, _BOOL), "get_preferred_allocation_available": (2, _BOOL)},
+    "DevicePluginOptions": {"pre_start_required": (1, BOOL), "get_preferred_allocation_available": (2, BOOL)},
     "RegisterRequest": {
         "version": (1, "string"),
         "endpoint": (2, "string"),
@@ -28,14 +29,14 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
     },
     "Device": {"ID": (1, "string"), "health": (2, "string")},
     "ListAndWatchResponse": {"devices": (1, "repeated Device")},
-    "ContainerPreferredAllocationRequest": {"available_deviceIDs": (1, _TEXTS), "allocation_size": (3, _INT)},
+    "ContainerPreferredAllocationRequest": {"available_deviceIDs": (1, TEXTS), "allocation_size": (3, INT)},
     "PreferredAllocationRequest": {"container_requests": (1, "repeated ContainerPreferredAllocationRequest")},
-    "ContainerPreferredAllocationResponse": {"deviceIDs": (1, _TEXTS)},
+    "ContainerPreferredAllocationResponse": {"deviceIDs": (1, TEXTS)},
     "PreferredAllocationResponse": {"container_responses": (1, "repeated ContainerPreferredAllocationResponse")},
-    "ContainerAllocateRequest": {"devices_ids": (1, _TEXTS)},
+    "ContainerAllocateRequest": {"devices_ids": (1, TEXTS)},
     "AllocateRequest": {"container_requests": (1, "repeated ContainerAllocateRequest")},
     "CDIDevice": {"name": (1, "string")},
-    "Mount": {"container_path": (1, "string"), "host_path": (2, "string"), "read_only": (3, _BOOL)},
+    "Mount": {"container_path": (1, "string"), "host_path": (2, "string"), "read_only": (3, BOOL)},
     "DeviceSpec": {"container_path": (1, "string"), "host_path": (2, "string"), "permissions": (3, "string")},
     "ContainerAllocateResponse": {
         "envs": (1, _MAP),
@@ -49,34 +50,7 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
 """Messages of the kubelet's API for device plugins. Source: deviceplugin/v1beta1/api.proto of kubernetes/kubelet."""
 
 
-def _define() -> dict[str, Any]:
-    kinds = descriptor_pb2.FieldDescriptorProto
-    scalars = {"string": kinds.TYPE_STRING, "bool": kinds.TYPE_BOOL, "int32": kinds.TYPE_INT32}
-    file = descriptor_pb2.FileDescriptorProto(name="fake_device_plugin.proto", package="v1beta1", syntax="proto3")
-    for name, fields in _MESSAGES.items():
-        message = file.message_type.add(name=name)
-        for field, (number, kind) in fields.items():
-            repeated = kind.startswith("repeated ") or kind == _MAP
-            made = message.field.add(name=field, number=number)
-            made.label = kinds.LABEL_REPEATED if repeated else kinds.LABEL_OPTIONAL
-            word = kind.removeprefix("repeated ")
-            if kind == _MAP:
-                word = f"{name}.{field.capitalize()}Entry"
-                entry = message.nested_type.add(name=f"{field.capitalize()}Entry")
-                entry.options.map_entry = True
-                for key, index in (("key", 1), ("value", 2)):
-                    entry.field.add(name=key, number=index, type=kinds.TYPE_STRING, label=kinds.LABEL_OPTIONAL)
-            if word in scalars:
-                made.type = scalars[word]
-            else:
-                made.type, made.type_name = kinds.TYPE_MESSAGE, f".v1beta1.{word}"
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    found = {name: pool.FindMessageTypeByName(f"v1beta1.{name}") for name in _MESSAGES}
-    return {name: message_factory.GetMessageClass(descriptor) for name, descriptor in found.items()}
-
-
-API = _define()
+API = define("v1beta1", _MESSAGES)
 
 
 class FakePlugin:
@@ -95,9 +69,9 @@ class FakePlugin:
 
     def __enter__(self) -> Self:
         handlers = {
-            "GetDevicePluginOptions": self._unary(self._options, "Empty"),
-            "GetPreferredAllocation": self._unary(self._prefer, "PreferredAllocationRequest"),
-            "Allocate": self._unary(self._allocate, "AllocateRequest"),
+            "GetDevicePluginOptions": unary(self._options, API["Empty"]),
+            "GetPreferredAllocation": unary(self._prefer, API["PreferredAllocationRequest"]),
+            "Allocate": unary(self._allocate, API["AllocateRequest"]),
             "ListAndWatch": grpc.unary_stream_rpc_method_handler(
                 self._list,
                 request_deserializer=API["Empty"].FromString,
@@ -126,14 +100,6 @@ class FakePlugin:
         """Report a GPU as healthy, or withdraw it."""
         self._healthy[f"GPU-{number}"] = healthy
         self._changes.put(True)
-
-    @staticmethod
-    def _unary(method: Any, request: str) -> Any:
-        return grpc.unary_unary_rpc_method_handler(
-            method,
-            request_deserializer=API[request].FromString,
-            response_serializer=lambda answer: answer.SerializeToString(),
-        )
 
     def _options(self, _request: Any, _context: Any) -> Any:
         return API["DevicePluginOptions"](get_preferred_allocation_available=True)

@@ -9,21 +9,26 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from avactl.contracts.pod_annotations import DEVICES
+from avactl.apply.doctor.device_plugins import find_plugins
+from avactl.contracts.pod_annotations import DEVICES, GPU_SHARE
 from tests import forked
 from tests.cluster_fixtures import building
 from tests.e2e.device_plugin import CDI_KIND, RESOURCE, FakePlugin
+from tests.e2e.dra_driver import CDI_KIND as CDI_KIND_OF_CLAIMS
+from tests.e2e.dra_driver import DRIVER, FakeDriver
 from tests.e2e.pods import TIMEOUT
 from tests.kinds.compiling import DIGEST, body, compiled
 from tools import image
 from tools.controlplane import KubeClient, build_binaries
 from tools.controlplane.build import NODE_BINARIES
 from tools.realnode import RealNode, check
+from tools.waiting import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("real-nodes")]
 GPUS = 4
@@ -67,24 +72,46 @@ class Lab(NamedTuple):
 
     def run(self, name: str, gpus: int, env: list[dict[str, Any]]) -> tuple[set[int], set[int] | None]:
         """Run a pod to its end; return the GPUs that it saw, and those that the scheduler named, None if it did not."""
-        container = {
-            "name": "main",
-            "image": self.busybox,
-            "command": ["sh", "-c", "ls /dev"],
-            "env": env,
-            "resources": {"limits": {RESOURCE: str(gpus)}},
-        }
-        spec = {"schedulerName": "avactl", "restartPolicy": "Never", "containers": [container]}
-        metadata = {"name": name, "namespace": NAMESPACE}
-        self.kube.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+        self.create(name, {"env": env, "resources": {"limits": {RESOURCE: str(gpus)}}})
         pod = self.await_pod(name, lambda pod: pod["status"].get("phase") in ("Succeeded", "Failed"))
         assert pod["status"]["phase"] == "Succeeded", pod["status"]
-        files = self.node.logs(NAMESPACE, name).split()
-        seen = {int(file.removeprefix("fakegpu")) for file in files if file.startswith("fakegpu")}
+        seen = self.seen(name)
         named = pod["metadata"].get("annotations", {}).get(DEVICES.name)
+        self.delete(name)
+        return seen, None if named is None else set(map(int, named.split(",")))
+
+    def create(
+        self, name: str, container: dict[str, Any], more: str = "", notes: dict[str, str] | None = None, **spec: Any
+    ) -> None:
+        """Create a pod that lists its devices, and then runs more."""
+        main = {"name": "main", "image": self.busybox, "command": ["sh", "-c", f"ls /dev{more}"], **container}
+        spec = {"schedulerName": "avactl", "restartPolicy": "Never", "containers": [main], **spec}
+        metadata = {"name": name, "namespace": NAMESPACE, "annotations": notes or {}}
+        self.kube.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+
+    def delete(self, name: str) -> None:
         self.kube.delete("v1", "Pod", name, NAMESPACE)
         self.kube.wait_gone("v1", "Pod", name, NAMESPACE, timeout=TIMEOUT)
-        return seen, None if named is None else set(map(int, named.split(",")))
+
+    def seen(self, name: str) -> set[int]:
+        """Return the GPUs that a pod has listed."""
+        files = self.node.logs(NAMESPACE, name).split()
+        return {int(file.removeprefix("fakegpu")) for file in files if file.startswith("fakegpu")}
+
+    def write_cdi(self, kind: str, prefix: str) -> None:
+        """Describe the GPUs to the container runtime, as NVIDIA's plugin and driver do."""
+        devices = [
+            {
+                "name": f"{prefix}{number}",
+                "containerEdits": {"deviceNodes": [{"path": f"/dev/fakegpu{number}", "hostPath": "/dev/null"}]},
+            }
+            for number in range(GPUS)
+        ]
+        edits = {"env": ["NVIDIA_VISIBLE_DEVICES=void"]}
+        text = json.dumps({"cdiVersion": "0.5.0", "kind": kind, "devices": devices, "containerEdits": edits})
+        self.node.run("mkdir", "-p", "/var/run/cdi")
+        file = f"/var/run/cdi/{kind.replace('/', '-')}.json"
+        self.node.run("sh", "-c", 'printf %s "$1" > "$2"', "sh", text, file)
 
     def await_pod(self, name: str, until: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         found: dict[str, Any] = self.kube.wait_for("v1", "Pod", name, NAMESPACE, until=until, timeout=TIMEOUT)
@@ -158,27 +185,93 @@ def test_what_a_container_sees(lab: Lab, strategy: str, specs: bool, seen: set[i
     """The scheduler's choice holds with `envvar` alone: the other ways are not `devicesChosenBy: scheduler`."""
     lab.plugin.strategy, lab.plugin.pass_device_specs = strategy, specs
     assert lab.run("chosen", 2, lab.use("scheduler")) == (seen, {0, 1})
+    # `avactl doctor` fails a pool that says otherwise.
+    assert who_chooses(strategy, specs) == ("scheduler" if seen == {0, 1} else "kubelet")
     # With `devicesChosenBy: kubelet` nothing else is said, and the container has the plugin's GPUs, no more.
     assert lab.run("kubelets", 2, lab.use("kubelet")) == ({2, 3}, None)
 
 
 def test_cdi_of_the_container_runtime(cdi_lab: Lab) -> None:
     """The default of NVIDIA's GPU Operator since 25.10."""
-    devices = [
-        {
-            "name": f"GPU-{number}",
-            "containerEdits": {"deviceNodes": [{"path": f"/dev/fakegpu{number}", "hostPath": "/dev/null"}]},
-        }
-        for number in range(GPUS)
-    ]
-    edits = {"env": ["NVIDIA_VISIBLE_DEVICES=void"]}
-    spec = {"cdiVersion": "0.5.0", "kind": CDI_KIND, "devices": devices, "containerEdits": edits}
-    cdi_lab.node.run("mkdir", "-p", "/var/run/cdi")
-    cdi_lab.node.run("sh", "-c", 'printf %s "$1" > /var/run/cdi/fake.json', "sh", json.dumps(spec))
+    cdi_lab.write_cdi(CDI_KIND, "GPU-")
     for strategy in ("cdi-cri", "cdi-annotations"):
         cdi_lab.plugin.strategy = strategy
         assert cdi_lab.run("chosen", 2, cdi_lab.use("scheduler")) == ({2, 3}, {0, 1})
         assert cdi_lab.run("kubelets", 2, cdi_lab.use("kubelet")) == ({2, 3}, None)
+        assert who_chooses(strategy, False) == "kubelet"
+
+
+def test_claims_have_the_devices_of_the_scheduler(cdi_lab: Lab) -> None:
+    """With `allocation: dra`: the kubelet asks the driver for what the scheduler has allocated."""
+    kube, api = cdi_lab.kube, "resource.k8s.io/v1"
+    result = compiled(SPECS.replace("devicesChosenBy: CHOSEN", "allocation: dra"))
+    kube.apply(body(result, "ConfigMap", "avactl-pool-t4", SYSTEM), force=True)
+    kube.apply(body(result, "DeviceClass", "gpu-t4"))
+    template = body(result, "ResourceClaimTemplate", "net-worker-gpus", "vision")
+    metadata = {"name": "two-gpus", "namespace": NAMESPACE}
+    kube.apply({**template, "metadata": metadata})
+    cdi_lab.write_cdi(CDI_KIND_OF_CLAIMS, "gpu-")
+    attributes = {"type": {"string": "gpu"}, "productName": {"string": "Tesla T4"}}
+    devices: list[dict[str, Any]] = [{"name": f"gpu-{number}", "attributes": attributes} for number in range(GPUS)]
+    devices[0]["taints"] = [{"key": "gpu.nvidia.com/xid", "effect": "NoSchedule"}]
+    pool = {"name": "node-0", "generation": 1, "resourceSliceCount": 1}
+    spec = {"nodeName": "node-0", "driver": DRIVER, "pool": pool, "devices": devices}
+    claims = [{"name": "gpus", "resourceClaimTemplateName": "two-gpus"}]
+    with FakeDriver(kube, cdi_lab.node.kubelet_directory()):
+        kube.create({"apiVersion": api, "kind": "ResourceSlice", "metadata": {"name": "gpus"}, "spec": spec})
+        try:
+            given = {}
+            for name in ("one", "two"):
+                resources = {"claims": [{"name": "gpus"}]}
+                cdi_lab.create(name, {"resources": resources}, "; sleep 1000", resourceClaims=claims)
+                if name == "two":  # one healthy GPU is left
+                    cdi_lab.await_pod(name, waits)
+                    cdi_lab.delete("one")
+                pod = cdi_lab.await_pod(name, lambda pod: pod["status"].get("phase") == "Running")
+                claim = pod["status"]["resourceClaimStatuses"][0]["resourceClaimName"]
+                allocation = kube.get(api, "ResourceClaim", claim, NAMESPACE)["status"]["allocation"]
+                given[name] = {int(each["device"][-1]) for each in allocation["devices"]["results"]}
+                wait_until(partial(cdi_lab.seen, name), timeout=TIMEOUT)
+                assert cdi_lab.seen(name) == given[name]
+                assert 0 not in given[name]
+            cdi_lab.delete("two")
+        finally:
+            kube.delete(api, "ResourceSlice", "gpus")
+    cdi_lab.use("scheduler")
+
+
+def waits(pod: dict[str, Any]) -> bool:
+    conditions = pod["status"].get("conditions") or ()
+    return any(each["type"] == "PodScheduled" and each["status"] == "False" for each in conditions)
+
+
+def who_chooses(strategy: str, specs: bool) -> str:
+    """Return what `avactl doctor` reads in a DaemonSet with these settings."""
+    env = [
+        {"name": "DEVICE_LIST_STRATEGY", "value": strategy},
+        {"name": "PASS_DEVICE_SPECS", "value": str(specs).lower()},
+    ]
+    template = {"spec": {"containers": [{"name": "nvidia-device-plugin-ctr", "env": env}]}}
+    (found,) = find_plugins([{"metadata": {"name": "plugin"}, "spec": {"template": template}}])
+    return found.chosen_by
+
+
+def test_shares_of_a_gpu(lab: Lab) -> None:
+    """Two halves are of one GPU, which pods with whole ones do not get; the device plugin knows nothing of them."""
+    lab.plugin.strategy, lab.plugin.pass_device_specs = "envvar", False
+    env = lab.use("scheduler")
+    names = ("half", "other-half")
+    for name in names:
+        lab.create(name, {"env": env}, "; sleep 1000", {GPU_SHARE.name: "0.5"})
+    for name in names:
+        lab.await_pod(name, lambda pod: bool(pod["status"].get("phase") == "Running"))
+        wait_until(partial(lab.seen, name), timeout=TIMEOUT)
+    assert lab.seen("half") == lab.seen("other-half")
+    (shared,) = lab.seen("half")
+    whole, named = lab.run("whole", GPUS - 1, env)
+    assert whole == named == set(range(GPUS)) - {shared}
+    for name in names:
+        lab.delete(name)
 
 
 def test_a_withdrawn_gpu_is_not_handed_out(lab: Lab) -> None:

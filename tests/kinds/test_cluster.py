@@ -205,7 +205,8 @@ kind: Team
 metadata: {name: vision}
 spec: {members: {users: [ann], admins: [root], viewers: [auditors]}}
 """
-    result = compiled(EVERY_DAEMON + BUILTIN + GROUPS + POOLS + WRITE_TIER + team + machine("H100"))
+    grown = machine("H100").replace("count: 2,", "autoscaling: {max: 2, preemptAfter: 10m},")
+    result = compiled(EVERY_DAEMON + BUILTIN + GROUPS + POOLS + WRITE_TIER + team + grown)
 
     def rules(kind: str, name: str, namespace: str = "") -> set[tuple[str, str, str]]:
         listed = body(result, kind, name, namespace)["rules"]

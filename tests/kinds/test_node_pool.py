@@ -15,7 +15,7 @@ from avactl.contracts.scheduling import PoolFacts
 from avactl.hardware.machine import Machine
 from avactl.hardware.topology import topology_of
 from avactl.program import registry
-from tests.kinds.compiling import body, codes, compiled, names, unchecked
+from tests.kinds.compiling import DIGEST, body, codes, compiled, names, unchecked
 from tools.controlplane import KubeClient
 
 CLUSTER = """
@@ -183,3 +183,26 @@ def test_faults_are_for_the_scheduler() -> None:
     given = pool_json(compiled(cluster + pool % ", onFault: drain, faultConditions: [BurnInFailed]"), "p")
     assert (given["onFault"], given["faultConditions"]) == ("drain", ["BurnInFailed"])
     assert load(PoolFacts, json.dumps(plain)).on_fault == "avoid"
+
+
+def test_preemptions_wait_for_machines_on_their_way() -> None:
+    """The scheduler may read what autoscalers have ordered only where it waits for it."""
+
+    def parts(scaling: str) -> tuple[dict[str, Any], bool, list[dict[str, Any]]]:
+        daemon = f", daemons: {{scheduler: true}}, images: {{avactl: registry.example.com/a{DIGEST}}}"
+        pool = "---\nkind: NodePool\nmetadata: {name: h100}\nspec: {cluster: main, machineType: h100-sxm-8, %s}"
+        result = compiled(CLUSTER % daemon + pool % scaling)
+        policy = json.loads(body(result, "ConfigMap", "avactl-policy", "platform")["data"]["policy.json"])
+        role = next(m.body for m in result.manifests if m.kind == "ClusterRole" and m.name == "avactl-scheduler")
+        added = [
+            rule
+            for rule in role["rules"]
+            if rule["resources"] == ["nodeclaims"] or rule.get("resourceNames") == ["cluster-autoscaler-status"]
+        ]
+        return pool_json(result, "h100"), policy.get("autoscalers", False), added
+
+    data, reads, rules = parts("autoscaling: {max: 4}")
+    assert (data.get("preemptAfter"), reads, rules) == (None, False, [])
+    data, reads, rules = parts("autoscaling: {max: 4, preemptAfter: 90s, nodeGroups: [asg-a]}")
+    assert (data["preemptAfter"], data["nodeGroups"], reads) == (90, ["asg-a"], True)
+    assert [rule["verbs"] for rule in rules] == [["get", "list", "watch"]] * 2

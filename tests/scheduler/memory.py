@@ -72,6 +72,7 @@ class Memory:
             self.budgets,
             clock=lambda: self.time(),
             hold_after=hold_after,
+            waits_for_machines=True,
         )
         self.pod_handler = PodHandler(self.cache, self.queue, self.cycle.forget)
         self.items: dict[str, dict[str, Any]] = {}

@@ -181,6 +181,16 @@ def test_a_binding_that_is_refused_is_told_and_not_tried_at_once(world: World) -
         world.pod("refused", 1)
         told = world.waiting("refused", "the API server rejected its binding to a: ")
         assert "nobody is bound here" in told
+        # It keeps nobody waiting, though it is older and has the highest priority.
+        other = world.namespace
+        world.namespace = f"{other}-b"
+        world.kube.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": world.namespace}})
+        account = {"name": "default", "namespace": world.namespace}
+        world.kube.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account})
+        world.pod("other", 1)
+        world.bound("other")
+        world.kube.delete("v1", "Namespace", world.namespace)
+        world.namespace = other
         time.sleep(1)
     finally:
         world.kube.delete(api, kind, name)

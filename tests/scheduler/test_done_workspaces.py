@@ -16,6 +16,7 @@ from avactl.scheduler.writers.done_workspaces import STOP_WINDOW_S, DoneWorkspac
 from tests.scheduler.memory import Memory
 
 NOW = 1_800_000_000.0
+OWNER = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "lin", "uid": "1"}
 NOTES = {STOP_WHEN_DONE.name: "workspace"}
 SCALE = "/apis/apps/v1/namespaces/vision/statefulsets/lin/scale"
 
@@ -48,7 +49,9 @@ class Reporter:
 class Lab:
     """A workspace that runs, with what its container says."""
 
-    def __init__(self, name: str = "lin-0", notes: Mapping[str, str] = NOTES) -> None:
+    def __init__(
+        self, name: str = "lin-0", notes: Mapping[str, str] = NOTES, owner: Mapping[str, str] | None = OWNER
+    ) -> None:
         self.world, self.api, self.reporter, self.leads = Memory(1), Api(), Reporter(), True
         self.stops = DoneWorkspaces(
             self.api,  # type: ignore[arg-type]
@@ -58,7 +61,7 @@ class Lab:
             lambda: self.leads,
         )
         self.key = f"vision/{name}"
-        self.world.pod("vision", name, 1, dict(notes))
+        self.world.pod("vision", name, 1, dict(notes), owner=owner)
         self.world.settle()
 
     def says(self, *statuses: dict[str, Any]) -> None:
@@ -144,6 +147,25 @@ def test_an_end_is_acted_on_for_a_minute() -> None:
 
 def test_only_workspaces_that_say_so() -> None:
     lab = Lab(notes={})
+    lab.says(ended())
+    assert lab.tick() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "owner"),
+    [
+        ("lin-0", None),
+        ("lin-7", None),
+        ("lin-7", OWNER),  # one of those that a member makes beside the workspace's only pod
+        ("lin-0", {**OWNER, "kind": "ReplicaSet"}),
+        ("lin-0", {**OWNER, "apiVersion": "example.com/v1"}),
+        ("lin-0", {**OWNER, "name": "ann"}),
+        ("mine-0", OWNER),
+    ],
+)
+def test_other_pods_stop_no_workspace(name: str, owner: dict[str, str] | None) -> None:
+    """Members make pods with any name, owner and annotation: only a workspace's own pod stops it."""
+    lab = Lab(name, owner=owner)
     lab.says(ended())
     assert lab.tick() == []
 

@@ -152,6 +152,54 @@ def test_the_example_of_the_docs(lent: Memory, gpus: int, gone: list[str]) -> No
     assert evicted(lent) == gone
 
 
+def test_one_pod_takes_one_of_an_elastic_gang(lent: Memory) -> None:
+    """However many its gang can do without."""
+    lent.gang("guest", "elastic", 16, 1, size=4)
+    lent.settle()
+    lent.pod("owner", "mine", 1)
+    lent.settle()
+    assert evicted(lent) == ["elastic-15"]
+
+
+def test_a_guarantee_comes_back_beside_borrowers_that_nobody_stops() -> None:
+    """A plan is not given up because the first borrower that was looked at must stay."""
+    world = Memory()
+    for team, guaranteed in (("owner", 8), ("sure", 4), ("guest", 4)):
+        world.quota(team, guaranteed)
+    for number in range(2):
+        world.pod("sure", f"sure-{number}", 2, {"avactl.dev/preemptible": "false"})
+    for number in range(2):
+        world.pod("sure", f"more-{number}", 2)
+    for number in range(2):
+        world.pod("guest", f"guest-{number}", 4)
+    world.settle()
+    assert len(world.where()) == 6
+    world.gang("owner", "mine", 2, 4)
+    world.settle()
+    assert evicted(world) == ["guest-1", "more-0", "more-1"]
+    world.go()
+    world.settle()
+    assert {"mine-0", "mine-1", "sure-0", "sure-1", "guest-0"} == world.where().keys()
+
+
+def test_a_gangs_pod_takes_its_place_again_before_one_that_fills_it() -> None:
+    """A machine is drained and comes back: what waits for it is the lost pod of the gang, and a younger small one."""
+    world = Memory()
+    world.gang("a", "gang", 2, 8)
+    world.settle()
+    node = world.where()["gang-1"]
+    world.drop("a", "gang-1")
+    world.machine(node, 8, world.cache.tables.nodes[node].labels, unschedulable=True)
+    world.pod("a", "filler", 1)
+    world.gang("a", "gang", 2, 8, first=1)
+    world.settle()
+    assert set(world.where()) == {"gang-0"}
+    world.machine(node, 8, world.cache.tables.nodes[node].labels)
+    world.settle()
+    assert world.where()["gang-1"] == node
+    assert "filler" not in world.where()
+
+
 def test_growth_comes_after_whoever_has_not_started(lent: Memory) -> None:
     lent.gang("guest", "elastic", 4, 4, size=1, **HIGH)
     lent.pod("owner", "mine", 8)

@@ -40,6 +40,7 @@ def check(item: Item[NodePoolSpec], program: Program) -> Iterator[Diagnostic]:
     yield from _check_gpu_keys(item, program)
     yield from _check_device_choice(item, program)
     yield from _check_faults(item, program)
+    yield from _check_preemptions(item, program)
     yield from check_duplicates(item, ("spec", "disks"), paths, "disk", key="path")
 
 
@@ -69,6 +70,32 @@ def _check_size(item: Item[NodePoolSpec]) -> Iterator[Diagnostic]:
             item.span("spec", "autoscaling", "min"),
             hint=f"write `min: {scaling.max}` or less",
         )
+
+
+def _check_preemptions(item: Item[NodePoolSpec], program: Program) -> Iterator[Diagnostic]:
+    """Yield keys about preemptions that nobody reads."""
+    scaling = item.spec.autoscaling
+    if scaling is None:
+        return
+    scheduler = program.cluster_spec(item.cluster).daemons.scheduler
+    if scaling.preempt_after is not None and not scheduler:
+        yield Diagnostic(
+            "without-effect",
+            f"spec.autoscaling.preemptAfter is for avactl's scheduler, which Cluster {item.cluster} does not run",
+            item.span("spec", "autoscaling", "preemptAfter", key=True),
+            severity="warning",
+            hint=f"add `daemons: {{scheduler: true}}` to Cluster {item.cluster}, or remove the key",
+        )
+    if scaling.node_groups and scaling.preempt_after is None:
+        yield Diagnostic(
+            "without-effect",
+            "spec.autoscaling.nodeGroups is for preemptions that wait for machines",
+            item.span("spec", "autoscaling", "nodeGroups", key=True),
+            severity="warning",
+            hint="add `preemptAfter: 10m`, or remove the key",
+        )
+    path = ("spec", "autoscaling", "nodeGroups")
+    yield from check_duplicates(item, path, scaling.node_groups, "node group", key=None)
 
 
 def _check_spot(item: Item[NodePoolSpec], program: Program) -> Iterator[Diagnostic]:

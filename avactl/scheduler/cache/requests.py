@@ -18,8 +18,10 @@ from avactl.hardware.placement.masks import Mask
 from avactl.hardware.placement.request import Request
 from avactl.scheduler.cache.tables import ChangeListener, ClusterTables
 from avactl.scheduler.dra.manager import ClaimDemand, DraManager
+from avactl.scheduler.objects.config import ConfiguredPool
 from avactl.scheduler.objects.node_info import NodeInfo
 from avactl.scheduler.objects.node_rules import NodeRules, Obstacle, ObstacleKind, UnsupportedError
+from avactl.scheduler.objects.planned_machines import PlannedMachine
 from avactl.scheduler.objects.pod_requirements import PodRequirements
 
 MAX_NODE_SETS = 512
@@ -262,6 +264,17 @@ class RequestBuilder(ChangeListener):
         if any(info.allocatable.get(name) for name in source.backed):
             return False  # its device plugin has precedence
         return self._dra.simple(info.name, info.labels, source.claims)
+
+    def may_use_machine(self, request: Request, machine: PlannedMachine, pool: ConfiguredPool) -> bool:
+        """Return True if the node rules and the GPUs of a request allow a machine that has not registered yet."""
+        rules, source = next(key for key, number in self._sets.items() if number == request.nodes)
+        if source.claims:
+            suits = pool.method == "dra" or not request.gpus or pool.resource in source.backed
+        elif source.shared:
+            suits = pool.method == "devicePlugin" and not pool.machine.kubelet_chooses
+        else:
+            suits = not source.resource or (pool.method == "devicePlugin" and source.resource == pool.resource)
+        return suits and rules.untolerated(pool.taints) is None and rules.matches(machine.name, machine.labels)
 
     def _find_obstacle(
         self, rules: NodeRules, source: DeviceSource, info: NodeInfo, lasting: bool = False

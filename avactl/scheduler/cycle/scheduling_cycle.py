@@ -88,11 +88,13 @@ class SchedulingCycle:
         preemption_share: float = 1.0,
         clock: Callable[[], float] = time.time,
         hold_after: float = 0.0,
+        waits_for_machines: bool = False,
     ) -> None:
         """Without an evictor nothing is preempted; without budgets no service is protected.
 
         `preemption_share`: largest share of time that failed preemption attempts may take; `clock`: that of the API
-        server, in Unix seconds; `hold_after`: seconds after which younger pods of a team wait behind a large unit.
+        server, in Unix seconds; `hold_after`: seconds after which younger pods of a team wait behind a large unit;
+        `waits_for_machines`: nobody is preempted for pods that fit on machines on their way.
         """
         self._clock, self._heads = clock, TeamHeads(hold_after)
         self.cache, self.queue, self.constraints, self.reporter = cache, queue, constraints, reporter
@@ -105,7 +107,14 @@ class SchedulingCycle:
         self._learnt: set[str] = set()
         """UIDs of the pods that are part of the expected workload."""
         self.preemptor = Preemptor(
-            cache, queue, budgets or DisruptionBudgets(), evictor, self._placer.place_pod, preemption_share, clock
+            cache,
+            queue,
+            budgets or DisruptionBudgets(),
+            evictor,
+            self._placer.place_pod,
+            preemption_share,
+            clock,
+            waits_for_machines,
         )
 
     def sync(self) -> None:
@@ -348,7 +357,9 @@ class SchedulingCycle:
             except RuleError:
                 return None
 
-        preemption: PreemptionRequest | None = PreemptionRequest(unit, pods, wishes, place, attempt.restricted)
+        preemption: PreemptionRequest | None = PreemptionRequest(
+            unit, pods, wishes, place, attempt.restricted, machine_helps=cause is WaitCause.CAPACITY
+        )
         if isinstance(unit, OwnedPodGroup) and not all(map(unit.needs_now, pods)):
             preemption = None  # two objects that grow would take the same machine from each other for ever
         if len({self.cache.quotas.member(pod) for pod in pods}) > 1:

@@ -13,6 +13,7 @@ from avactl.kube import logs
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.objects.config import ConfiguredPool, TeamQuota
 from avactl.scheduler.objects.watch_store import CallbackStore
+from avactl.scheduler.preemption.coming_machines import ComingMachines
 from avactl.scheduler.preemption.disruption_budgets import DisruptionBudgets
 
 
@@ -77,6 +78,17 @@ def taint_rules(cache: ClusterCache) -> CallbackStore:
 def resource_claims(cache: ClusterCache) -> CallbackStore:
     """Return the store of ResourceClaims."""
     return CallbackStore(cache.claims.put, cache.claims.drop, cache.claims.known)
+
+
+def node_claims(machines: ComingMachines) -> CallbackStore:
+    """Return the store of Karpenter's NodeClaims."""
+    return CallbackStore(machines.put_claim, machines.drop_claim, lambda: machines.claims)
+
+
+def autoscaler_status(machines: ComingMachines) -> CallbackStore:
+    """Return the store of Cluster Autoscaler's status, one ConfigMap."""
+    key = f"{names.AUTOSCALER_NAMESPACE}/{names.AUTOSCALER_STATUS}"
+    return CallbackStore(machines.put_status, machines.drop_status, lambda: [key] if machines.groups else [])
 
 
 class ConfigMapHandler:

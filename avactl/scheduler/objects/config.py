@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from avactl.contracts.scheduling import PoolFacts, TeamLeaf
 from avactl.hardware.machine import Machine
@@ -25,6 +26,15 @@ class ConfiguredPool:
     """`avoid`, `evict` or `drain`."""
     fault_conditions: tuple[str, ...] = ()
     """Types of node conditions that report faults, beside the known ones."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[Mapping[str, str], ...] = ()
+    """Labels and taints with which its machines register."""
+    preempt_after: float = 0.0
+    """Seconds for which preemptions wait for a machine that is on its way; 0: they do not."""
+    node_groups: tuple[str, ...] = ()
+    """Its node groups in the status of Cluster Autoscaler."""
+    most: int | None = None
+    """Maximum number of its machines; None if it is not autoscaled."""
 
     @classmethod
     def from_facts(cls, facts: PoolFacts) -> ConfiguredPool:
@@ -39,6 +49,11 @@ class ConfiguredPool:
             machine=replace(Machine.from_facts(facts.machine), kubelet_chooses=way.devices_chosen_by == "kubelet"),
             on_fault=facts.on_fault,
             fault_conditions=facts.fault_conditions,
+            labels=dict(facts.node_labels),
+            taints=tuple(taint.model_dump(exclude_none=True) for taint in facts.node_taints),
+            preempt_after=facts.preempt_after,
+            node_groups=facts.node_groups,
+            most=facts.size.max,
         )
 
 

@@ -8,7 +8,7 @@ from sys import intern
 from time import monotonic
 from typing import Any, NamedTuple
 
-from avactl.base.object_identity import namespaced_name
+from avactl.base.object_identity import controller_of, namespaced_name
 from avactl.contracts import names
 from avactl.contracts.pod_annotations import (
     DEVICES,
@@ -178,7 +178,7 @@ class PodInfo:
         self.timeout = int(seconds) if self.managed and len(seconds) < 10 and seconds.isdecimal() else 0
         """Seconds that it may run; 0: for ever."""
         self.timed_out = False
-        self.stops_with: str = notes.get(STOP_WHEN_DONE.name, "") if self.managed else ""
+        self.stops_with: str = notes.get(STOP_WHEN_DONE.name, "") if self.managed and _is_first(metadata) else ""
         """Container of a workspace that is stopped once it has ended with exit code 0."""
         self.done_at = _clean_exit(item.get("status") or NO_ENTRIES, self.stops_with) if self.stops_with else ""
         """Time at which that container last ended with exit code 0; empty if it failed since, or never ended."""
@@ -356,6 +356,16 @@ class PodInfo:
 
     def __repr__(self) -> str:
         return f"Pod({self.key})"
+
+
+def _is_first(metadata: Mapping[str, Any]) -> bool:
+    """Return True for the first pod of a StatefulSet, whose name no other pod can have.
+
+    Whoever creates pods writes their owners and annotations, too: a pod must not speak for a set that it is not of.
+    """
+    owner = controller_of(metadata)
+    stateful = owner.get("kind") == "StatefulSet" and str(owner.get("apiVersion", "")).startswith("apps/")
+    return stateful and metadata["name"] == f"{owner.get('name')}-0"
 
 
 def _clean_exit(status: Mapping[str, Any], container: str) -> str:

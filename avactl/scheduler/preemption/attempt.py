@@ -33,6 +33,8 @@ class PreemptionRequest(NamedTuple):
     """Returns the bookings for its pods in the current state, on the nodes of the mask, without booking them."""
     restricted: bool
     """True if constraints restrict its nodes."""
+    machine_helps: bool = False
+    """True if it would start on one more machine: its quotas permit it."""
 
 
 class FreedAmounts:

@@ -34,6 +34,7 @@ from avactl.scheduler.preemption.attempt import (
     title,
 )
 from avactl.scheduler.preemption.candidates import BudgetChecker, Candidates
+from avactl.scheduler.preemption.coming_machines import ComingMachines
 from avactl.scheduler.preemption.reservations import NominatedPlace, Reservations, booking_keys
 from avactl.scheduler.preemption.throttle import PreemptionThrottle
 from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup, SchedulingQueue
@@ -86,11 +87,16 @@ class Preemptor:
         choose: Callable[[PodInfo, Mask], Booking | None],
         share: float,
         clock: Callable[[], float] = time.time,
+        waits_for_machines: bool = False,
     ) -> None:
-        """`share`: largest share of time that may be spent on failed attempts; `clock`: that of deletion times."""
+        """`share`: largest share of time that may be spent on failed attempts; `clock`: that of deletion times.
+
+        `waits_for_machines`: nobody is preempted for pods that fit on machines on their way.
+        """
         self._cache, self._queue, self._budgets, self._evictor, self._choose = cache, queue, budgets, evictor, choose
         self._throttle = PreemptionThrottle(queue, share)
         self._clock = clock
+        self.machines = ComingMachines(cache, queue, clock, waits_for_machines)
         self._nominations: dict[str, Nomination] = {}
         self._reservations = Reservations(cache)
         self._candidates: dict[tuple[str, str], tuple[Candidates, float]] = {}
@@ -112,6 +118,8 @@ class Preemptor:
         if self._cache.tables.nominated:
             self._adopt_requested(now)
         self._throttle.resume_skipped()
+        if self.machines.sync():
+            self._cache.tables.change_epoch += 1
         if self._synced_epoch == self._cache.tables.change_epoch and now - self._synced_at < RENEWAL_INTERVAL_S:
             return
         overdue = now - self._synced_at >= RENEWAL_INTERVAL_S
@@ -184,6 +192,7 @@ class Preemptor:
     def reset(self) -> None:
         """Have all reservations restored in a new state."""
         self._throttle.clear()
+        self.machines.reset()
         self._candidates.clear()
         self._reservations.forget_all()
         self._restored = False
@@ -311,6 +320,8 @@ class Preemptor:
                         break
             else:
                 return ""
+            if words := self.machines.wait(need, model, mask):
+                return words
         self._start_preemption(need, team, takes, works, bookings, victims)
         return self._nominations[need.unit.key].words
 

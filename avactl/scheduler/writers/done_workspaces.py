@@ -59,8 +59,8 @@ class DoneWorkspaces(ChangeListener):
                 self._tasks[uid] = asyncio.ensure_future(self._stop(pod))
 
     async def _stop(self, pod: PodInfo) -> None:
-        # The pods of a StatefulSet are called NAME-ORDINAL. RBAC allows this account the StatefulSets of workspaces.
-        owner, ended = pod.name.rpartition("-")[0], pod.done_at
+        # It is the only pod of its StatefulSet, NAME-0. RBAC allows this account the StatefulSets of workspaces.
+        owner, ended = pod.name.removesuffix("-0"), pod.done_at
         path = f"/apis/apps/v1/namespaces/{pod.namespace}/statefulsets/{owner}/scale"
         try:
             await self._rate.take()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import ceil
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, WithJsonSchema
@@ -16,6 +17,7 @@ from avactl.spec.schema.values import (
     Duration,
     HostPath,
     MachineTypeRef,
+    duration_seconds,
     label_key,
     label_value,
     value_error,
@@ -74,6 +76,18 @@ class Autoscaling(Model):
     min: Annotated[int, Field(ge=0, le=100_000)] = Field(0, description="Minimum number of machines.")
     max: Annotated[int, Field(ge=1, le=100_000)] = Field(
         description="Maximum number of machines; capacity checks use it."
+    )
+    preempt_after: Duration | None = Field(
+        None,
+        description="Time for which avactl's scheduler preempts nobody for a pod that fits on a machine of this pool "
+        "that is on its way. Default: it does not wait.",
+    )
+    node_groups: list[Annotated[str, Field(min_length=1, max_length=512)]] = Field(
+        default_factory=list,
+        max_length=64,
+        description="Names of the pool's node groups in the status of Cluster Autoscaler (ConfigMap "
+        "cluster-autoscaler-status in kube-system), for `preemptAfter`. Karpenter's NodeClaims are known by their "
+        "labels.",
     )
 
 
@@ -174,6 +188,12 @@ class NodePoolSpec(Model):
     def is_spot(self) -> bool:
         """True if the provider may take the machines back."""
         return self.capacity == names.SPOT
+
+    @property
+    def preemption_delay(self) -> int:
+        """Seconds for which preemptions wait for a machine that is on its way; 0: they do not."""
+        scaling = self.autoscaling
+        return 0 if scaling is None or scaling.preempt_after is None else ceil(duration_seconds(scaling.preempt_after))
 
     @property
     def honours_scheduler(self) -> bool:

@@ -28,6 +28,7 @@ def placement_policy(item: Item[ClusterSpec], program: Program) -> Manifest:
         jobs=True,
         pod_groups=True,
         taint_rules=True,
+        autoscalers=waits_for_machines(item, program),
         hold_after=math.ceil(duration_seconds(spec.placement.hold_after or "0s")),
         gang_kinds=gang_kinds(spec.placement),
         levels=tuple(spec.placement.levels),
@@ -39,6 +40,11 @@ def placement_policy(item: Item[ClusterSpec], program: Program) -> Manifest:
     )
     data = {names.POLICY_KEY: dump(document, indent=True)}
     return k8s.config_map(item, item.name, names.POLICY, spec.system_namespace, data)
+
+
+def waits_for_machines(item: Item[ClusterSpec], program: Program) -> bool:
+    """Return True if preemptions in the cluster wait for machines that an autoscaler has ordered."""
+    return any(pool.spec.preemption_delay for pool in program.pools(item.name))
 
 
 def gang_kinds(placement: Placement) -> tuple[GangKind, ...]:
@@ -87,7 +93,9 @@ def _build_scheduler(item: Item[ClusterSpec], program: Program, config: Manifest
     return [
         *status,
         *daemon.deployment(["--config", "/etc/avactl/policy.json"], build_resources("1", "1Gi"), volumes, digest),
-        *daemon.cluster_role(rbac.scheduler_cluster_rules(gang_kinds(item.spec.placement))),
+        *daemon.cluster_role(
+            rbac.scheduler_cluster_rules(gang_kinds(item.spec.placement), waits_for_machines(item, program))
+        ),
         *limits.scheduler_policy(item),
         *daemon.role([*rbac.leader_rules(daemon.name), rbac.config_rule()]),
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from avactl.contracts.names import CACHE_STATUS, POLICY
+from avactl.contracts.names import AUTOSCALER_STATUS, CACHE_STATUS, POLICY
 from avactl.contracts.scheduling import GangKind
 from avactl.program.lowering.k8s import policy_rule as rule
 from avactl.program.manifest import Body
@@ -12,10 +12,10 @@ from avactl.program.manifest import Body
 WATCH = ("get", "list", "watch")
 
 
-def scheduler_cluster_rules(gang_kinds: Iterable[GangKind]) -> list[Body]:
-    """Rules of the scheduler, in all namespaces. No Secrets, no ConfigMaps; it cannot create or update pods.
+def scheduler_cluster_rules(gang_kinds: Iterable[GangKind], autoscalers: bool) -> list[Body]:
+    """Rules of the scheduler, in all namespaces. No Secrets; it cannot create or update pods.
 
-    `gang_kinds`: objects of other controllers whose pods start together.
+    `gang_kinds`: objects of other controllers whose pods start together. `autoscalers`: preemptions wait for machines.
     """
     owners: dict[str, list[str]] = {}
     for kind in gang_kinds:
@@ -52,6 +52,8 @@ def scheduler_cluster_rules(gang_kinds: Iterable[GangKind]) -> list[Body]:
         rule(["scheduling.k8s.io"], ["podgroups/status"], ("patch",)),
         # How many pods of another controller's object start together.
         *(rule([group], resources, WATCH) for group, resources in owners.items()),
+        # Machines that are on their way: Karpenter's, and the status of Cluster Autoscaler, no other ConfigMap.
+        *(_autoscaler_rules() if autoscalers else ()),
         # DRA: available devices, those that are sick, and claims.
         rule(["resource.k8s.io"], ["resourceslices", "deviceclasses", "devicetaintrules"], WATCH),
         # The patch adds the finalizer that protects an allocated claim in use by a pod. The scheduler creates the claim
@@ -62,6 +64,13 @@ def scheduler_cluster_rules(gang_kinds: Iterable[GangKind]) -> list[Body]:
         rule(["resource.k8s.io"], ["resourceclaims/status", "resourceclaims/binding"], ("patch",)),
         # Scheduled, FailedScheduling and Preempted events, in the namespaces of the pods.
         rule(["events.k8s.io"], ["events"], ("create", "patch")),
+    ]
+
+
+def _autoscaler_rules() -> list[Body]:
+    return [
+        rule(["karpenter.sh"], ["nodeclaims"], WATCH),
+        rule([""], ["configmaps"], WATCH, resourceNames=[AUTOSCALER_STATUS]),
     ]
 
 
