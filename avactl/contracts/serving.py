@@ -109,6 +109,9 @@ class RolloutConfig(Contract):
     pools: Annotated[tuple[_Name, ...], Field(max_length=2)] = absent(())
     """Two InferencePools that are the backends of `route` instead of the Services of versions: each has an endpoint
     picker of its own, and selects one version at a time."""
+    roles: Annotated[tuple[_Name, ...], Field(max_length=2)] = absent(())
+    """LeaderWorkerSets of the other roles of the service, which are rolled out together with the annotated one. The
+    pods of all of them have the label `SERVICE_VERSION`."""
     start: Amount | None = absent(None)
     """Seconds in which pods must be ready once their images are pulled and their files copied. Default: `deadline`."""
     deadline: Amount | None = absent(None)
