@@ -646,6 +646,24 @@ def test_roles_are_scaled_at_any_time(kills: bool) -> None:
         assert {len(each.groups) - each.total for each in cluster.roles.values()} == {0}
 
 
+def test_scaled_roles_have_as_many_groups_of_a_version_as_a_step_asks_for() -> None:
+    cluster = running("roles", total=3, prefill=2)
+    cluster.deploy("b")
+    while cluster.weights.get("b") != 25:
+        cluster.tick()
+    cluster.main.total, cluster.roles["chat-prefill"].total = 5, 3
+    while cluster.main.ready("b") < 2:
+        cluster.tick()
+        assert cluster.roles["chat-prefill"].ready("b") == 1
+    for _ in range(4):
+        cluster.tick()
+    assert {name: (each.ready("a"), each.ready("b")) for name, each in cluster.roles.items()} == {
+        "chat": (4, 2),
+        "chat-prefill": (3, 1),
+    }
+    cluster.until("b")
+
+
 def test_measurements_are_of_all_roles() -> None:
     cluster = running("roles")
     cluster.deploy("b")

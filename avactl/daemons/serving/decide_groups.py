@@ -183,7 +183,7 @@ class _GroupRollout(Rollout):
         """Let the controller start groups of the new version, and wait for them."""
         held: list[Action] = []
         for each, goal in zip(self.view.sets, goals, strict=True):
-            partition = max(0, each.most - goal)
+            partition = each.partition_for(self.state.canary, goal)
             if each.partition != partition:
                 held.append(HoldGroups(each.name, partition))
         return ServingPlan(self.state, held) if held else self._await_pods(goals)

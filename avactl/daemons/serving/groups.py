@@ -73,6 +73,18 @@ class GroupSet:
         """Return the ready groups of a version."""
         return sum(map(is_ready, self.of_version(hash)))
 
+    def partition_for(self, hash: str, count: int) -> int:
+        """Return the partition with which this many groups have a version. Those that have it already count: after a
+        change of `replicas`, they may not be those of the highest ordinals."""
+        if count >= self.most:
+            return 0
+        known = {ordinal for each in self.of_version(hash) if (ordinal := _ordinal(each)) < self.most}
+        partition, have = self.most, len(known)
+        while partition and have < count:
+            partition -= 1
+            have += partition not in known
+        return partition
+
     def others(self, *hashes: str) -> list[Body]:
         """Return the leaders of groups that have none of these versions."""
         return [leader for version, leader in self.leaders.values() if version not in hashes]
