@@ -167,6 +167,9 @@ class RolloutState(Contract):
     """Passed measurements since the step was reached."""
     failed: Count = absent(0)
     """Failed measurements in a row."""
+    prepared: UnixTime = absent(0.0)
+    """When pods of the new version had their images and files, as far as it was seen: the status of a container that
+    crashes again and again has no longer its first start."""
     proven: bool = absent(False)
     """The stable version has had ready pods."""
     validated: bool = absent(False)

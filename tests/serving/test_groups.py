@@ -664,6 +664,33 @@ def test_scaled_roles_have_as_many_groups_of_a_version_as_a_step_asks_for() -> N
     cluster.until("b")
 
 
+@BACKENDS
+def test_a_stable_version_that_does_not_start_again(form: str) -> None:
+    """Its image is gone, for example. The new version keeps the requests, and it is said why."""
+    cluster = running(form, total=2, prefill=2 if form == "roles" else 0)
+    cluster.deploy("b")
+    while cluster.weights.get("b") != 50:
+        cluster.tick()
+    for role in cluster.roles.values():
+        role.broken = set(range(10))
+        for ordinal, group in list(role.groups.items()):
+            if group.version == "a":
+                role.start(ordinal, "a")
+    cluster.deploy("a")
+    while cluster.state.phase != "aborting":
+        cluster.tick()
+    for _ in range(300):
+        cluster.tick()
+    assert cluster.state.phase == "aborting"
+    assert "version a does not start again: 0 of 2 groups of chat are ready" in cluster.state.message
+    assert cluster.events.count("RolloutNotReturned") == 1
+    for role in cluster.roles.values():
+        role.broken = set()
+        for group in role.groups.values():
+            group.starts = 0
+    cluster.until("a", spec_changes=True)
+
+
 def test_measurements_are_of_all_roles() -> None:
     cluster = running("roles")
     cluster.deploy("b")

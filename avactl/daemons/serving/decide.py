@@ -371,7 +371,9 @@ class Rollout:
             # They have a place now: the time without one does not count.
             return ServingPlan(self.state.replace(since=self.now, reason="Starting", message=f"{counted}{why}"))
         # A copy of the model takes as long as its size and its store demand; a start does not.
-        started = max(self.state.since, pods.prepared)
+        if pods.prepared > self.state.prepared:
+            self.state = self.state.replace(prepared=pods.prepared)
+        started = max(self.state.since, self.state.prepared)
         late = pods.stage is not PodStage.preparing and self.now - started > self.view.start_limit
         if late or waited > self.view.deadline:
             return self._abort("NotReady", f"{counted} after {waited:.0f} s{why}")

@@ -262,7 +262,7 @@ class _GroupRollout(Rollout):
         for each, back, left in zip(view.sets, stable, serving, strict=True):
             returning = each.current in ("", state.stable)
             if returning and back < each.total and back + len(left) < each.most and not late:
-                return ServingPlan(state)  # the group that was stopped last is not back
+                return self._await_stable(each, back)  # the group that was stopped last is not back
         if any(serving):
             # As many requests return as there are groups for them.
             kept = [
@@ -277,6 +277,17 @@ class _GroupRollout(Rollout):
             ]
             return self._shift_traffic(share, removing=True) or ServingPlan(state, list(stopped))
         return self._rolled_back()
+
+    def _await_stable(self, groups: GroupSet, ready: int) -> ServingPlan:
+        """Wait for a group of the stable version, and say so if it does not start again."""
+        state = self.state
+        mark = f"version {state.stable} does not start again"
+        if self.now - state.since <= self.view.deadline or mark in state.message:
+            return ServingPlan(state)
+        message = f"{state.message}; {mark}: {ready} of {groups.total} groups of {groups.name} are ready"
+        if self.view.serves(state.canary):
+            message += f", and version {state.canary} keeps the requests"
+        return ServingPlan(state.replace(message=message), events=[Event("RolloutNotReturned", message, True)])
 
     def _abort(self, reason: str, message: str) -> ServingPlan:
         plan = super()._abort(reason, message)
