@@ -47,7 +47,7 @@ POOLS = (SERVICE, f"{SERVICE}-alt")
 class PickerStage(LanguageStage):
     """One service of four pods, with two pools and the lightweight picker for each."""
 
-    options = ("--pools",)
+    options: tuple[str, ...] = ("--pools",)
     platform = PLATFORM.replace("namespace: gateways}", "namespace: gateways, listener: http, inferencePools: true}", 1)
     llm = f"""
     endpointPicker:

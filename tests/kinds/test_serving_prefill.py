@@ -361,7 +361,7 @@ def test_the_diff_says_that_roles_are_rolled_out_or_stop() -> None:
         assert str(impact(old, new, [])).startswith("the pods of both roles are replaced at once")
     assert impact(canary, newer, []) is None
     for body in _sets(ROLLED).values():
-        change = ValueChange(("spec", "leaderWorkerTemplate", "size"), 1, 2)
+        change = ValueChange(("spec", "leaderWorkerTemplate", "size"), "changed", 1, 2)
         assert classify_change("LeaderWorkerSet", change, body) == (POD_RESTART, "canary")
 
 
