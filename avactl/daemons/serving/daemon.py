@@ -321,8 +321,12 @@ class ServingDaemon(ElectedDaemon):
             return
         if any(self._stores[kind].get(each) is not None for kind in _WORKLOADS for each in owners):
             return
-        logs.info("action", service=key, action="PointPool")
-        await self._actor.free_pool(pool)
+        try:
+            await self._actor.free_pool(pool)
+            logs.info("action", service=key, action="PointPool")
+        except (ApiError, UnreachableError) as error:
+            if not isinstance(error, ApiError) or error.status not in (404, 409):
+                self._record_failure(f"{POOL_KIND}/{key}", str(error))
 
     async def _emit_events(self, view: View, plan: ServingPlan) -> None:
         """Write events, and count what has ended. One that fails is logged only: the state says the same."""
