@@ -292,6 +292,9 @@ def _unknown_key(model: type[BaseModel], doc: Document, path: Path) -> Diagnosti
     parents = introspect.models_at(model, path[:-1])
     known = _known_keys(model, path[:-1])
     near = _likely_key(key, known)
+    within = next((path for parent in parents for path in introspect.paths_of_key(parent, key)), None)
+    if near is not None and within is not None and near[0] != key[0]:
+        near = None  # the same key in a mapping below is more likely meant than another word
     if (glued := _GLUED_KEY(key)) is not None and glued[1] in known:
         value = shorten_and_redact(glued[3].strip())
         hint = f"put a {'space after the colon' if glued[2] == ':' else 'colon after the key'}: `{glued[1]}: "
@@ -303,12 +306,11 @@ def _unknown_key(model: type[BaseModel], doc: Document, path: Path) -> Diagnosti
     elif len(path) > 1 and key in (*_known_keys(model, ()), *_LAYER_KEYS):
         hint = "write it at the top of the document, beside `spec`"
     else:
-        elsewhere = next((p for parent in parents for p in introspect.paths_of_key(parent, key)), None)
-        if elsewhere is None and len(path) > 1:
-            elsewhere_up = next(iter(introspect.paths_of_key(model, key)), None)
-            hint = _owner_hint(elsewhere_up[:-1], key) if elsewhere_up else ""
+        if within is None and len(path) > 1:
+            elsewhere = next(iter(introspect.paths_of_key(model, key)), None)
+            hint = _owner_hint(elsewhere[:-1], key) if elsewhere else ""
         else:
-            hint = _owner_hint((*path[:-1], *elsewhere[:-1]), key) if elsewhere else ""
+            hint = _owner_hint((*path[:-1], *within[:-1]), key) if within else ""
         hint = hint or did_you_mean(key, known, "known keys")
     top = "a spec" if "metadata" in model.model_fields else doc.file
     where = f"`{format_path(path[:-1])}` has no key `{key}`" if len(path) > 1 else f"{top} has no key `{key}`"

@@ -9,9 +9,11 @@ from pydantic import ValidationError
 from avactl.compiler.internal_error import defect_diagnostic
 from avactl.compiler.pass_state import PassState
 from avactl.contracts.document import DocumentTooLargeError, exceeds_limits, explain
+from avactl.contracts.names import SERVICE_VERSION
 from avactl.diagnostics import Diagnostic
 from avactl.program import registry
 from avactl.program.lowering.gpu_request import hide_amd_devices, uses_amd_gpus
+from avactl.program.lowering.k8s import short_digest
 from avactl.program.manifest import Manifest, templates_of
 from avactl.program.program import Item, Program
 from avactl.program.refused import RefusedError
@@ -25,7 +27,7 @@ def objects_of(item: Item, program: Program) -> list[Manifest]:
     try:
         manifests = registry.get_kind(item.kind).lower(item, program)
         _hide_amd_devices(item, program, manifests)
-        return apply_patches(item, program, manifests)
+        return _label_versions(apply_patches(item, program, manifests))
     except DocumentTooLargeError as error:
         raise RefusedError([_beyond_limits(item, str(error))]) from error
     except ValidationError as error:
@@ -41,6 +43,26 @@ def _hide_amd_devices(item: Item, program: Program, manifests: list[Manifest]) -
         if uses_amd_gpus(program, manifest.cluster):
             for _, template in templates_of(manifest.body):
                 hide_amd_devices(template["spec"])
+
+
+def _label_versions(manifests: list[Manifest]) -> list[Manifest]:
+    """Give the pods of objects that are rolled out together a label with the digest of all that they are made of."""
+    together = [
+        each
+        for each in manifests
+        if any(SERVICE_VERSION in template["metadata"].get("labels", {}) for _, template in templates_of(each.body))
+    ]
+    if together:
+        made_of = [[each.name, {k: v for k, v in each.body["spec"].items() if k not in _SCALE}] for each in together]
+        version = short_digest(made_of)
+        for manifest in together:
+            for _, template in templates_of(manifest.body):
+                template["metadata"]["labels"][SERVICE_VERSION] = version
+    return manifests
+
+
+_SCALE = ("replicas", "rolloutStrategy")
+"""Fields of a LeaderWorkerSet that may change without another version of its pods."""
 
 
 def apply_patches(item: Item, program: Program, found: list[Manifest]) -> list[Manifest]:

@@ -158,6 +158,8 @@ def place_item(item: Item, program: Program, problems: list[Diagnostic]) -> bool
         able = [name for name in item.clusters if models <= _gpu_models(program, name)]
         lacking = f"; no other one has {one_of(sorted(models))}" if len(able) == 1 and models else ""
         hint = f"add `cluster: {(able or item.clusters)[0]}` under `spec`{lacking}"
+        if not able:
+            hint = f"none of them has {one_of(sorted(models))}: choose another `gpu`, and add `cluster: …` under `spec`"
         problems.append(Diagnostic("ambiguous-reference", message, item.span("spec", key=True), hint=hint))
         return False
     return team is None or _resolve_namespace(item, team, problems)

@@ -106,6 +106,12 @@ ROLLOUT_STATE = f"{GROUP}/rollout-state"
 """Annotation of such a Deployment, written by the serving daemon: JSON document of the rollout's state."""
 ROLLOUT_ROUTE = f"{GROUP}/rollout-route"
 """Annotation of an HTTPRoute or GRPCRoute: JSON list of its rules, in which the serving daemon sets the backends."""
+ROLLOUT_WITH = f"{GROUP}/rollout-with"
+"""Annotation of a LeaderWorkerSet whose rollout is that of another one, with its name: a role of the same service."""
+SERVICE_VERSION = f"{GROUP}/version"
+"""Pod label: version of a service whose roles are LeaderWorkerSets that are rolled out together."""
+VERSION_LABELS = ("pod-template-hash", LWS_REVISION, SERVICE_VERSION)
+"""Labels of pods with the version of their service; which one depends on what its replicas are."""
 WEIGHTS = f"{GROUP}/weights"
 """Annotation of the Service `NAME-headless`: JSON object of the node pools whose machines have another speed than 1.
 From it, the serving daemon writes the weight of each address to `WEIGHTS_KEY` of the ConfigMap `NAME-weights`."""

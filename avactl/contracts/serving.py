@@ -109,6 +109,9 @@ class RolloutConfig(Contract):
     pools: Annotated[tuple[_Name, ...], Field(max_length=2)] = absent(())
     """Two InferencePools that are the backends of `route` instead of the Services of versions: each has an endpoint
     picker of its own, and selects one version at a time."""
+    roles: Annotated[tuple[_Name, ...], Field(max_length=2)] = absent(())
+    """LeaderWorkerSets of the other roles of the service, which are rolled out together with the annotated one. The
+    pods of all of them have the label `SERVICE_VERSION`."""
     start: Amount | None = absent(None)
     """Seconds in which pods must be ready once their images are pulled and their files copied. Default: `deadline`."""
     deadline: Amount | None = absent(None)
@@ -164,6 +167,9 @@ class RolloutState(Contract):
     """Passed measurements since the step was reached."""
     failed: Count = absent(0)
     """Failed measurements in a row."""
+    prepared: UnixTime = absent(0.0)
+    """When pods of the new version had their images and files, as far as it was seen: the status of a container that
+    crashes again and again has no longer its first start."""
     proven: bool = absent(False)
     """The stable version has had ready pods."""
     validated: bool = absent(False)

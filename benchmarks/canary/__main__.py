@@ -1,6 +1,7 @@
 """Canary rollouts of a real model server behind a real gateway, under 200 requests a second.
 
-    python -m benchmarks.canary [promote|both|errors|slow|full|groups|pickers] [--short] [--json FILE]
+    python -m benchmarks.canary [promote|both|errors|slow|full|groups|pickers|roles] [--short]
+        [--json FILE] [--rate REQUESTS]
 
 Traefik reads HTTPRoutes and GRPCRoutes from a real API server and sends requests to model servers, one process a pod,
 with addresses of a network namespace; Prometheus finds and measures them; the serving daemon does the rest.
@@ -8,9 +9,10 @@ with addresses of a network namespace; Prometheus finds and measures them; the s
 promote: version 1 → 2. both: the same, with half of the requests by gRPC; alone, without analysis and Prometheus.
 errors: version 3, whose predictions fail. slow: version 4, which takes a quarter of a second. full: promote and errors
 in place, where the quota has no room for another pod. groups: promote, each replica a group of two pods of a
-LeaderWorkerSet; only alone, without analysis and Prometheus. pickers: promote, with an endpoint picker for each version
-and Istio instead of Traefik; then a version that loses all of its pods in the last step, and timeouts of the route;
-alone, too, at 60 requests a second, whatever the options.
+LeaderWorkerSet; only alone, without analysis and Prometheus. pickers: promote and errors, with an endpoint picker for
+each version and Istio instead of Traefik; then a version that loses all of its pods in the last step, and timeouts of
+the route. roles: promote and errors of prefill and decode pods behind Istio. Both alone, too, at 60 requests a second
+or `--rate`, with longer steps at a lower rate.
 
 --short takes seconds where the rest takes minutes: other intervals, and a gateway that is told sooner.
 """
@@ -23,7 +25,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.canary.groups import group_stage
-from benchmarks.canary.pickers import lose_pods, measure_timeouts, picker_stage
+from benchmarks.canary.pickers import PickerStage, RoleStage, lose_pods, measure_timeouts, picker_stage
 from benchmarks.canary.scenario import ERRORS, SLOW, Outcome, roll, roll_both
 from benchmarks.canary.stage import LONG, PICKED, SHORT, Pace, Stage, prepare, stage
 from benchmarks.measure import Bar, bar
@@ -31,7 +33,8 @@ from tools.controlplane import UnavailableError
 from tools.network import enter
 
 CASES = ("promote", "both", "errors", "slow", "full")
-GROUPS, PICKERS = "groups", "pickers"
+GROUPS, PICKERS, ROLES = "groups", "pickers", "roles"
+_ALONE = (GROUPS, PICKERS, ROLES)
 
 
 def measured(case: str, made: Stage, live: int) -> tuple[list[Outcome], int]:
@@ -79,14 +82,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.canary", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("case", nargs="*", choices=[*CASES, GROUPS, PICKERS, []], metavar="CASE", help="default: all")
+    parser.add_argument("case", nargs="*", choices=[*CASES, *_ALONE, []], metavar="CASE", help="default: all")
     parser.add_argument("--short", action="store_true", help="seconds, not minutes")
     parser.add_argument("--json", type=Path, help="write what was seen")
+    parser.add_argument("--rate", type=float, default=PICKED.rate, help="requests a second of `pickers` and `roles`")
     options = parser.parse_args()
-    grouped, picked = (options.case == [case] for case in (GROUPS, PICKERS))
-    if len(options.case) > 1 and (alone := {GROUPS, PICKERS}.intersection(options.case)):
+    if len(options.case) > 1 and (alone := set(_ALONE).intersection(options.case)):
         parser.error(f"`{min(alone)}` has a stage of its own: run it alone")
-    analysed = options.case != ["both"] and not grouped and not picked
+    case = options.case[0] if len(options.case) == 1 else ""
+    picked, grouped = case in (PICKERS, ROLES), case in (GROUPS, ROLES)
+    analysed = case not in ("both", GROUPS)
     try:
         prepare(analysed=analysed, grouped=grouped, picked=picked)
         enter("benchmarks.canary", sys.argv[1:])
@@ -97,11 +102,15 @@ def main() -> None:
     more: list[dict[str, object]] = []
     live = 1
     if picked:
-        with picker_stage(PICKED) as pickers:
-            found.append(roll(pickers, PICKERS, 1, 2))
-            _show(found[0], pickers.pace)
-            more += [lose_pods(pickers, 2, 1)._asdict(), dict(measure_timeouts(pickers, 2))]
-            print(*more, sep="\n")
+        # As many requests in each step, whatever the rate.
+        pace = PICKED._replace(rate=options.rate, pause=PICKED.pause * PICKED.rate / options.rate)
+        with picker_stage(pace, RoleStage if case == ROLES else PickerStage) as pickers:
+            found += [roll(pickers, case, 1, 2), roll(pickers, f"{case}-errors", 2, ERRORS)]
+            for each in found:
+                _show(each, pace)
+            if case == PICKERS:
+                more += [lose_pods(pickers, 2, 1)._asdict(), dict(measure_timeouts(pickers, 2))]
+                print(*more, sep="\n")
     elif grouped:
         with group_stage(pace) as groups:
             found.append(roll(groups, GROUPS, 1, 2))

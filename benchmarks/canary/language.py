@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from avactl.program.manifest import Manifest, templates_of
-from benchmarks.canary.stage import DIGEST, HOSTS, PLATFORM, PODS, SERVICE, TEAM, Pace, Stage, compile_specs
+from benchmarks.canary.stage import DIGEST, ERRORS, HOSTS, PLATFORM, PODS, SERVICE, TEAM, Pace, Stage, compile_specs
 
 _MACHINES = """\
 ---
@@ -28,10 +28,12 @@ class LanguageStage(Stage):
     platform = PLATFORM
     llm: str
     """`spec.llm` of the service."""
+    names: tuple[str, ...] = (SERVICE,)
+    """Objects whose pods serve the model."""
     expose = f"{{host: {HOSTS['http']}}}"
 
-    def __init__(self, pace: Pace, stack: ExitStack) -> None:
-        super().__init__(pace, stack, analysed=False)
+    def __init__(self, pace: Pace, stack: ExitStack, *, analysed: bool = False) -> None:
+        super().__init__(pace, stack, analysed=analysed)
         labels = {"avactl.dev/pool": "gpu", "avactl.dev/gpu": "A10"}
         node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-0", "labels": labels}}
         self.kube.patch(node)
@@ -47,7 +49,7 @@ class LanguageStage(Stage):
         """Return the objects of the platform and of the service with this version of its model."""
         found = compile_specs(self.platform.replace("URL", self._measures) + _MACHINES + self._service(version, False))
         for manifest in found:
-            if (manifest.kind, manifest.name) == (self.kind[1], SERVICE):
+            if manifest.kind == self.kind[1] and manifest.name in self.names:
                 for _, template in templates_of(manifest.body):
                     (container,) = template["spec"]["containers"]
                     container.setdefault("env", []).append({"name": "AVACTL_MODEL_VERSION", "value": str(version)})
@@ -68,5 +70,7 @@ spec:
   replicas: {PODS}
   drain: {pace.drain}s
   expose: {self.expose}
-  rollout: {{canary: {{steps: [{steps}]}}}}
+  rollout:
+    canary:
+      steps: [{steps}]{self.analysis(f"{{name: errors, max: 0.01, promql: '{ERRORS}'}}")}
 """

@@ -100,13 +100,17 @@ class Machine:
 
     def _start(self, body: Mapping[str, Any]) -> _Pod:
         (container,) = body["spec"]["containers"]
-        address, ports = next(self._addresses), [str(each["containerPort"]) for each in container.get("ports") or ()]
+        # A sidecar has the port of the service, and passes requests on: here, the server has it itself.
+        sidecars = [each for each in body["spec"].get("initContainers") or () if each.get("restartPolicy") == "Always"]
+        opened = [port for each in [*sidecars, container] for port in each.get("ports") or ()]
+        address, ports = next(self._addresses), [str(each["containerPort"]) for each in opened]
         command = self._commands[body["metadata"]["labels"][COMPONENT]](address, ports)
         env = {each["name"]: each["value"] for each in container.get("env") or () if "value" in each}
         # One thread for the arithmetic: a picture has 64 numbers.
         env |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "HOME": str(self._logs)}
         child = process.spawn(command, self._logs / f"{body['metadata']['name']}.log", env)
-        return _Pod(child, address, container, env.get("AVACTL_MODEL_VERSION", ""))
+        port = opened[0]["containerPort"] if opened else 0
+        return _Pod(child, address, port, container, env.get("AVACTL_MODEL_VERSION", ""))
 
     def kill(self, version: str) -> None:
         """Kill the servers of a version of the model: their pods stay, without a process."""
@@ -126,7 +130,9 @@ class Machine:
 class _Pod:
     """One pod and its process."""
 
-    def __init__(self, child: Popen[bytes], address: str, container: Mapping[str, Any], version: str) -> None:
+    def __init__(
+        self, child: Popen[bytes], address: str, port: int, container: Mapping[str, Any], version: str
+    ) -> None:
         self.child, self._address, self.version = child, address, version
         probe = container.get("readinessProbe") or {}
         self._path = ""
@@ -134,7 +140,7 @@ class _Pod:
         self._port = 0
         """Port that is open once the pod is ready; 0 without a probe."""
         if probe:
-            self._port = container["ports"][0]["containerPort"]
+            self._port = port
         if "httpGet" in probe:
             self._path = f"http://{address}:{self._port}{probe['httpGet']['path']}"
         self._period = float(probe.get("periodSeconds", 10))

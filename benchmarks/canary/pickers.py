@@ -15,13 +15,27 @@ from typing import NamedTuple
 import httpx
 
 from avactl.contracts.names import TEAM_LABEL
+from avactl.kinds.serving.groups import API, KIND
 from avactl.kinds.serving.picker import COMPONENT as PICKER
 from benchmarks.canary.language import LanguageStage
 from benchmarks.canary.machine import COMPONENT, Command
 from benchmarks.canary.scenario import LONGEST
-from benchmarks.canary.stage import DIGEST, HOSTS, PLATFORM, ROUTES, SERVICE, TEAM, Gateway, Pace, prepare, present
+from benchmarks.canary.stage import (
+    DIGEST,
+    HOSTS,
+    PLATFORM,
+    PODS,
+    ROUTES,
+    SERVICE,
+    TEAM,
+    Gateway,
+    Pace,
+    prepare,
+    present,
+)
 from tools.endpointpicker import EndpointPicker
 from tools.istio import Istio
+from tools.leaderworkerset import LeaderWorkerSets
 
 LATEST_S = 30.0
 """Seconds after which an answer that was due has not come."""
@@ -33,7 +47,7 @@ POOLS = (SERVICE, f"{SERVICE}-alt")
 class PickerStage(LanguageStage):
     """One service of four pods, with two pools and the lightweight picker for each."""
 
-    options = ("--pools",)
+    options: tuple[str, ...] = ("--pools",)
     platform = PLATFORM.replace("namespace: gateways}", "namespace: gateways, listener: http, inferencePools: true}", 1)
     llm = f"""
     endpointPicker:
@@ -43,7 +57,7 @@ class PickerStage(LanguageStage):
       args: [--secure-serving=false]   # Istio asks pickers without TLS"""
 
     def __init__(self, pace: Pace, stack: ExitStack) -> None:
-        super().__init__(pace, stack)
+        super().__init__(pace, stack, analysed=True)
         self._applied = False
 
     def deploy(self, version: int, *, in_place: bool = False) -> None:
@@ -94,6 +108,31 @@ class PickerStage(LanguageStage):
     def picked(self) -> Mapping[str, int]:
         """Return how many requests each picker has been asked for."""
         return {pool: picker.log.read_text().count("Processing new stream") for pool, picker in self._pickers.items()}
+
+
+class RoleStage(PickerStage):
+    """One service of prefill and decode pods, by the real controller of LeaderWorkerSets. The lightweight picker knows
+    no roles, so requests go to pods of either, which all answer them."""
+
+    kind = (API, KIND)
+    names = (SERVICE, f"{SERVICE}-prefill")
+    pods = PODS + 2
+    options = ("--groups", "--pools")
+    platform = PickerStage.platform.replace(
+        "daemons: {serving: true}", "daemons: {serving: true}\n  leaderWorkerSet: {}"
+    )
+    llm = f"""{PickerStage.llm}
+    prefill:
+      replicas: 2
+      sidecar: {{image: "registry.example.com/sidecar{DIGEST}", cpu: 100m, memory: 64Mi}}
+  balance: gateway"""
+
+    def __init__(self, pace: Pace, stack: ExitStack) -> None:
+        super().__init__(pace, stack)
+        stack.enter_context(LeaderWorkerSets(self._plane, self.kube, self.folder))
+
+    def _prepare(self, analysed: bool) -> tuple[Path, Path]:
+        return prepare(analysed=analysed, picked=True, grouped=True)
 
 
 def _stream(picker: str, address: str, ports: Sequence[str]) -> Sequence[str | Path]:
@@ -150,9 +189,9 @@ def _has_timeouts(stage: PickerStage, wanted: list[dict[str, str]]) -> bool:
 
 
 @contextmanager
-def picker_stage(pace: Pace) -> Iterator[PickerStage]:
+def picker_stage(pace: Pace, kind: type[PickerStage] = PickerStage) -> Iterator[PickerStage]:
     """Start a stage with version 1, which answers through the gateway."""
     with ExitStack() as stack:
-        made = PickerStage(pace, stack)
+        made = kind(pace, stack)
         present(made)
         yield made

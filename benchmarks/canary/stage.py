@@ -61,7 +61,7 @@ class Pace(NamedTuple):
 
 
 SHORT = Pace(throttle=0.3, settle=1.2, interval=3.0, pause=3.0, steps=(10, 50), drain=2)
-PICKED = Pace(throttle=0.0, settle=3.0, interval=3.0, pause=60.0, steps=(10, 50), drain=2, rate=60.0)
+PICKED = Pace(throttle=0.0, settle=3.0, interval=5.0, pause=60.0, steps=(10, 50), drain=2, rate=60.0)
 """Envoy divides at random, so that a share needs thousands of requests."""
 LONG = Pace(throttle=2.0, settle=5.0, interval=10.0, pause=20.0, steps=(5, 25, 50), drain=5)
 """As a cluster has it: Traefik's and the daemon's defaults."""
@@ -87,6 +87,8 @@ spec: {{members: {{groups: [{TEAM}]}}}}
 _WHERE = 'namespace="{{namespace}}",pod=~"{{pods}}"'
 _ALL = f"sum(rate(digits_requests_total{{{_WHERE}}}[{{{{interval}}}}]))"
 _FAILED = f'sum(rate(digits_requests_total{{code="500",{_WHERE}}}[{{{{interval}}}}]))'
+ERRORS = f"({_FAILED} or vector(0)) / ({_ALL} > 0)"
+"""Part of the requests that a version fails, in PromQL."""
 _MEDIAN = f"histogram_quantile(0.5, sum by (le) (rate(digits_request_seconds_bucket{{{_WHERE}}}[{{{{interval}}}}])))"
 
 
@@ -154,6 +156,8 @@ class Stage:
     kind = ("apps/v1", "Deployment")
     options: tuple[str, ...] = ()
     """Options of the daemon."""
+    pods = PODS
+    """Pods that serve outside of rollouts."""
 
     def __init__(self, pace: Pace, stack: ExitStack, *, analysed: bool = True) -> None:
         self.pace, self._stack = pace, stack
@@ -209,12 +213,9 @@ class Stage:
     def _service(self, version: int, in_place: bool) -> str:
         pace = self.pace
         steps = ", ".join(f"{{percent: {percent}, pause: {pace.pause:g}s}}" for percent in pace.steps)
-        queries = f"""
-      analysis:
-        interval: {pace.interval:g}s
-        query:
-          - {{name: errors, max: 0.01, promql: '({_FAILED} or vector(0)) / ({_ALL} > 0)'}}
-          - {{name: median, maxRatio: 5, promql: '{_MEDIAN}'}}"""
+        queries = self.analysis(
+            f"{{name: errors, max: 0.01, promql: '{ERRORS}'}}", f"{{name: median, maxRatio: 5, promql: '{_MEDIAN}'}}"
+        )
         return f"""---
 apiVersion: avactl.dev/v1
 kind: ServingDeployment
@@ -230,8 +231,15 @@ spec:
   rollout:
     canary:
       inPlace: {str(in_place).lower()}
-      steps: [{steps}]{queries if self._prometheus is not None else ""}
+      steps: [{steps}]{queries}
 """
+
+    def analysis(self, *queries: str) -> str:
+        """Return the lines of an analysis with these queries; none without Prometheus."""
+        if self._prometheus is None:
+            return ""
+        lines = "".join(f"\n          - {each}" for each in queries)
+        return f"\n      analysis:\n        interval: {self.pace.interval:g}s\n        query:{lines}"
 
     @property
     def _measures(self) -> str:
@@ -338,7 +346,7 @@ spec:
     def settled(self, version: int) -> bool:
         """Return True if all pods have this version, and no rollout is under way."""
         phase = self.state().get("phase", "steady")
-        return self.versions() == {str(version): PODS} and phase == "steady" and self._backends() == 1
+        return self.versions() == {str(version): self.pods} and phase == "steady" and self._backends() == 1
 
     def _backends(self) -> int:
         routes = [self.kube.find(ROUTES, kind, f"{SERVICE}-rollout", TEAM) for kind in ("HTTPRoute", "GRPCRoute")]

@@ -105,3 +105,22 @@ def test_a_roll_back_does_not_wait_for_its_record(service: Service) -> None:
     assert service.rolled_back == 2
     (event,) = service.events
     assert event.startswith("RolloutNotRecorded: the push to avactl-rollouts/main was refused")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", '{"cluster": 1}', '{"cluster": "' + "x" * 2_000_000 + '"}'],
+    ids=["empty", "cut", "wrong", "large"],
+)
+def test_a_malformed_report_holds_up_neither_records_nor_rollbacks(service: Service, text: str) -> None:
+    """Also one of another service of the namespace."""
+    service.put("rollout-report.vision.broken", ROLLOUT_REPORT, REPORT_KEY, text)
+    record = service.look(f"{URL}2", "rejected")
+    assert record is not None
+    assert record.outcome == "rejected"
+    assert service.rolled_back == 1
+    assert [each.partition(":")[0] for each in service.events] == ["ReportIgnored"]
+    assert "rollout-report.vision.broken is ignored" in service.events[0]
+    assert len(service.events[0]) < 1200
+    service.look(f"{URL}2", "rejected")
+    assert len(service.events) == 1  # told once

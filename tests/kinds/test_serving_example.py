@@ -50,6 +50,7 @@ SERVICES = (
     "draft",
     "solve",
     "write",
+    "answer",
     "retrieve",
     "match",
     "tag",

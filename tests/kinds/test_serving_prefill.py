@@ -15,6 +15,8 @@ from avactl.change.diff.fields import ValueChange
 from avactl.change.diff.rules import IN_PLACE, POD_RESTART, classify_change
 from avactl.change.plan.workloads import KINDS, ROLES, find_workloads
 from avactl.compiler import Compilation, compile_tree
+from avactl.contracts.document import load
+from avactl.contracts.serving import RolloutConfig
 from avactl.policy.builtin import nested_pods
 from avactl.program import registry
 from avactl.program.dependencies import dependencies
@@ -54,7 +56,12 @@ PICKED = (
     + "  balance: gateway\n  expose: {host: chat.ai.example.com, paths: [/v1]}\n"
 )
 SEVERAL = SGLANG.replace("llm:\n", "llm:\n    machines: 2\n").replace("replicas: 3", "replicas: 1")
+ROLLED = (
+    PICKED.replace("{service: chat-epp, pods: {app: chat-epp}}", '{image: "registry.example.com/picker:v0.8.0"}')
+    + "  rollout: {canary: {steps: [{percent: 25, pause: 1m}]}}\n"
+)
 CLUSTER = """  leaderWorkerSet: {}
+  daemons: {serving: true}
   exposure:
     gateway: {name: public, namespace: gateways, inferencePools: true}
     proxies: [{namespace: envoy}]
@@ -307,6 +314,57 @@ def test_the_diff_says_when_versions_mix() -> None:
     assert registry.get_kind("ServingDeployment").impact(old, new, []) is None
 
 
+def _sets(text: str) -> dict[str, dict[str, Any]]:
+    return {name: body for (kind, name), body in objects(text).items() if kind == "LeaderWorkerSet"}
+
+
+def _versions(text: str) -> set[str]:
+    return {
+        template["metadata"]["labels"]["avactl.dev/version"]
+        for body in _sets(text).values()
+        for _, template in templates_of(body)
+    }
+
+
+def test_with_a_canary_each_role_is_a_set_that_nothing_replaces() -> None:
+    found = objects(ROLLED)
+    assert "DisaggregatedSet" not in {kind for kind, _ in found}
+    decode, prefill = (found["LeaderWorkerSet", name] for name in ("classifier", "classifier-prefill"))
+    assert (decode["spec"]["replicas"], prefill["spec"]["replicas"]) == (3, 2)
+    for body in (decode, prefill):
+        # The daemon holds the partition; without it, no engine reverts that.
+        assert "partition" not in body["spec"]["rolloutStrategy"]["rollingUpdateConfiguration"]
+    config = load(RolloutConfig, decode["metadata"]["annotations"]["avactl.dev/rollout"])
+    assert (config.roles, config.pools) == (("classifier-prefill",), ("classifier", "classifier-alt"))
+    assert prefill["metadata"]["annotations"]["avactl.dev/rollout-with"] == "classifier"
+    assert "avactl.dev/rollout" not in prefill["metadata"]["annotations"]
+
+
+def test_the_pods_of_both_roles_have_one_version() -> None:
+    (version,) = _versions(ROLLED)
+    assert _versions(ROLLED.replace("replicas: 3", "replicas: 4").replace("replicas: 2", "replicas: 1")) == {version}
+    for changed in (
+        ROLLED.replace("--max-num-batched-tokens=16384", "--max-num-batched-tokens=8192"),
+        ROLLED.replace("--enable-expert-parallel", "--enforce-eager"),
+    ):
+        (other,) = _versions(changed)
+        assert other != version
+
+
+def test_the_diff_says_that_roles_are_rolled_out_or_stop() -> None:
+    rolling, canary, newer = (
+        next(each for each in compiled(text).program.of("ServingDeployment"))
+        for text in (PICKED, ROLLED, ROLLED.replace('version: "2"', 'version: "3"'))
+    )
+    impact = registry.get_kind("ServingDeployment").impact
+    for old, new in ((rolling, canary), (canary, rolling)):
+        assert str(impact(old, new, [])).startswith("the pods of both roles are replaced at once")
+    assert impact(canary, newer, []) is None
+    for body in _sets(ROLLED).values():
+        change = ValueChange(("spec", "leaderWorkerTemplate", "size"), "changed", 1, 2)
+        assert classify_change("LeaderWorkerSet", change, body) == (POD_RESTART, "canary")
+
+
 def test_alerts_watch_both_roles() -> None:
     result = compiled(VLLM + '  notify: {email: ["a@example.com"]}\n', "  monitoring: {notifications: true}\n")
     rule = next(m for m in result.manifests if m.kind == "PrometheusRule" and m.name == "classifier-notify")
@@ -320,7 +378,9 @@ def test_doctor_says_that_the_controller_is_missing() -> None:
     assert [each.remedy for each in found] == ["install LeaderWorkerSet 0.9 or newer (sigs.k8s.io/lws)"]
 
 
-@pytest.mark.parametrize("text", [VLLM, SGLANG, SEVERAL, PICKED], ids=["vllm", "sglang", "several", "picked"])
+@pytest.mark.parametrize(
+    "text", [VLLM, SGLANG, SEVERAL, PICKED, ROLLED], ids=["vllm", "sglang", "several", "picked", "rolled"]
+)
 def test_the_api_server_takes_every_object(text: str, kube: KubeClient, namespace: str) -> None:
     for define in (define_groups, define_routes, define_pools):
         define(kube)

@@ -116,6 +116,94 @@ spec:
         ]
 
 
+POOL_API, POOL_KIND = "inference.networking.k8s.io/v1", "InferencePool"
+_VERSION = "avactl.dev/version"
+
+
+class RolesWorld(GroupWorld):
+    """Services of one team with prefill and decode pods, of one machine each."""
+
+    prefill = 2
+    platform = GroupWorld.platform.replace("namespace: gateways}", "namespace: gateways, inferencePools: true}", 1)
+
+    def service(self, version: int, rollout: str, more: str = "replicas: 3") -> str:
+        return f"""
+---
+kind: ServingDeployment
+metadata: {{name: web, team: {self.team}}}
+spec:
+  model: {{name: chat, version: "{version}", path: /opt/chat-{version}}}
+  runtime: {{name: vllm, image: "registry.example.com/vllm{DIGEST}"}}
+  resources: {{cpu: 1, memory: 1Gi, gpus: 1}}
+  llm:
+    endpointPicker: {{image: "registry.example.com/picker{DIGEST}", cpu: 100m, memory: 64Mi}}
+    prefill:
+      replicas: {self.prefill}
+      sidecar: {{image: "registry.example.com/sidecar{DIGEST}", cpu: 100m, memory: 64Mi}}
+  drain: 0s
+  balance: gateway
+  expose: {{host: {self.team}.ai.example.com}}
+  {more}
+  rollout: {rollout}
+"""
+
+    def groups(self) -> dict[tuple[str, str], int]:
+        """Return ready groups by LeaderWorkerSet and version of the model."""
+        found: dict[tuple[str, str], int] = {}
+        for name, (version, _, up) in self.leaders().items():
+            if up:
+                key = name.rpartition("-")[0], version
+                found[key] = found.get(key, 0) + 1
+        return found
+
+    def ready(self) -> dict[str, int]:
+        """Return ready groups by version, of the role that has fewest."""
+        groups = self.groups()
+        found = {version: min(groups.get((name, version), 0) for name in _ROLES) for _, version in groups}
+        return {version: count for version, count in found.items() if count}
+
+    def pools(self) -> dict[str, str]:
+        """Return the version that each pool selects; empty: all."""
+        hashes = {}
+        for pod in self.kube.list("v1", "Pod", self.team):
+            if _VERSION in pod["metadata"]["labels"]:
+                version = pod["spec"]["containers"][0]["args"][0].removeprefix("/opt/chat-")
+                hashes[pod["metadata"]["labels"][_VERSION]] = version
+        found = {}
+        for pool in self.kube.list(POOL_API, POOL_KIND, self.team):
+            hash = pool["spec"]["selector"]["matchLabels"].get(_VERSION, "")
+            found[pool["metadata"]["name"]] = hashes.get(hash, hash)
+        return found
+
+    def _weights_of(self, route: dict[str, Any] | None) -> dict[str, int]:
+        pools = self.pools()
+        refs = (route["spec"].get("rules") or [{}])[0].get("backendRefs", ()) if route else ()
+        return {pools[ref["name"]]: ref["weight"] for ref in refs}
+
+    def settled(self, version: str, pods: int = 0) -> bool:
+        wanted = {(name, version): self.kube.get(API, KIND, name, self.team)["spec"]["replicas"] for name in _ROLES}
+        rolling = [self.kube.get(API, KIND, name, self.team)["spec"]["rolloutStrategy"] for name in _ROLES]
+        return (
+            self.groups() == wanted
+            and self.state().get("phase", "steady") == "steady"
+            and self.weights() == {version: 100}
+            and all(each["rollingUpdateConfiguration"].get("partition") == HOLD for each in rolling)
+        )
+
+    def written(self) -> str:
+        """Return what the daemon has written."""
+        state = {key: value for key, value in self.state().items() if key != "message"}
+        rolling = [self.kube.get(API, KIND, name, self.team)["spec"]["rolloutStrategy"] for name in _ROLES]
+        return f"{state} {rolling} {self.weights()} {self.pools()}"
+
+    def scale_role(self, name: str, groups: int) -> None:
+        """Set what `kubectl scale` or an autoscaler of a role sets."""
+        metadata = {"name": name, "namespace": self.team}
+        body = {"apiVersion": API, "kind": KIND, "metadata": metadata, "spec": {"replicas": groups}}
+        self.kube.patch(body)
+
+
+_ROLES = ("web", "web-prefill")
 _MACHINES = tuple(f"gpu-{number}" for number in range(4))
 
 

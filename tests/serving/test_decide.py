@@ -100,6 +100,12 @@ def test_the_time_of_a_start_counts_from_the_end_of_the_copy() -> None:
     loads = (PodStage.starting, "server runs, and its startup probe does not succeed", 11_000.0)
     assert at(11_599.0, held, *loads).phase == "stepping"
     assert at(11_601.0, held, *loads).phase == "aborting"
+    # A container that crashes again and again no longer says when it first started, but was pulled long after the
+    # pod was initialized.
+    crashed = at(11_100.0, held, PodStage.failing, "server ended with exit code 1, restarted once", 11_000.0)
+    again = (PodStage.failing, "server ended with exit code 1, restarted 5 times", 1001.0)
+    assert at(11_599.0, crashed, *again).phase == "stepping"
+    assert at(11_601.0, crashed, *again).phase == "aborting"
     # It fails before it has copied anything: since the pods exist.
     assert at(1601.0, STEPPING, PodStage.failing, "model: ImagePullBackOff").phase == "aborting"
 

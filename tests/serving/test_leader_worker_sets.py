@@ -1,4 +1,7 @@
-"""Rollouts of groups of pods by the real controller of LeaderWorkerSets; kwok plays the machines."""
+"""Rollouts of groups of pods by the real controller of LeaderWorkerSets; kwok plays the machines.
+
+Of services with prefill and decode pods, the tests play the gateway and the pickers.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.definitions import define_routes, define_scaling
+from tests.definitions import define_pools, define_routes, define_scaling
 from tests.kinds.compiling import compiled
-from tests.serving.group_world import API, CANARY, KIND, GroupWorld, add_machines, begin, fail_job, killed
+from tests.serving.group_world import (
+    API,
+    CANARY,
+    KIND,
+    MEASURED,
+    GroupWorld,
+    RolesWorld,
+    add_machines,
+    begin,
+    fail_job,
+    killed,
+)
+from tests.serving.test_validation import end, job
 from tools.controlplane import ApiError, ControlPlane
 from tools.leaderworkerset import LeaderWorkerSets
 from tools.programs import require_programs
@@ -30,6 +45,7 @@ def groups_plane(control_plane_binaries: None, tmp_path_factory: pytest.TempPath
     ):
         define_routes(kube)
         define_scaling(kube)
+        define_pools(kube)
         add_machines(kube)
         yield plane
 
@@ -40,10 +56,23 @@ def world(groups_plane: ControlPlane, tmp_path: Path) -> Iterator[GroupWorld]:
         world = GroupWorld(groups_plane, kube, f"team-{uuid.uuid4().hex[:8]}", tmp_path)
         world.options = ["--groups"]
         yield world
-        world.stop()
-        for each in kube.list(API, KIND, world.team):
-            kube.delete(API, KIND, each["metadata"]["name"], world.team)
-        kube.delete("v1", "Namespace", world.team)
+        _clear(world)
+
+
+@pytest.fixture
+def roles(groups_plane: ControlPlane, tmp_path: Path) -> Iterator[RolesWorld]:
+    with groups_plane.client() as kube:
+        world = RolesWorld(groups_plane, kube, f"team-{uuid.uuid4().hex[:8]}", tmp_path)
+        world.options = ["--groups", "--pools"]
+        yield world
+        _clear(world)
+
+
+def _clear(world: GroupWorld) -> None:
+    world.stop()
+    for each in world.kube.list(API, KIND, world.team):
+        world.kube.delete(API, KIND, each["metadata"]["name"], world.team)
+    world.kube.delete("v1", "Namespace", world.team)
 
 
 def test_a_new_version_takes_over_in_steps(world: GroupWorld) -> None:
@@ -92,3 +121,94 @@ def test_of_pods_the_daemon_deletes_leaders_only(world: GroupWorld) -> None:
         body = {"apiVersion": API, "kind": KIND, "metadata": {"name": "web", "namespace": world.team}}
         with pytest.raises(ApiError, match="groups"):
             daemon.patch({**body, "spec": {"replicas": 9}})
+
+
+def _follow(world: RolesWorld, version: str) -> set[int]:
+    """Wait until a version has taken over, and return its shares; requests go where each role has a ready group."""
+    seen = set()
+
+    def done() -> bool:
+        weights, ready = world.weights_and_ready("HTTPRoute")
+        assert all(ready.get(each) for found in weights for each, weight in found.items() if weight), (weights, ready)
+        seen.add(weights[0].get(version, 0))
+        return world.settled(version)
+
+    world.until(done)
+    return seen
+
+
+def test_prefill_and_decode_are_rolled_out_together(roles: RolesWorld) -> None:
+    begin(roles)
+    roles.deploy(roles.service(2, CANARY))
+    assert {0, 25, 50, 100} <= _follow(roles, "2")
+    roles.until(lambda: roles.condition()[:2] == ("True", "Stable"))
+    assert roles.reasons()[-1] == "RolloutPromoted"
+    roles.until(lambda: set(roles.pools().values()) == {"2"})
+    with roles.plane.client(roles.plane.service_account_token("avactl-system", "avactl-serving", 600)) as daemon:
+        for name in ("web", "web-prefill"):
+            body = {"apiVersion": API, "kind": KIND, "metadata": {"name": name, "namespace": roles.team}}
+            with pytest.raises(ApiError, match="groups"):
+                daemon.patch({**body, "spec": {"replicas": 9}})
+
+
+def test_a_version_of_roles_that_fails_its_job_is_rolled_back(roles: RolesWorld) -> None:
+    begin(roles, MEASURED)
+    roles.deploy(roles.service(2, MEASURED))
+    found = job(roles)
+    env = {each["name"]: each["value"] for each in found["spec"]["template"]["spec"]["containers"][0]["env"]}
+    (service,) = [
+        each
+        for each in roles.kube.list("v1", "Service", roles.team)
+        if env["AVACTL_NEW_URL"] == f"http://{each['metadata']['name']}.{roles.team}:8000"
+    ]
+    assert service["spec"]["selector"]["leaderworkerset.sigs.k8s.io/name"] == "web"  # of the decode pods
+    end(roles, found, "Failed", 1)
+    roles.until(lambda: roles.state().get("outcome") == "rolledBack")
+    roles.until(lambda: roles.condition()[:2] == ("False", "RolledBack"))
+    assert set(roles.ready()) == {"1"}
+    assert roles.weights() == {"1": 100}
+    roles.deploy(roles.service(1, MEASURED))
+    roles.until(lambda: roles.settled("1"))
+
+
+def test_roles_killed_at_every_step(roles: RolesWorld) -> None:
+    """The daemon is killed after each change that it makes."""
+    begin(roles)
+    roles.deploy(roles.service(2, CANARY))
+    before, kills = "", 0
+    while not roles.settled("2"):
+        weights, ready = roles.weights_and_ready("HTTPRoute")
+        assert all(ready.get(each) for found in weights for each, weight in found.items() if weight), (weights, ready)
+        written = roles.written()
+        if written != before:
+            before, kills = written, kills + 1
+            roles.kill()
+            roles.start()
+    assert kills > 8
+
+
+def test_roles_are_scaled_during_a_rollout(roles: RolesWorld) -> None:
+    """By `kubectl scale`, or by an autoscaler of each role."""
+    slow = CANARY.replace("pause: 1s}, ", "pause: 1h}, ")
+    begin(roles)
+    roles.deploy(roles.service(2, slow))
+    roles.until(lambda: roles.weights().get("2") == 25)
+    roles.scale_role("web", 5)
+    roles.scale_role("web-prefill", 3)
+    roles.until(
+        lambda: roles.groups() == {("web", "1"): 4, ("web", "2"): 2, ("web-prefill", "1"): 3, ("web-prefill", "2"): 1}
+    )
+    assert roles.weights() == {"1": 75, "2": 25}
+    roles.prefill = 3
+    roles.deploy(roles.service(2, CANARY, "replicas: 5"))
+    _follow(roles, "2")
+
+
+def test_a_service_whose_roles_are_rolling_again_has_one_pool(roles: RolesWorld) -> None:
+    begin(roles)
+    assert roles.pools()["web"] == "1"
+    specs = roles.service(1, "{rolling: {}}")
+    roles.deploy(specs)
+    for name in ("web", "web-prefill"):
+        roles.kube.delete(API, KIND, name, roles.team)
+    roles.until(lambda: roles.pools()["web"] == "")

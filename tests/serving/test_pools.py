@@ -241,6 +241,23 @@ def test_a_service_that_is_rolling_again_has_one_pool_of_all_pods(running: Picke
     running.until(lambda: running.ready() == {"2": 4})
 
 
+def test_a_pool_without_its_service_selects_all_pods(running: PickerWorld) -> None:
+    """The replicas are other objects now, for example groups of several machines, which have another label."""
+    assert running.pools()["web"] == "1"
+    running.kube.delete("apps/v1", "Deployment", "web", running.team)
+    running.until(lambda: "pod-template-hash" not in _selected(running))
+    foreign = {"apiVersion": API, "kind": KIND, "metadata": {"name": "web", "namespace": running.team}}
+    label = {"leaderworkerset.sigs.k8s.io/template-revision-hash": "gone"}
+    running.kube.patch({**foreign, "spec": {"selector": {"matchLabels": label}}})
+    running.deploy(running.service(1, CANARY))
+    running.until(lambda: set(running.pools().values()) == {"1"} and not set(label) & set(_selected(running)))
+
+
+def _selected(world: PickerWorld) -> dict[str, str]:
+    labels: dict[str, str] = world.kube.get(API, KIND, "web", world.team)["spec"]["selector"]["matchLabels"]
+    return labels
+
+
 def test_an_engine_that_applies_again_and_again_does_not_hold_it_up(running: PickerWorld) -> None:
     specs = running.service(2, CANARY)
     found = compiled(running.platform.replace("TEAM", running.team) + specs).manifests

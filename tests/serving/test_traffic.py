@@ -38,10 +38,17 @@ def prepared(request: pytest.FixtureRequest, gateway: None) -> None:
 
 @pytest.fixture(scope="module")
 def istio(request: pytest.FixtureRequest) -> None:
-    """Build Istio and the endpoint picker, and fetch the rest."""
+    """Build Istio, the endpoint picker and Prometheus, and fetch the rest."""
     with building(request):
         require()
-        prepare(analysed=False, picked=True)
+        prepare(picked=True)
+
+
+@pytest.fixture(scope="module")
+def roles(request: pytest.FixtureRequest, istio: None) -> None:
+    """Build the controller of LeaderWorkerSets, too."""
+    with building(request):
+        prepare(picked=True, grouped=True)
 
 
 def rolled(folder: Path, *arguments: str) -> list[dict[str, Any]]:
@@ -91,11 +98,20 @@ def test_groups_of_two_machines_move_one_after_the_other(gateway: None, tmp_path
 
 def test_pools_with_endpoint_pickers(istio: None, tmp_path: Path) -> None:
     """Behind Istio, which divides at random, and asks the picker of each pool or, as of version 1.31.0, of one."""
-    good, lost, timeouts = rolled(tmp_path, "pickers", "--short")
+    good, bad, lost, timeouts = rolled(tmp_path, "pickers")
     promoted(good, PICKED)
+    rolled_back(bad, "errors 1: above 0.01")
+    assert bad["own"] == bad["bad"]
     # Requests of the share of a version without pods fail until the daemon has given them back.
     assert sum(lost["failed"].values()) < lost["requests"] / 4
     assert timeouts == {"default, 16 s": 200, "2s, 1 s": 200, "2s, 5 s": 504, "9s, 5 s": 200}
+
+
+def test_prefill_and_decode_behind_istio(roles: None, tmp_path: Path) -> None:
+    good, bad = rolled(tmp_path, "roles")
+    promoted(good, PICKED)
+    rolled_back(bad, "errors 1: above 0.01")
+    assert bad["own"] == bad["bad"]
 
 
 def test_every_case_at_the_pace_of_a_cluster(prepared: None, tmp_path: Path) -> None:

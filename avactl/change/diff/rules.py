@@ -50,7 +50,7 @@ def _is_recreated(change: ValueChange, body: Body) -> bool:
 
 
 def _in_steps(change: ValueChange, body: Body) -> bool:
-    return names.ROLLOUT in body.get("metadata", {}).get("annotations", {})
+    return bool({names.ROLLOUT, names.ROLLOUT_WITH} & set(body.get("metadata", {}).get("annotations", {})))
 
 
 def _to_recreate(change: ValueChange, body: Body) -> bool:

@@ -70,6 +70,12 @@ def of_type(model: type[BaseModel], types: set[str], value: Any, path: Path, wri
 
     `types` are pydantic's names of the errors, `written` is the scalar as in the file.
     """
+    hint = _of_type(model, types, value, path, written)
+    # An entry of a list has a number, and no key.
+    return hint.replace(f"`{path[-1]}: ", "`") if path and isinstance(path[-1], int) else hint
+
+
+def _of_type(model: type[BaseModel], types: set[str], value: Any, path: Path, written: str) -> str:
     key = path[-1] if path else ""
     if key == "gpu" and type(value) is int and types == {"string_type"}:
         return f"write the number as `gpus: {value}`, and the model here"
@@ -97,7 +103,7 @@ def of_type(model: type[BaseModel], types: set[str], value: Any, path: Path, wri
             return "write `false`"
         return "write `true` or `false`"
     if value is None:
-        return f"give `{key}` a value, or remove the key"
+        return "remove the empty entry" if isinstance(key, int) else f"give `{key}` a value, or remove the key"
     if types & {"int_type", "int_from_float", "float_type"} and _meant_number(value) is not None:
         return f"write `{_meant_number(value)}`"
     if types & {"int_type", "int_from_float"} and isinstance(value, float):

@@ -9,7 +9,7 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from avactl.contracts.delivery import HEALTH_KEY, REPORT_KEY, HealthPlan, HealthRecord, ReportPlan, RollbackPlan
-from avactl.contracts.document import load
+from avactl.contracts.document import DocumentError, load
 from avactl.contracts.names import HEALTH_REPORT, ROLLOUT_REPORT
 from avactl.daemons.delivery.branch import SpecBranch
 from avactl.daemons.delivery.commits.records import RecordedService, RolledOutModel
@@ -21,6 +21,7 @@ from avactl.kube.client import Client
 
 _CHECK_INTERVAL_S = 600.0
 """Seconds until a record that was written is compared with the branch again: somebody may have deleted it."""
+_MAX_TEXT_LENGTH = 900
 Body = dict[str, Any]
 P = TypeVar("P", ReportPlan, HealthPlan)
 
@@ -32,16 +33,24 @@ class Reports:
         self._client, self._maps, self._branch = client, maps, branch
         self._written: dict[RolledOutModel, tuple[str, str, float]] = {}
         """URL, outcome, and time of the last record."""
+        self._invalid: dict[str, str] = {}
         self._health: dict[RecordedService, tuple[HealthRecord | None, float]] = {}
         """The last record of a service's health, and when it was compared with the branch."""
 
     async def record(self, service: RollbackPlan, deployment: Body) -> None:
         """Record how the rollout of a service's models ended, and its health if it is in a promotion.
 
-        Raises ApiError, UnreachableError, DocumentError and DeliveryError; a later call tries again.
+        Raises ApiError, UnreachableError and DeliveryError; a later call tries again.
         """
         await self._record_rollouts(service, deployment)
         await self._record_health(service, deployment)
+
+    def invalid_plans(self, namespace: str) -> str:
+        """Return which plans of a namespace were ignored, since they are not valid; empty if all are."""
+        names = {each for kind in (ROLLOUT_REPORT, HEALTH_REPORT) for each in self._maps.of(kind)}
+        self._invalid = {name: text for name, text in self._invalid.items() if name in names}
+        found = [text for name, text in sorted(self._invalid.items()) if name.split(".")[1:2] == [namespace]]
+        return "; ".join(found)[:_MAX_TEXT_LENGTH]
 
     async def _record_health(self, service: RollbackPlan, deployment: Body) -> None:
         plans = self._plans(service, HEALTH_REPORT, HealthPlan, HEALTH_KEY)
@@ -82,10 +91,15 @@ class Reports:
         return [RolledOutModel(plan.cluster, plan.namespace, plan.service, plan.model) for plan in plans]
 
     def _plans(self, service: RollbackPlan, kind: str, model: type[P], key: str) -> list[P]:
-        """Return the plans of a kind for a service."""
-        plans = [
-            load(model, (self._maps.data(name) or {}).get(key, ""))
-            for name in self._maps.of(kind)
-            if name.startswith(f"{kind}.{service.namespace}.")
-        ]
+        """Return the plans of a kind for a service. Those that are not valid are ignored: `invalid_plans`."""
+        plans = []
+        for name in self._maps.of(kind):
+            if not name.startswith(f"{kind}.{service.namespace}."):
+                continue
+            try:
+                plans.append(load(model, (self._maps.data(name) or {}).get(key, "")))
+            except DocumentError as error:
+                self._invalid[name] = f"ConfigMap {name} is ignored: {error}"
+            else:
+                self._invalid.pop(name, None)
         return [each for each in plans if (each.namespace, each.service) == (service.namespace, service.name)]

@@ -76,6 +76,8 @@ class Rollbacks:
         except DeliveryError as error:  # a roll-back does not wait for it
             unrecorded = error
             await self._tell_problem(name, deployment, "RolloutNotRecorded", error)
+        if invalid := self._reports.invalid_plans(service.namespace):
+            await self._tell_problem(name, deployment, "ReportIgnored", DeliveryError(invalid, "apply the specs again"))
         if _is_rolled_back(deployment) and not self._has_pipeline(service):
             await self._roll_back(name, service, deployment)
         if unrecorded is not None:

@@ -89,9 +89,7 @@ class Actor:
                         await self.write_condition(view.deployment, False, "TimeoutsDropped", _NO_TIMEOUTS)
                         raise DocumentError(f"{route}: {_NO_TIMEOUTS}")
             case PointPool(pool, hash):
-                path = f"/apis/{POOL_GROUP}/v1/namespaces/{space}/inferencepools/{pool}"
-                selector = {"matchLabels": {view.version_label: hash or None}}
-                await self._patch(path, view.pools[pool], {"spec": {"selector": selector}})
+                await self._point_pool(view.pools[pool], {view.version_label: hash} if hash else {})
             case Select(hash):
                 own: dict[str, str] = view.deployment["spec"]["selector"].get("matchLabels", {})
                 for name in view.config.services:
@@ -99,16 +97,25 @@ class Actor:
                     self._seen(await self._client.request("PATCH", f"{services}/{name}", chosen, content_type=MERGE))
             case RemoveService(service):
                 await self._delete(services, service)
-            case HoldGroups(partition):
+            case HoldGroups(groups, partition):
                 rolling = {"rollingUpdateConfiguration": {"partition": partition}}
-                await self._patch(
-                    _workload_path(view.deployment), view.deployment, {"spec": {"rolloutStrategy": rolling}}
-                )
+                body = view.workload(groups)
+                await self._patch(_workload_path(body), body, {"spec": {"rolloutStrategy": rolling}})
             case StopGroup(leader):
                 # As the controller does it: the next leader starts once the workers of this one are gone.
                 await self._delete(f"/api/v1/namespaces/{space}/pods", leader, "Foreground")
             case StartJob(revision):
                 await self._start_job(view, space, revision)
+
+    async def free_pool(self, pool: Body) -> None:
+        """Let an InferencePool select the pods of all versions. Raises ApiError and UnreachableError."""
+        await self._point_pool(pool, {})
+
+    async def _point_pool(self, pool: Mapping[str, Any], version: Mapping[str, str]) -> None:
+        metadata = pool["metadata"]
+        path = f"/apis/{POOL_GROUP}/v1/namespaces/{metadata['namespace']}/inferencepools/{metadata['name']}"
+        labels = {**dict.fromkeys(names.VERSION_LABELS), **version}
+        await self._patch(path, pool, {"spec": {"selector": {"matchLabels": labels}}})
 
     async def write_state(self, view: View, state: RolloutState) -> None:
         """Write a state, if nobody has changed the Deployment. Raises ApiError and UnreachableError."""

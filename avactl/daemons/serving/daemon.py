@@ -40,6 +40,7 @@ from avactl.daemons.serving.view import (
     RemoveService,
     ServingPlan,
     View,
+    pool_labels,
 )
 from avactl.daemons.serving.weights import Weights
 from avactl.kube import logs
@@ -133,6 +134,8 @@ class ServingDaemon(ElectedDaemon):
                 for kind in _WORKLOADS:
                     for key in self._stores[kind].keys():  # noqa: SIM118 - not a mapping
                         self._passes.begin(group, self._advance_service, f"{kind}/{key}", key.partition("/")[0])
+                for key in self._stores[POOL_KIND].keys():  # noqa: SIM118 - not a mapping
+                    self._passes.begin(group, self._free_pool, key, key.partition("/")[0])
                 for key in self._stores["Service"].keys():  # noqa: SIM118 - not a mapping
                     self._passes.begin(group, self._weights.sync, key, key.partition("/")[0])
 
@@ -266,15 +269,20 @@ class ServingDaemon(ElectedDaemon):
     ) -> groups.GroupView:
         metadata = workload["metadata"]
         uid, space = metadata["uid"], metadata["namespace"]
-        leader_set = self._stores["StatefulSet"].get(f"{space}/{metadata['name']}")
-        pods = self._stores["Pod"].of(leader_set["metadata"]["uid"]) if leader_set is not None else ()
+        sets = []
+        for name in (metadata["name"], *config.roles):
+            body = self._stores[groups.KIND].get(f"{space}/{name}")
+            if body is not None and not body["metadata"].get("deletionTimestamp"):
+                leader_set = self._stores["StatefulSet"].get(f"{space}/{name}")
+                pods = self._stores["Pod"].of(leader_set["metadata"]["uid"]) if leader_set is not None else ()
+                sets.append(groups.view_set(body, config, leader_set, pods))
         services = [
             each
             for each in self._stores["Service"].of(space)
             if HASH_LABEL in each["metadata"]["labels"] and uid in owner_uids(each)
         ]
         jobs = [job for each in services for job in self._stores["Job"].of(each["metadata"]["uid"])]
-        return groups.view_groups(workload, config, state, leader_set, pods, services, routes, jobs, pools)
+        return groups.view_groups(sets, config, state, services, routes, jobs, pools)
 
     async def _release(self, deployment: Body) -> None:
         """Give the versions of a service that is rolling again to its controller, with their pods."""
@@ -289,18 +297,36 @@ class ServingDaemon(ElectedDaemon):
         view = self._view(deployment, config)
         name = deployment["metadata"]["name"]
         pool = self._stores[POOL_KIND].get(namespaced_name(deployment))
-        if pool is not None and (pool["spec"]["selector"]["matchLabels"] or {}).get(view.version_label):
+        if pool is not None and pool_labels(pool):
             await self._actor.act(replace(view, pools={name: pool}), PointPool(name, ""))
         if isinstance(view, groups.GroupView):  # their versions are no objects, except for these
             for service in view.services.values():
                 await self._actor.act(view, RemoveService(service))
-            if view.partition:
-                await self._actor.act(view, HoldGroups(0))
+            if view.sets[0].partition:
+                await self._actor.act(view, HoldGroups(name, 0))
                 return  # the object has changed: the next pass removes the state
         for each in view.revisions.values():
             if not each.attached and not isinstance(view, groups.GroupView):
                 await self._actor.act(view, AttachVersion(each, True))
         await self._actor.remove_state(view)
+
+    async def _free_pool(self, key: str) -> None:
+        """Let a pool select all pods of a service that has no rollout any more, and whose replicas are others now.
+
+        A service that only rolls again has its state still: `_release` does it.
+        """
+        pool = self._stores[POOL_KIND].get(key)
+        owners = {key, key.removesuffix("-alt")}
+        if pool is None or not pool_labels(pool) or not self.leading():
+            return
+        if any(self._stores[kind].get(each) is not None for kind in _WORKLOADS for each in owners):
+            return
+        try:
+            await self._actor.free_pool(pool)
+            logs.info("action", service=key, action="PointPool")
+        except (ApiError, UnreachableError) as error:
+            if not isinstance(error, ApiError) or error.status not in (404, 409):
+                self._record_failure(f"{POOL_KIND}/{key}", str(error))
 
     async def _emit_events(self, view: View, plan: ServingPlan) -> None:
         """Write events, and count what has ended. One that fails is logged only: the state says the same."""

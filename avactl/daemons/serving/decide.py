@@ -5,7 +5,7 @@ Each pass returns actions, or, once the objects are as they should be, the next 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import floor
 
 from avactl.contracts.serving import RolloutState
@@ -224,9 +224,10 @@ class Rollout:
 
     def _decide_stepping(self) -> ServingPlan:
         step = self.config.steps[min(self.state.step, len(self.config.steps) - 1)]
-        goal = self._step_sizes(step.percent)
         plan = (
-            self._reach_sizes(goal) or self._validate() or self._shift_traffic(0 if self.by_replicas else step.percent)
+            self._reach_step(step.percent)
+            or self._validate()
+            or self._shift_traffic(0 if self.by_replicas else step.percent)
         )
         if plan is not None:
             return plan
@@ -321,8 +322,9 @@ class Rollout:
 
     # -- parts of phases; None: done
 
-    def _step_sizes(self, percent: int) -> Sizes:
-        return step_sizes(self.total, percent, by_replicas=self.by_replicas, in_place=self.in_place)
+    def _reach_step(self, percent: int) -> ServingPlan | None:
+        goal = step_sizes(self.total, percent, by_replicas=self.by_replicas, in_place=self.in_place)
+        return self._reach_sizes(goal)
 
     def _reach_sizes(self, goal: Sizes) -> ServingPlan | None:
         sizes, ready, most = self.view.sizes(), self.view.ready(), max(1, self.total)
@@ -346,16 +348,20 @@ class Rollout:
             return ServingPlan(self.state.replace(reached=0.0, since=self.now))
         return self._await_pods(goal.canary)
 
-    def _await_pods(self, wanted: int) -> ServingPlan:
-        """Wait for pods of the new version, and give it up after their time."""
+    def _describe_ready(self, wanted: int | Sequence[int]) -> str:
+        """Return how many pods of the new version are ready, of which number; of roles, of the number of each."""
         assert self.canary is not None
+        return f"{self.canary.ready} of {wanted} pods are ready"
+
+    def _await_pods(self, wanted: int | Sequence[int]) -> ServingPlan:
+        """Wait for pods of the new version, and give it up after their time."""
         waited = self.now - self.state.since
         if waited < min(PATIENCE, self.view.deadline):
             return ServingPlan(self.state)
         pods = self.answers.pods
         if pods is None:
             return ServingPlan(self.state, ask="pods")
-        counted = f"{self.canary.ready} of {wanted} pods are ready"
+        counted = self._describe_ready(wanted)
         why = f": {pods.reason}" if pods.reason else ""
         if pods.stage is PodStage.unscheduled:
             if self.config.in_place and not self.state.in_place:
@@ -365,7 +371,9 @@ class Rollout:
             # They have a place now: the time without one does not count.
             return ServingPlan(self.state.replace(since=self.now, reason="Starting", message=f"{counted}{why}"))
         # A copy of the model takes as long as its size and its store demand; a start does not.
-        started = max(self.state.since, pods.prepared)
+        if pods.prepared > self.state.prepared:
+            self.state = self.state.replace(prepared=pods.prepared)
+        started = max(self.state.since, self.state.prepared)
         late = pods.stage is not PodStage.preparing and self.now - started > self.view.start_limit
         if late or waited > self.view.deadline:
             return self._abort("NotReady", f"{counted} after {waited:.0f} s{why}")

@@ -13,7 +13,15 @@ from typing import Any
 import orjson
 
 from avactl.base.object_identity import namespaced_name
-from avactl.contracts.names import LWS_REVISION, ROLLOUT, ROLLOUT_STATE, TEMPLATE_DIGEST, WEIGHTS
+from avactl.contracts.names import (
+    LWS_REVISION,
+    ROLLOUT,
+    ROLLOUT_STATE,
+    ROLLOUT_WITH,
+    SERVICE_VERSION,
+    TEMPLATE_DIGEST,
+    WEIGHTS,
+)
 from avactl.daemons.serving.revisions import HASH_LABEL, NUMBER, REJECTED
 from avactl.kube import logs
 
@@ -126,12 +134,17 @@ def _keep_deployment(item: Body) -> Body | None:
 
 
 def _keep_groups(item: Body) -> Body | None:
-    """Keep LeaderWorkerSets with a rollout, without their templates: their controller compares these."""
+    """Keep LeaderWorkerSets with a rollout, and of their templates only the label with the version: their controller
+    compares these."""
     notes = item["metadata"].get("annotations") or {}
-    if ROLLOUT not in notes and ROLLOUT_STATE not in notes:
+    if not {ROLLOUT, ROLLOUT_STATE, ROLLOUT_WITH} & set(notes):
         return None
     kept = {key: item["spec"][key] for key in ("replicas", "rolloutStrategy") if key in item["spec"]}
-    return {**_keep_plain(item), "spec": kept}
+    found = _keep_plain(item)
+    template = (item["spec"].get("leaderWorkerTemplate") or {}).get("workerTemplate") or {}
+    version = ((template.get("metadata") or {}).get("labels") or {}).get(SERVICE_VERSION)
+    labels = {} if version is None else {SERVICE_VERSION: version}
+    return {**found, "metadata": {**found["metadata"], "labels": labels}, "spec": kept}
 
 
 def _keep_leader_set(item: Body) -> Body | None:
@@ -207,7 +220,7 @@ _IDENTITY_FIELDS = (
     "creationTimestamp",
     "deletionTimestamp",
 )
-_KEPT_LABELS = (HASH_LABEL, "kubernetes.io/service-name", LWS_REVISION, "controller-revision-hash")
+_KEPT_LABELS = (HASH_LABEL, "kubernetes.io/service-name", LWS_REVISION, SERVICE_VERSION, "controller-revision-hash")
 
 
 def _keep_identity(metadata: Mapping[str, Any], *annotations: str) -> Body:

@@ -55,6 +55,10 @@ class View:
         """Seconds in which pods must be ready once their images are pulled and their files copied."""
         return self.deadline if self.config.start is None else min(self.deadline, self.config.start)
 
+    def workload(self, name: str) -> Mapping[str, Any]:
+        """Return one of the objects that declare the service."""
+        return self.deployment
+
     def of(self, hash: str) -> ServingRevision | None:
         """Return a version; None if its ReplicaSet is gone."""
         return self.revisions.get(hash)
@@ -152,9 +156,9 @@ class View:
         return max(selecting, key=self._pool_weight, default="")
 
     def _pool_version(self, name: str) -> str:
-        body = self.pools.get(name) or {"spec": {}}
-        labels = (body["spec"].get("selector") or {}).get("matchLabels") or {}
-        return str(labels.get(self.version_label, ""))
+        labels = pool_labels(self.pools.get(name) or {"spec": {}})
+        # One of a service that had replicas of another kind selects no pod at all.
+        return labels.get(self.version_label, "") if len(labels) == 1 else ""
 
     def _pool_weight(self, name: str) -> int:
         return max((self._route_weights(route).get(name, 0) for route in self.routes), default=0)
@@ -205,6 +209,12 @@ class View:
         if problem:
             return problem
         return next(filter(None, (_refusal_reason(route, body) for route, body in self.routes.items())), "")
+
+
+def pool_labels(pool: Body) -> dict[str, str]:
+    """Return the labels of versions that a pool selects."""
+    labels = (pool["spec"].get("selector") or {}).get("matchLabels") or {}
+    return {key: str(labels[key]) for key in names.VERSION_LABELS if key in labels}
 
 
 def _refusal_reason(route: RolloutRoute, body: Body) -> str:
@@ -300,8 +310,9 @@ class RemoveService(NamedTuple):
 
 
 class HoldGroups(NamedTuple):
-    """Set the ordinal from which on the controller of groups replaces those of another version."""
+    """Set the ordinal from which on the controller of a LeaderWorkerSet replaces groups of another version."""
 
+    groups: str
     partition: int
 
 

@@ -6,7 +6,7 @@ Sources, of sigs.k8s.io/lws 0.9: `api/leaderworkerset/v1`, `pkg/controllers` for
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from avactl.diagnostics import Diagnostic, Note
 from avactl.kinds.serving.llm import machines_per_replica, split_model
@@ -28,9 +28,15 @@ _MACHINES_PATH = ("spec", "llm", "machines")
 
 
 def leader_worker_set(
-    item: Item[ServingDeploymentSpec], program: Program, leader: Body, worker: Body, component: str
+    item: Item[ServingDeploymentSpec],
+    program: Program,
+    leader: Body,
+    worker: Body | None,
+    component: str,
+    name: str | None = None,
 ) -> Manifest:
-    """Return the LeaderWorkerSet of a service, from the templates of leaders and workers."""
+    """Return the LeaderWorkerSet of a service, from the templates of leaders and workers. `name`: that of the service,
+    by default; of a role it may be another."""
     fixed = isinstance(item.spec.replicas, int)
     spec = groups_of(item.spec, leader, worker)
     if program.cluster_spec(item.cluster).daemons.serving:
@@ -42,7 +48,7 @@ def leader_worker_set(
         item.cluster,
         API,
         KIND,
-        item.name,
+        item.name if name is None else name,
         namespace=item.ns,
         component=component,
         owned=() if fixed else (REPLICAS.field,),
@@ -89,7 +95,8 @@ def group_problems(item: Item[ServingDeploymentSpec], program: Program) -> Itera
             f"`machines: {machines_per_replica(spec)}` splits a model over GPUs, and the pods request none",
             "add `gpus: …` to `resources`, those of each machine, or remove `machines`",
         )
-    yield from _rollout_problems(item)
+    if chosen_strategy(spec) is not None and (spec.llm is None or spec.llm.prefill is None):  # else reported there
+        yield from _rollout_problems(item)
     split = split_model(spec)
     if (
         runtime.llm.even_stages
@@ -113,40 +120,54 @@ def group_problems(item: Item[ServingDeploymentSpec], program: Program) -> Itera
         )
 
 
-def _rollout_problems(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
-    """Yield rollouts that groups of pods cannot have: all versions are groups of one LeaderWorkerSet."""
-    spec, chosen = item.spec, chosen_strategy(item.spec)
-    if chosen is None or (spec.llm is not None and spec.llm.prefill is not None):
-        return  # with `prefill`, reported there
+def group_rollout_problems(
+    item: Item[ServingDeploymentSpec], path: tuple[str, ...], replicas: Mapping[str, tuple[int, tuple[str, ...]]]
+) -> Iterator[Diagnostic]:
+    """Yield rollouts that groups of pods cannot have: all versions are groups of the same LeaderWorkerSets.
+
+    `path`: the key by which replicas are groups; `replicas`: numbers and their paths, by the word for a group.
+    """
+    chosen = chosen_strategy(item.spec)
+    if chosen is None:
+        return
     note = Note(item.span("spec", "rollout", key_of(chosen), key=True), "the rollout")
+
+    def conflict(why: str, hint: str) -> Diagnostic:
+        return Diagnostic("conflicting-keys", why, item.span(*path, key=True), hint=hint, notes=(note,))
+
     if isinstance(chosen, BlueGreen):
-        yield _conflict_problem(
-            item,
-            "`blueGreen` starts all pods twice, and groups of several machines are replaced one after the other",
-            "write `canary: {steps: [{percent: 100}]}`, or have the model on one machine",
-            note,
+        yield conflict(
+            "`blueGreen` starts all pods twice, and groups of pods are replaced one after the other",
+            "write `canary: {steps: [{percent: 100}]}`",
         )
         return
     if chosen.in_place:
-        yield _conflict_problem(
-            item,
-            "`inPlace` has no effect on groups of several machines: `maxSurge` says how many more there are",
+        yield conflict(
+            "`inPlace` has no effect on groups of pods: `maxSurge` says how many more there are",
             "remove `inPlace`, and write `maxSurge: 0` if there is no room for another group",
-            note,
         )
-    if not isinstance(spec.replicas, int):
+    for name, (count, where) in replicas.items():
+        if count == 1 and not item.spec.max_surge:
+            key = item.span("spec", "maxSurge") if len(replicas) == 1 else item.span(*where, key=True)
+            yield Diagnostic(
+                "rollout-share",
+                f"with `maxSurge: 0`, the only {name}group of {item} would stop before the new version is ready",
+                key,
+                hint="write `maxSurge: 1`, or `replicas: 2` or more",
+            )
+
+
+def _rollout_problems(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
+    """Yield rollouts that replicas of several machines cannot have."""
+    replicas, chosen = item.spec.replicas, chosen_strategy(item.spec)
+    counted = {"": (replicas, ("spec", "replicas"))} if isinstance(replicas, int) else {}
+    yield from group_rollout_problems(item, _MACHINES_PATH, counted)
+    if not counted and chosen is not None and not isinstance(chosen, BlueGreen):
         yield _conflict_problem(
             item,
             "an autoscaler that stops groups of several machines stops those of the new version first",
             f"write a number of `replicas`, or remove `{key_of(chosen)}`",
-            note,
-        )
-    elif spec.replicas == 1 and not spec.max_surge:
-        yield Diagnostic(
-            "rollout-share",
-            f"with `maxSurge: 0`, the only group of {item} would stop before the new version is ready",
-            item.span("spec", "maxSurge"),
-            hint="write `maxSurge: 1`, or `replicas: 2` or more",
+            Note(item.span("spec", "rollout", key_of(chosen), key=True), "the rollout"),
         )
 
 

@@ -26,6 +26,11 @@ def machines_per_replica(spec: ServingDeploymentSpec) -> int:
     return 1 if spec.llm is None else spec.llm.machines
 
 
+def has_groups(spec: ServingDeploymentSpec) -> bool:
+    """Return True if the replicas are groups of LeaderWorkerSets: with several machines each, or with roles."""
+    return machines_per_replica(spec) > 1 or (spec.llm is not None and spec.llm.prefill is not None)
+
+
 def split_model(spec: ServingDeploymentSpec) -> Parallelism:
     """Return the split of a spec. Without keys: each layer over the GPUs of a pod, and a stage on each machine.
 

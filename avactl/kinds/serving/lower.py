@@ -26,11 +26,13 @@ from avactl.kinds.serving.prefill.lower import (
     build_sidecar,
     disaggregated_set,
     role_annotations,
+    role_set_name,
+    role_sets,
 )
 from avactl.kinds.serving.prefill.roles import ROLE_LABEL, of_role, prefill_of, server_of
 from avactl.kinds.serving.probes import add_scripts, build_probes, start_limit
 from avactl.kinds.serving.promotion import with_promotion
-from avactl.kinds.serving.rollout.lower import with_rollout
+from avactl.kinds.serving.rollout.lower import chosen_strategy, with_rollout
 from avactl.kinds.serving.runtime import CONFIG, ModelServer, runtime_of, server
 from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.kinds.serving.weights import with_weights
@@ -120,8 +122,10 @@ def lower(item: Item[ServingDeploymentSpec], program: Program) -> list[Manifest]
         objects.append(pod_monitor(item, program, cluster, item.name, ns, select, path, port, COMPONENT))
     # The leaders of groups are the pods of a StatefulSet with the name of the LeaderWorkerSet.
     told = {"stateful_set" if machines_per_replica(spec) > 1 else "deployment": item.name}
-    if separate is not None:
+    if separate is not None and chosen_strategy(spec) is None:
         told = {"stateful_sets": f"{item.name}-[0-9a-f]+-({'|'.join(ROLES)})"}
+    elif separate is not None:
+        told = {"stateful_sets": "|".join(role_set_name(item, role) for role in ROLES)}
     objects += build_notifications(item, program, **told)
     objects += build_inference_pools(item, program, select, run.ports["http"], COMPONENT)
     objects += build_routes(
@@ -140,7 +144,11 @@ def lower(item: Item[ServingDeploymentSpec], program: Program) -> list[Manifest]
 def _build_roles(
     item: Item[ServingDeploymentSpec], program: Program, gpu: pods.GpuRequest, config_name: str
 ) -> list[Manifest]:
-    """Return the DisaggregatedSet and the GPU claim of the prefill pods; `gpu` is the request of the decode pods."""
+    """Return the objects of both roles and the GPU claim of the prefill pods; `gpu` is the request of the decode pods.
+
+    They are roles of a DisaggregatedSet, whose controller replaces both by itself; with a rollout, a LeaderWorkerSet
+    each.
+    """
     found: list[Manifest] = []
     templates: dict[str, tuple[Body, Body | None]] = {}
     for role in ROLES:
@@ -155,7 +163,9 @@ def _build_roles(
         leader = _build_template(own, program, run, gpu_of_role, config_name, COMPONENT, role)
         worker = _build_template(own, program, run, gpu_of_role, config_name, WORKER, role) if several else None
         templates[role] = leader, worker
-    return [*found, disaggregated_set(item, templates, COMPONENT)]
+    if chosen_strategy(item.spec) is None:
+        return [*found, disaggregated_set(item, templates, COMPONENT)]
+    return [*found, *role_sets(item, program, templates, COMPONENT)]
 
 
 def _build_template(
@@ -183,6 +193,8 @@ def _build_template(
     labels = {**k8s.object_labels(item, component), CLASS_LABEL: resource_class(spec), **server_labels(spec)}
     if role:
         labels[ROLE_LABEL] = role
+        if chosen_strategy(spec) is not None:
+            labels[names.SERVICE_VERSION] = ""  # set once the templates of both roles are complete
         notes |= role_annotations(spec, role) if component == COMPONENT else {}
     notes |= start_when_warm(item, program)
     if spec.pod is not None:

@@ -241,8 +241,8 @@ def picker_problems(item: Item[ServingDeploymentSpec], program: Program) -> Iter
 def _check_rollout(item: Item[ServingDeploymentSpec], chosen: EndpointPicker) -> Iterator[Diagnostic]:
     """Yield rollouts for which requests cannot be divided between two pools."""
     rollout = chosen_strategy(item.spec)
-    if rollout is None or (item.spec.llm is not None and item.spec.llm.prefill is not None):
-        return  # with `prefill`, reported there
+    if rollout is None:
+        return
     key = key_of(rollout)
     note = Note(item.span("spec", "rollout", key, key=True), "the rollout")
     if chosen.image is None:

@@ -15,7 +15,7 @@ from avactl.base.quantity import format_quantity, parse_quantity
 from avactl.base.terminal import count_text, shorten_middle
 from avactl.diagnostics import Diagnostic
 from avactl.diagnostics.suggest import WordIndex, did_you_mean
-from avactl.kinds.serving.llm import machines_per_replica, model_options, split_model
+from avactl.kinds.serving.llm import has_groups, machines_per_replica, model_options, split_model
 from avactl.kinds.serving.runtime import LanguageModelSupport, runtime_of, server
 from avactl.kinds.serving.runtime_facts import facts_of, runtime_names
 from avactl.kinds.serving.spec import ServingDeploymentSpec
@@ -120,7 +120,7 @@ def image_problems(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
         )
     support = runtime_of(spec).llm
     is_makers = support is not None and re.search(rf"(^|/){re.escape(runtime_of(spec).image)}[:@]", image)
-    counted = machines_per_replica(spec) > 1 or (spec.llm is not None and spec.llm.prefill is not None)
+    counted = has_groups(spec)
     if is_makers and not spec.resources.gpus and not counted:  # else it is refused as a whole
         yield Diagnostic(
             "runtime-cannot",

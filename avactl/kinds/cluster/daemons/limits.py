@@ -279,7 +279,7 @@ def _pool_fields() -> AdmissionRule:
         "inferencepools",
         _changes_only("spec", "selector"),
         _changes_only("spec.?selector", "matchLabels"),
-        _changes_only(labels, "pod-template-hash", names.LWS_REVISION),
+        _changes_only(labels, *names.VERSION_LABELS),
         _only_metadata(),
     )
     return AdmissionRule("pools", fields, "the serving daemon writes the version that an InferencePool selects")

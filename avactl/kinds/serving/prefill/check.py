@@ -7,6 +7,7 @@ from fractions import Fraction
 
 from avactl.base.quantity import parse_quantity
 from avactl.diagnostics import Diagnostic, Note
+from avactl.kinds.serving.groups import group_rollout_problems
 from avactl.kinds.serving.llm import machines_per_replica, split_model
 from avactl.kinds.serving.parts.prefill import DECODE, PREFILL, ROLES
 from avactl.kinds.serving.picker import endpoint_picker
@@ -153,17 +154,23 @@ def _check_entrance(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
         why = "requests go through the gateway, which asks the endpoint picker"
         yield without_effect(item, ("spec", "exposeTo"), why)
     rollout = chosen_strategy(spec)
-    if rollout is not None:
-        chosen = key_of(rollout)
+    if rollout is None:
+        return
+    note = Note(item.span("spec", "rollout", key_of(rollout), key=True), "the rollout")
+    if own.router is not None:
         yield _conflict_problem(
             item,
-            (),
-            f"`{chosen}` needs both versions side by side, and the controller of a DisaggregatedSet replaces the pods "
-            "of both roles by itself: it refuses a `partition`, and its scaling by role holds no version back",
-            "remove `rollout`; deploy the new version as a service of its own, with its own `expose` and replicas, and "
-            "change this one once that has proven itself",
-            Note(item.span("spec", "rollout", chosen, key=True), "the rollout"),
+            ("router",),
+            f"`{key_of(rollout)}` divides requests between two InferencePools, and one router sends them to pods of "
+            "both versions",
+            "write `sidecar: {image: …}` instead of `router`, and add `endpointPicker: {image: …}` to `llm`; or deploy "
+            "the new version as a service of its own, with its own `expose`",
+            note,
         )
+    replicas: dict[str, tuple[int, tuple[str, ...]]] = {"prefill ": (own.replicas, (*PATH, "replicas"))}
+    if isinstance(spec.replicas, int):
+        replicas["decode "] = (spec.replicas, ("spec", "replicas"))
+    yield from group_rollout_problems(item, PATH, replicas)
 
 
 def _check_replicas(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:

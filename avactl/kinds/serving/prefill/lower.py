@@ -1,4 +1,4 @@
-"""Services with `prefill` → a DisaggregatedSet with two roles, and a router for both.
+"""Services with `prefill` → a DisaggregatedSet with two roles, or two LeaderWorkerSets, and a router for both.
 
 The routers of all runtimes have the same options for service discovery, and answer `/readiness` once they know a pod of
 each role.
@@ -14,7 +14,7 @@ from typing import Any
 
 from avactl.contracts import names
 from avactl.contracts.pod_annotations import PROMETHEUS_PATH, PROMETHEUS_PORT, PROMETHEUS_SCRAPE
-from avactl.kinds.serving.groups import groups_of
+from avactl.kinds.serving.groups import groups_of, leader_worker_set
 from avactl.kinds.serving.parts.prefill import DECODE, PREFILL, ROLES
 from avactl.kinds.serving.prefill.roles import ROLE_LABEL, behind_sidecar, of_role, prefill_of
 from avactl.kinds.serving.runtime import disaggregation_of, ports
@@ -51,6 +51,33 @@ def disaggregated_set(
     return k8s.build_manifest(
         item, item.cluster, API, KIND, item.name, namespace=item.ns, component=component, spec={"roles": roles}
     )
+
+
+def role_set_name(item: Item[ServingDeploymentSpec], role: str) -> str:
+    """Return the name of the LeaderWorkerSet of a role of a service with a rollout."""
+    return item.name if role == DECODE else f"{item.name}-{role}"
+
+
+def role_sets(
+    item: Item[ServingDeploymentSpec],
+    program: Program,
+    templates: Mapping[str, tuple[Body, Body | None]],
+    component: str,
+) -> list[Manifest]:
+    """Return a LeaderWorkerSet for each role, which the serving daemon rolls out together; arguments as of
+    `disaggregated_set`.
+
+    The controller of a DisaggregatedSet refuses a `partition`, and replaces the groups of both roles by itself.
+    """
+    found = []
+    for role in ROLES:
+        manifest = leader_worker_set(
+            of_role(item, role), program, *templates[role], component, role_set_name(item, role)
+        )
+        manifest.item = item
+        manifest.body["metadata"]["labels"][ROLE_LABEL] = role
+        found.append(manifest)
+    return found
 
 
 def role_annotations(spec: ServingDeploymentSpec, role: str) -> dict[str, str]:

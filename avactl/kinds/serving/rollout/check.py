@@ -8,7 +8,7 @@ from math import ceil
 from avactl.base.promql import confinement_problem, fill_placeholders, is_per_pod, syntax_problem
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import one_of
-from avactl.kinds.serving.llm import machines_per_replica
+from avactl.kinds.serving.llm import has_groups
 from avactl.kinds.serving.parts.rollout import Analysis, BlueGreen, Canary
 from avactl.kinds.serving.queries import query_diagnostic
 from avactl.kinds.serving.rollout.lower import LONGEST_NAME, chosen_strategy, has_gateway, key_of, traffic_division
@@ -33,7 +33,7 @@ def rollout_problems(item: Item[ServingDeploymentSpec], program: Program, least:
     if chosen is None:
         return
     key, way = key_of(chosen), traffic_division(item, program, chosen)
-    grouped = machines_per_replica(item.spec) > 1  # `groups` has its own checks of shares
+    grouped = has_groups(item.spec)  # `groups` has its own checks of shares
     path: Path = ("spec", "rollout", key)
     yield from _check_daemon(item, program, path)
     yield from rollback_problems(item, program, key)

@@ -18,7 +18,7 @@ from avactl.contracts.serving import (
     RouteRules,
     Traffic,
 )
-from avactl.kinds.serving.llm import machines_per_replica
+from avactl.kinds.serving.llm import has_groups
 from avactl.kinds.serving.parts.rollout import Analysis, BlueGreen, Canary, ValidationJob
 from avactl.kinds.serving.rollout.rollback import rollback_objects
 from avactl.kinds.serving.runtime import runtime_of
@@ -48,7 +48,7 @@ POOL_VERSIONS = [
         ("spec", "selector", "matchLabels", label),
         "the serving daemon, with `rollout: {canary: …}` and an endpoint picker",
     )
-    for label in ("pod-template-hash", names.LWS_REVISION)
+    for label in names.VERSION_LABELS
 ]
 OWNED = (SELECTOR, *RULES, PARTITION, *POOL_VERSIONS)
 VALIDATION = "validation"
@@ -120,8 +120,14 @@ def with_rollout(
             # The daemon sets it: at rest so that a changed spec replaces no group by itself, as in a paused Deployment.
             body["spec"]["rolloutStrategy"]["rollingUpdateConfiguration"].pop("partition", None)
             manifest.owned = (*manifest.owned, PARTITION.field)
-            config = rollout_config(item, chosen, way, ports, start)
-            notes[names.ROLLOUT] = dump(config.replace(deadline=float(deadline)))
+            if manifest.name == item.name:
+                roles = tuple(each.name for each in objects if each.kind == manifest.kind and each is not manifest)
+                config = rollout_config(item, chosen, way, ports, start)
+                notes[names.ROLLOUT] = dump(
+                    config.replace(deadline=float(deadline), **({"roles": roles} if roles else {}))
+                )
+            else:
+                notes[names.ROLLOUT_WITH] = item.name
         elif manifest.kind in ROUTES and way == "gateway":
             # Another name than that of a rolling service's route, which is removed only once this one has its rules.
             body["metadata"]["name"] = f"{item.name}-rollout"
@@ -139,7 +145,7 @@ def with_rollout(
     job = chosen.analysis.job if chosen.analysis is not None else None
     validation = [] if job is None else [_build_validation(item, program, job)]
     # The delivery daemon knows the versions of Deployments only.
-    reverts = rollback_objects(item, program) if machines_per_replica(item.spec) == 1 else []
+    reverts = [] if has_groups(item.spec) else rollback_objects(item, program)
     return [*objects, *validation, *reverts]
 
 
