@@ -14,7 +14,7 @@ from avactl.diagnostics import Diagnostic
 from avactl.program import registry
 from avactl.program.lowering.gpu_request import hide_amd_devices, uses_amd_gpus
 from avactl.program.lowering.k8s import short_digest
-from avactl.program.manifest import Manifest, templates_of
+from avactl.program.manifest import Body, Manifest, templates_of
 from avactl.program.program import Item, Program
 from avactl.program.refused import RefusedError
 
@@ -47,11 +47,7 @@ def _hide_amd_devices(item: Item, program: Program, manifests: list[Manifest]) -
 
 def _label_versions(manifests: list[Manifest]) -> list[Manifest]:
     """Give the pods of objects that are rolled out together a label with the digest of all that they are made of."""
-    together = [
-        each
-        for each in manifests
-        if any(SERVICE_VERSION in template["metadata"].get("labels", {}) for _, template in templates_of(each.body))
-    ]
+    together = [each for each in manifests if any(_awaits_version(template) for _, template in templates_of(each.body))]
     if together:
         made_of = [[each.name, {k: v for k, v in each.body["spec"].items() if k not in _SCALE}] for each in together]
         version = short_digest(made_of)
@@ -59,6 +55,12 @@ def _label_versions(manifests: list[Manifest]) -> list[Manifest]:
             for _, template in templates_of(manifest.body):
                 template["metadata"]["labels"][SERVICE_VERSION] = version
     return manifests
+
+
+def _awaits_version(template: Body) -> bool:
+    """Return True if lowering has left the label for this; manifests of users have any form."""
+    labels = metadata.get("labels") if isinstance(metadata := template.get("metadata"), dict) else None
+    return isinstance(labels, dict) and labels.get(SERVICE_VERSION) == ""
 
 
 _SCALE = ("replicas", "rolloutStrategy")

@@ -23,7 +23,8 @@ def take_common(reader: ImportReader, kept: Collection[str] = ()) -> None:
             reader.take("metadata", key)
     if given.get("metadata", "finalizers"):
         reader.lose(("metadata", "finalizers"), "objects of avactl have finalizers of their own", "")
-    list_hooks(reader)
+    if kept != CARRIED:
+        list_hooks(reader)
     own = clean_object(given.value)["metadata"]
     for group in ("labels", "annotations"):
         reader.take("metadata", group)
@@ -51,6 +52,7 @@ def add_patch(spec: ImportedSpec, kind: str, merge: Body, given: GivenValue, pat
 
 def keep_metadata(reader: ImportReader, spec: ImportedSpec, kind: str, name: str = "") -> None:
     """Keep the labels and annotations of an object by patches; list those that belong to others."""
+    list_hooks(reader)
     cleaned = clean_object(reader.given.value)["metadata"]
     for group in ("labels", "annotations"):
         reader.take("metadata", group)
