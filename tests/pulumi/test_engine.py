@@ -273,7 +273,9 @@ def test_a_cluster_that_does_not_answer_is_one_clear_word(repository: Repository
     assert "is it running?" in text
 
 
-def test_up_asks_first_and_no_means_no(repository: Repository) -> None:
+def test_up_asks_first_and_no_means_no(repository: Repository, tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
     keyboard, terminal = pty.openpty()
     os.write(keyboard, b"n\n")
     where = [
@@ -285,12 +287,14 @@ def test_up_asks_first_and_no_means_no(repository: Repository) -> None:
     ]
     try:
         command = [sys.executable, "-m", "avactl.cli.main", "up", *where]
-        done = subprocess.run(command, stdin=terminal, check=False, text=True, capture_output=True)
+        environment = {**os.environ, "TMPDIR": str(scratch)}
+        done = subprocess.run(command, stdin=terminal, check=False, text=True, capture_output=True, env=environment)
     finally:
         os.close(keyboard)
         os.close(terminal)
     assert (done.returncode, "apply? [y/N]" in done.stdout) == (0, True), done.stderr
     assert set(repository.versions().values()) == {""}
+    assert list(scratch.iterdir()) == []
 
 
 @pytest.mark.slow

@@ -6,6 +6,8 @@ import asyncio
 import importlib.util
 import logging
 import shutil
+import tempfile
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -175,6 +177,9 @@ class Session:
         self._record: list[ObjectRef] | None = None
         self._adopts = options.adopt
         self._refreshed = False
+        # The SDK would make a directory by itself, and leave it behind at each run.
+        self._scratch = tempfile.mkdtemp(prefix="avactl-pulumi-")
+        weakref.finalize(self, shutil.rmtree, self._scratch, ignore_errors=True)
         self._stack = self._run_guarded(self._open)
         self.context = self._run_guarded(self._find_context)
         """Context of the kubeconfig; None: the current one."""
@@ -296,7 +301,7 @@ class Session:
             environment["KUBECONFIG"] = str(self.options.kubeconfig.resolve())
         project = self._project
         workspace = WorkspaceWithoutOutputs(
-            work_dir=str(project) if project else None,
+            work_dir=str(project or self._scratch),
             program=self._program,
             env_vars=environment,
             project_settings=None if project else automation.ProjectSettings(PROJECT, "python", main=str(Path.cwd())),
