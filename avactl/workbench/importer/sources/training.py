@@ -128,6 +128,10 @@ def _write_role_differences(
             for key in ("command", "args"):
                 if getattr(pod, key):
                     reader.lose(pod.paths[key,], "mpirun starts the processes of workers", "")
+            for key in ("livenessProbe", "readinessProbe", "startupProbe", "lifecycle", "ports"):
+                if pod.container_patch.pop(key, None) is not None:
+                    place = (*pod.paths["image",][:-1], key)
+                    reader.lose(place, "it belongs to a program that workers do not run: mpirun starts theirs", "")
         else:
             part |= {key: getattr(pod, key) for key in ("command", "args") if getattr(pod, key)}
     for name, value in pod.env.items():
