@@ -41,6 +41,7 @@ KEY_DOMAINS = (
     KeyDomain("k8s.aliyun.com", _CLOUD, on_pods=True),
     # Agents of nodes give a pod any cloud role that it names.
     KeyDomain("iam.amazonaws.com", _CLOUD, on_pods=True),
+    KeyDomain("kueue.x-k8s.io", "Kueue"),
     KeyDomain("kubernetes.io", "Kubernetes"),
     KeyDomain("k8s.io", "Kubernetes"),
     KeyDomain("x-k8s.io", "Kubernetes"),

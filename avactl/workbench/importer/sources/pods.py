@@ -52,6 +52,10 @@ _SETTING_KEYS = (
     "automountServiceAccountToken",
     "terminationGracePeriodSeconds",
 )
+_KEY_REMEDIES = {
+    "kueue.x-k8s.io/podset-required-topology": "`workers.within` keeps all pods of a job within one part of a level",
+    "kueue.x-k8s.io/podset-preferred-topology": "pods of a job are placed close to each other anyway",
+}
 _IGNORED_KEYS = ("restartPolicy", "enableServiceLinks", "serviceAccount", "preemptionPolicy")
 SCHEDULER_NOTE = ("the scheduler follows from the Cluster", "set `daemons.scheduler`, which starts all pods of a job")
 _DROPPED_KEYS = {
@@ -180,7 +184,7 @@ def _read_metadata(reader: ImportReader, path: Path, metadata: Body, pod: Pod) -
             if owner == "Kubernetes" and key.startswith("app.kubernetes.io/"):
                 reader.take(*path, group, key)  # avactl sets them for each spec
             elif owner:
-                reader.lose((*path, group, key), f"it belongs to {owner}", "")
+                reader.lose((*path, group, key), f"it belongs to {owner}", _KEY_REMEDIES.get(key, ""))
             else:
                 kept[key] = reader.take(*path, group, key)
                 pod.paths["pod", group, key] = (*path, group, key)
