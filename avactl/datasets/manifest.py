@@ -35,6 +35,8 @@ class ManifestEntry(NamedTuple):
     etag: str
     labels: Mapping[str, Any]
     line: int
+    records: int | None = None
+    """Records of a shard."""
 
 
 class ManifestProblem(NamedTuple):
@@ -100,7 +102,10 @@ def parse_line(line: bytes, number: int) -> ManifestEntry | ManifestProblem:
     etag = data.get("etag", "")
     if not isinstance(etag, str):
         return _value_problem(line, number, "etag", etag, f"the `etag` of line {number} is not a text")
-    return ManifestEntry(url, size, sha256, md5, etag, labels, number)
+    records = data.get("records")
+    if records is not None and (type(records) is not int or records < 1):
+        return _value_problem(line, number, "records", records, f"the `records` of line {number} are not a number")
+    return ManifestEntry(url, size, sha256, md5, etag, labels, number, records)
 
 
 def _value_problem(line: bytes, number: int, key: str, value: Any, message: str) -> ManifestProblem:
@@ -120,7 +125,7 @@ def dump_entry(entry: ManifestEntry) -> bytes:
     data: dict[str, Any] = {"url": entry.url}
     if entry.size is not None:
         data["size"] = entry.size
-    for name in ("sha256", "md5", "etag", "labels"):
+    for name in ("sha256", "md5", "etag", "records", "labels"):
         if value := getattr(entry, name):
             data[name] = value
     return json_line(data)

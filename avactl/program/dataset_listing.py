@@ -18,6 +18,8 @@ from avactl.spec.schema.values import OBJECT_PREFIX
 
 MAX_LIST = 900 * 1024
 """Largest manifest put in a ConfigMap, in bytes. Kubernetes allows 1 MiB, including metadata."""
+OWN_DIRECTORY = "/.avactl-lists"
+"""Directory in a tier that copies, for versions with a list: no URL leads there."""
 COPIED, CHECKSUMS = "objects.txt", "objects.sha256"
 """Keys of a ConfigMap with the paths of objects that are copied, and with their known checksums."""
 MAX_PROBLEMS = 10
@@ -28,6 +30,7 @@ MAX_VALUES = 20
 _IS_OBJECT_URL = re.compile(rf"{OBJECT_PREFIX}/(?!\.{{1,2}}$)[^\s/]+").fullmatch
 
 
+_IS_SHA256 = re.compile("[0-9a-f]{64}").fullmatch
 _LINE_FORM = 'write each line as `{"url": "s3://bucket/path", "labels": {"class": "cat"}}`'
 
 
@@ -153,6 +156,10 @@ class _ListingReader:
         labels = entry.get("labels", {})
         if not isinstance(labels, dict):
             self._problem(Span(self.path, number), f"the `labels` of line {number} are not a JSON object")
+            return
+        sha256 = entry.get("sha256")
+        if sha256 is not None and not (isinstance(sha256, str) and _IS_SHA256(sha256)):
+            self._problem(Span(self.path, number), f"the `sha256` of line {number} is not 64 lowercase hex digits")
             return
         for key, value in labels.items():
             self._count(key, value)

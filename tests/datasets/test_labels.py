@@ -6,6 +6,8 @@ import io
 import json
 import random
 import struct
+import tarfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +159,8 @@ def test_labels_that_are_refused(tmp_path: Path, avactl: Run) -> None:
         (("m.jsonl", "-f", "lmdb"), "a record of lmdb has the number of a class, and the files have no label `class`"),
         (("m.jsonl", "-f", "lmdb", "--labels", "a/class"), "the manifest has labels of its own"),
         (("data", "-f", "tfrecord", "--class", "kind"), "no file has the label `kind`"),
-        (("m.jsonl", "-f", "tfrecord", "--by", "fold"), "no file has the label `fold`"),
+        (("m.jsonl", "-f", "tfrecord", "--by", "fold"), "labels of the files: `kind` or `split`; none: `--by ''`"),
+        (("data", "-f", "tfrecord", "--labels", "split/class/more"), "no file has a directory for the label `more`"),
         (("data", "-f", "recordio", "--class", "", "--split-at", "last-dot"), "a record of this format is one file"),
     ):
         assert why in refused(avactl, 2, args[0], "out", *args[1:])
@@ -172,8 +175,9 @@ def test_labels_that_are_refused(tmp_path: Path, avactl: Run) -> None:
     fill(tmp_path / "taken", {"a/1.jpg": b"x", "a/1.label": b"7"})
     told = refused(avactl, 1, "taken", "out", "-f", "tfrecord", "--labels", "class")
     assert "a/1.label takes the field `label`, which labels have" in told
-    one = {"url": f"file://{tmp_path}/taken/a/1.jpg", "size": 1, "labels": {"class": "a"}}
-    two = {"url": f"file://{tmp_path}/taken/a/1.label", "size": 1, "labels": {"class": "b"}}
+    fill(tmp_path / "two", {"1.jpg": b"x", "1.txt": b"7"})
+    one = {"url": f"file://{tmp_path}/two/1.jpg", "size": 1, "labels": {"class": "a"}}
+    two = {"url": f"file://{tmp_path}/two/1.txt", "size": 1, "labels": {"class": "b"}}
     manifest(tmp_path / "m2.jsonl", one, two)
     told = refused(avactl, 1, "m2.jsonl", "out", "-f", "webdataset")
     assert "files of the sample 1 have the label `class` a and b" in told
@@ -331,3 +335,125 @@ def accuracy(parts: dict[str, tuple[list[Any], list[int]]]) -> float:
     )
     weights, *_ = np.linalg.lstsq(np.c_[inputs, np.ones(len(inputs))], np.eye(10)[targets], rcond=1e-6)
     return float(np.mean((np.c_[others, np.ones(len(others))] @ weights).argmax(axis=1) == expected))
+
+
+# -- what looks right and is not ---------------------------------------------------------------------------------------
+
+
+def test_a_part_of_a_pack_is_a_manifest_of_a_pack(tmp_path: Path, avactl: Run) -> None:
+    animals(tmp_path / "data")
+    packed(avactl, "data", "out", "-f", "tfrecord", "--labels", "split/class")
+    done = avactl("dataset", "ls", "out/manifest.jsonl", "--label", "split=val", "--format", "jsonl")
+    assert done.returncode == 0
+    part = tmp_path / "part.jsonl"
+    part.write_text(done.stdout)
+    assert [Path(str(each["url"])).name for each in lines(part)] == ["shard-000001.idx", "shard-000001.tfrecord"]
+    assert len(list(avactl_worker.records(part))) == 9
+    assert len(list(avactl_worker.records(part, {"split": "val"}))) == 9
+
+
+def test_names_that_look_escaped(tmp_path: Path, avactl: Run) -> None:
+    files = {
+        "x.y.bin": b"1",
+        "x%2Ey.bin": b"2",
+        "x%252Ey.bin": b"3",
+        "x%25.bin": b"4",
+        ".h%.y.bin": b"5",
+        "%.bin": b"6",
+    }
+    fill(tmp_path / "data", {f"a/{name}": content for name, content in files.items()})
+    for format in ("webdataset", "tfrecord"):
+        packed(avactl, "data", format, "-f", format, "--split-at", "last-dot")
+        found = {each["__key__"]: each["bin"] for each in avactl_worker.records(tmp_path / format / "manifest.jsonl")}
+        assert found == {f"a/{name[:-4]}": content for name, content in files.items()}
+    shards = sorted(map(str, (tmp_path / "webdataset/shards").iterdir()))
+    assert sum(1 for _ in webdataset.WebDataset(shards, shardshuffle=False)) == len(files)
+
+
+@pytest.mark.parametrize("classes", [("-1", "0", "1"), ("01", "02", "10"), ("1", "1.0"), ("0", "1e3")])
+def test_numbers_that_no_record_can_have(tmp_path: Path, avactl: Run, classes: tuple[str, ...]) -> None:
+    fill(tmp_path / "data", {f"{name}/1.jpg": name.encode() for name in classes})
+    told = refused(avactl, 1, "data", "out", "-f", "lmdb", "--labels", "class")
+    assert "the classes are numbers, and " in told
+    numbered = {name: index for index, name in enumerate(classes)}
+    (tmp_path / "classes.json").write_text(json.dumps(numbered))
+    packed(avactl, "data", "out", "-f", "lmdb", "--labels", "class", "--classes", "classes.json")
+    assert numbers("lmdb", tmp_path / "out") == numbered
+
+
+def test_labels_that_are_alike(tmp_path: Path, avactl: Run) -> None:
+    """A class that is null is none; numbers and their texts are one value, 1 and true are two."""
+    fill(tmp_path / "data", {f"{n}.jpg": b"x" for n in range(5)})
+    labels = [{"class": "b", "split": 1}, {"class": None, "split": "1"}, {"split": True}, {"split": None}, {}]
+    entries: list[dict[str, object]] = [
+        {"url": f"file://{tmp_path}/data/{n}.jpg", "size": 1, "labels": each} for n, each in enumerate(labels)
+    ]
+    manifest(tmp_path / "m.jsonl", *entries)
+    packed(avactl, "m.jsonl", "out", "-f", "webdataset")
+    assert json.loads((tmp_path / "out/shards/classes.json").read_text()) == {"b": 0}
+    shards = [entry for entry in lines(tmp_path / "out/manifest.jsonl") if "records" in entry]
+    assert [(each["records"], each.get("labels")) for each in shards] == [
+        (2, None),
+        (2, {"split": 1}),
+        (1, {"split": True}),
+    ]
+    assert len(list(avactl_worker.records(tmp_path / "out/manifest.jsonl", {"split": "1"}))) == 2
+
+
+def test_what_is_not_resized_and_what_is_no_image_is_said(tmp_path: Path, avactl: Run) -> None:
+    image = io.BytesIO()
+    Image.new("RGB", (64, 48)).save(image, "PNG")
+    fill(tmp_path / "data", {"a/1.png": image.getvalue(), "a/2.gif": image.getvalue(), "a/2.json": b"{}"})
+    told = packed(avactl, "data", "out", "-f", "recordio", "--labels", "class", "--resize", "16")
+    assert "resized 1 of 3 files" in told
+    assert "records of files with several extensions: png 1, gif 1, json 1 (`--match" in told
+
+
+def test_where_a_pack_is_mounted(tmp_path: Path, avactl: Run) -> None:
+    animals(tmp_path / "data")
+    packed(avactl, "data", "out", "-f", "tfrecord", "--labels", "split/class", "--url", "s3://b/v1")
+    listed = tmp_path / "out/manifest.jsonl"
+    with pytest.raises(ManifestError, match="`at` is the directory where s3://b/v1/shards/ is mounted"):
+        list(avactl_worker.records(listed, at=tmp_path / "out"))
+    assert len(list(avactl_worker.records(listed, at=tmp_path / "out/shards"))) == 15
+
+
+def _varints(count: int) -> bytes:
+    return b"\x0a" + b"\xff" * count + b"\x01"
+
+
+@pytest.mark.parametrize("content", [_varints(100_000), b"\x0a\xff\x01x", b"\x0a\x03\x0a\x01\x0a", b"\x0a\x02\x0a\x00"])
+def test_hostile_examples(tmp_path: Path, content: bytes) -> None:
+    shard = tmp_path / "a.tfrecord"
+    shard.write_bytes(struct.pack("<Q", len(content)) + bytes(4) + content + bytes(4))
+    with suppress(RecordError):
+        list(avactl_worker.read_records(shard))
+    for length in (2**63, 2**40):
+        shard.write_bytes(struct.pack("<Q", length) + bytes(100))
+        with pytest.raises(RecordError):
+            list(avactl_worker.read_records(shard))
+
+
+def test_hostile_tars(tmp_path: Path) -> None:
+    for name, change in {"sparse": (tarfile.GNUTYPE_SPARSE, "a.bin"), "label": (tarfile.REGTYPE, "a.label")}.items():
+        info = tarfile.TarInfo(change[1])
+        info.type, info.size = change[0], 0
+        raw = bytearray(info.tobuf(tarfile.GNU_FORMAT))
+        if name == "sparse":
+            raw[483:495] = b"%011o\0" % 2**31  # its real size
+            raw[148:156] = b" " * 8
+            raw[148:156] = b"%06o\0 " % sum(raw)
+        shard = tmp_path / f"{name}.tar"
+        shard.write_bytes(bytes(raw) + bytes(10_240))
+        with pytest.raises(RecordError):
+            list(avactl_worker.read_records(shard))
+
+
+@pytest.mark.parametrize("lines_", [["a.tar"], ["/a/x.tar", "b/y.tar"], ["s3://b/p//etc/x.tar"], ["s3://b/p/../x.tar"]])
+def test_urls_that_lead_nowhere(tmp_path: Path, lines_: list[str]) -> None:
+    """They end, and reach nothing outside of the mount."""
+    first = [{"url": "s3://b/p/d/0.tar", "records": 1}] if lines_[0].startswith("s3") else []
+    manifest(tmp_path / "m.jsonl", *first, *({"url": url, "records": 1} for url in lines_))
+    (tmp_path / "data").mkdir()
+    with pytest.raises(ManifestError):
+        list(avactl_worker.records(tmp_path / "m.jsonl", at=tmp_path / "data"))

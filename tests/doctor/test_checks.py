@@ -108,7 +108,7 @@ def test_kinds_that_endpoint_pickers_watch() -> None:
 def test_which_services_have_pickers_that_watch() -> None:
     compiled = compile_tree(DirTree(ROOT / "examples" / "serving"))
     needs = needs_of(compiled, "dc1")
-    assert needs.watched == {"ServingDeployment language/complete"}
+    assert needs.watched == {"ServingDeployment language/answer", "ServingDeployment language/complete"}
     assert "language" in needs.tenants
 
 

@@ -95,8 +95,9 @@ def test_a_new_version_takes_its_canary_step(repository: Repository, kube: KubeC
     service = Service(repository, kube, avactl_image)
     repository.write("web.yaml", service.specs(1, "path: /"))
     service.told("^Stable")
+    # On a busy machine a probe can be late, and a pod unready for a moment.
+    wait_until(lambda: len(service.ready(1)) == 2, timeout=TIMEOUT)
     live = service.ready(1)
-    assert len(live) == 2
     service.change(2, "path: /")
     # The step: half of the requests, by one pod of each version.
     wait_until(lambda: len(service.ready(2)) == 1, timeout=TIMEOUT)

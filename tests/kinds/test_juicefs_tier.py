@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from avactl.compiler import Compilation, compile_tree
 from avactl.kinds.cache_tier.juicefs.known_options import known_options
-from tests.kinds.compiling import DIGEST, codes, compiled, unchecked
+from avactl.spec.repository.tree import MemoryTree
+from tests.kinds.compiling import DIGEST, codes, compiled, complete, unchecked
 from tools.controlplane import KubeClient
 
 PLATFORM = f"""
@@ -153,3 +155,31 @@ def test_the_api_server_takes_every_form(kube: KubeClient, namespace: str) -> No
         if kind == "PersistentVolume":
             placed["metadata"] = {**body["metadata"], "name": f"{namespace}-{name}"}
         assert kube.apply(placed).warnings == []
+
+
+LISTED = DATASET.replace('{name: v2, url: "s3://cats/all/v2"}', "{name: v2, manifest: v2.jsonl}")
+LISTS_STORE = '    - {mount: /.avactl-lists, url: "s3://lists"}\n'
+
+
+def test_a_version_with_a_list_is_where_no_url_leads() -> None:
+    """Its copy holds what the team may read; a directory of another dataset must not be the same."""
+    lines = '{"url": "s3://cats/all/v2/1.jpg"}\n{"url": "s3://cats/all/v2/a/2.jpg"}\n'
+    other = LISTED.replace("name: cats", "name: others")
+
+    def compile_all(*specs: str) -> Compilation:
+        text = complete("---".join((PLATFORM, TIER + LISTS_STORE, *specs)))
+        return compile_tree(MemoryTree({"platform.yaml": text.encode(), "v2.jsonl": lines.encode()}))
+
+    result = compile_all(LISTED, other)
+    assert not result.diagnostics
+    found = {each.name: each.body for each in result.manifests if each.kind == "PersistentVolume"}
+    paths = {
+        name: mount_options({("PersistentVolume", name): body}, name)["subdir"]
+        for name, body in found.items()
+        if name.endswith("-v2")
+    }
+    assert len(set(paths.values())) == 2
+    assert all(path.startswith("/.avactl-lists/vision/") for path in paths.values())
+    stolen = paths["vision-dataset-cats-v2"].removeprefix("/.avactl-lists/")
+    thief = DATASET.replace("name: cats", "name: thief").replace("s3://cats/all/v2", f"s3://lists/{stolen}")
+    assert "unsafe-path" in [each.code for each in compile_all(LISTED, thief).diagnostics]

@@ -92,8 +92,14 @@ class Manifest:
         """Return where an object is mounted. Raises ManifestError if that is not known."""
         directory = self._directory or ""
         if self._at is not None and directory and url.startswith(directory):
-            return os.path.join(self._at, url[len(directory) :])  # noqa: PTH118
-        if url.startswith("file://"):
+            rest = url[len(directory) :]
+            if any(part in ("", ".", "..") for part in rest.split("/")):
+                raise ManifestError(f"{self.path}: {url!r:.200} is not in {directory}")
+            path = os.path.join(self._at, rest)  # noqa: PTH118
+            if not os.path.exists(path):  # noqa: PTH110
+                raise ManifestError(f"{path} does not exist: `at` is the directory where {directory} is mounted")
+            return path
+        if self._at is None and url.startswith("file://"):
             return url[len("file://") :]
         where = directory.rstrip("/") or url
         raise ManifestError(f"{self.path}: give `at`, the directory where {where} is mounted")
@@ -111,10 +117,10 @@ class Manifest:
 
     def _extend_directory(self, url: str) -> None:
         if self._directory is None:
-            self._directory = url.rpartition("/")[0] + "/"
+            self._directory = url.rpartition("/")[0] + "/" if "://" in url else ""
         while not url.startswith(self._directory):
             above = self._directory[:-1].rpartition("/")[0] + "/"
-            self._directory = "" if above.endswith(("//", ":/")) else above
+            self._directory = "" if above.endswith(("//", ":/")) or above == "/" else above
 
     def _find_mount(self) -> None:
         """Take the place of the data from beside a manifest that is mounted at `MOUNT.manifest`."""
@@ -173,4 +179,9 @@ def records(
     if not listed.shards:
         raise ManifestError(f"{listed.path} lists no shards with `records`: it is not of `avactl dataset pack`")
     for url, count in listed.shards:
-        yield from listed.records(url, 0, count)
+        found = 0
+        for record in listed.records(url, 0, count):
+            found += 1
+            yield record
+        if found != count:
+            raise ManifestError(f"{url} has {found} records, and {count} in {listed.path}")

@@ -19,6 +19,7 @@ from typing import Any, Callable, Dict, Iterator
 
 Record = Dict[str, Any]
 _RECORDIO_MAGIC = struct.pack("<I", 0xCED7230A)
+_OWN_FIELDS = ("__key__", "label", "labels")
 _IMAGE_HEADER = struct.Struct("<IfQQ")
 
 
@@ -40,7 +41,9 @@ def read_records(file: str | os.PathLike[str], start: int = 0, end: int | None =
         raise RecordError(f"{path}: its name has no end of a format of shards: .tar, .tfrecord, .rec, data.mdb")
     try:
         yield from reader(path, start, end)
-    except (struct.error, tarfile.TarError, IndexError, UnicodeDecodeError) as error:
+    except RecordError:
+        raise
+    except (struct.error, tarfile.TarError, IndexError, ValueError, OverflowError, RecursionError) as error:
         raise RecordError(f"{path} is damaged: {error}") from None
 
 
@@ -49,13 +52,19 @@ def read_records(file: str | os.PathLike[str], start: int = 0, end: int | None =
 
 def _read_tar(path: str, start: int, end: int | None) -> Iterator[Record]:
     number, key = -1, None
+    whole = os.path.getsize(path)  # noqa: PTH202
     record: Record = {}
     with tarfile.open(path, "r:") as tar:
         for member in tar:
             tar.members = []  # type: ignore[attr-defined]  # it keeps all, for a second pass
             if not member.isfile():
                 continue
+            # What is longer than the file would be made of holes, of any size.
+            if member.issparse() or member.size > whole:
+                raise RecordError(f"{path}: {member.name[:200]} has more bytes than the shard")
             name, extension = _split_name(member.name)
+            if extension in _OWN_FIELDS:
+                raise RecordError(f"{path}: {member.name[:200]} takes the place of a record's `{extension}`")
             if name != key:
                 if record:
                     yield _with_label(record)
@@ -80,7 +89,7 @@ def _split_name(name: str) -> tuple[str, str]:
 
 
 def _plain_name(name: str) -> str:
-    return name.replace("%2E", ".").replace("%25", "%") if "%2E" in name else name
+    return name.replace("%2E", ".").replace("%25", "%")
 
 
 def _with_label(record: Record) -> Record:
@@ -97,6 +106,7 @@ def _with_label(record: Record) -> Record:
 
 
 def _read_tfrecord(path: str, start: int, end: int | None) -> Iterator[Record]:
+    whole = os.path.getsize(path)  # noqa: PTH202
     with open(path, "rb") as file:  # noqa: PTH123
         file.seek(_place(path, start, " ", 0))
         while end is None or start < end:
@@ -104,6 +114,8 @@ def _read_tfrecord(path: str, start: int, end: int | None) -> Iterator[Record]:
             if not head:
                 return
             (length,) = struct.unpack_from("<Q", head)
+            if length > whole:
+                raise RecordError(f"{path} ends within record {start}")
             example = file.read(length + 4)
             if len(example) < length + 4:
                 raise RecordError(f"{path} ends within record {start}")
@@ -115,17 +127,21 @@ def _record_of_example(example: memoryview) -> Record:
     record: Record = {"__key__": "", "label": None, "labels": {}}
     for features in _fields(example, 1):
         for entry in _fields(features, 1):
-            name = bytes(next(_fields(entry, 1))).decode()
-            feature = next(_fields(entry, 2))
+            name = bytes(next(_fields(entry, 1), b"")).decode()
+            feature = next(_fields(entry, 2), memoryview(b""))
             value: Any = None
             for texts in _fields(feature, 1):
                 value = next((bytes(each) for each in _fields(texts, 1)), b"")
             for numbers in _fields(feature, 3):
                 value = next((_varint(each, 0)[0] for each in _fields(numbers, 1)), 0)
             if name.startswith("label/"):
-                record["labels"][name[6:]] = value.decode()
+                record["labels"][name[6:]] = value.decode() if isinstance(value, bytes) else value
+            elif name == "__key__":
+                record[name] = value.decode() if isinstance(value, bytes) else str(value)
+            elif name == "labels" or (name == "label" and not isinstance(value, int)):
+                raise RecordError(f"a feature takes the place of a record's `{name}`")
             else:
-                record[name] = value.decode() if name == "__key__" else value
+                record[name] = value
     return record
 
 
@@ -135,6 +151,8 @@ def _fields(message: memoryview, wanted: int) -> Iterator[memoryview]:
     while at < len(message):
         key, at = _varint(message, at)
         length, at = _varint(message, at)
+        if length > len(message) - at:
+            raise RecordError("a field is longer than its message")
         if key >> 3 == wanted:
             yield message[at : at + length]
         at += length
@@ -144,6 +162,8 @@ def _varint(data: memoryview | bytes, at: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         byte = data[at]
+        if shift > 63:
+            raise RecordError("a number has more than ten bytes")
         value |= (byte & 0x7F) << shift
         shift += 7
         at += 1
@@ -198,9 +218,12 @@ def _read_lmdb(path: str, start: int, end: int | None) -> Iterator[Record]:
     except ModuleNotFoundError:
         raise RecordError(f"{path}: reading LMDB needs the package lmdb") from None
     folder = path if os.path.isdir(path) else os.path.dirname(path)  # noqa: PTH112, PTH120
-    with lmdb.open(folder, readonly=True, lock=False, readahead=False) as database, database.begin() as transaction:
-        for key, value in islice(transaction.cursor(), start, end):
-            yield _record_of_datum(bytes(key), value)
+    try:
+        with lmdb.open(folder, readonly=True, lock=False, readahead=False) as database, database.begin() as transaction:
+            for key, value in islice(transaction.cursor(), start, end):
+                yield _record_of_datum(bytes(key), value)
+    except lmdb.Error as error:
+        raise RecordError(f"{path} is no database, or damaged: {error}") from None
 
 
 def _record_of_datum(key: bytes, datum: bytes) -> Record:
@@ -214,6 +237,8 @@ def _record_of_datum(key: bytes, datum: bytes) -> Record:
         elif field == 5 << 3:
             record["label"] = number
         if field & 7 == 2:
+            if number > len(datum) - at:
+                raise RecordError("a field is longer than its message")
             at += number
     return record
 

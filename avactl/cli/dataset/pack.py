@@ -61,7 +61,7 @@ def pack(
     """
     from avactl.datasets.errors import ArgumentError
     from avactl.datasets.pack.classes import read_classes
-    from avactl.datasets.pack.images import parse_resize, pillow_version
+    from avactl.datasets.pack.images import is_image, parse_resize, pillow_version
     from avactl.datasets.pack.model import Settings, shard_bytes
     from avactl.datasets.pack.packer import PackOptions
     from avactl.datasets.pack.packer import pack as run
@@ -106,6 +106,12 @@ def pack(
     print(f"{target}: {count_text(packed.shards, 'shard')}{kept}")
     samples = f"{count_text(packed.samples, 'sample')}, " if packed.samples != packed.files else ""
     print(f"{count_text(packed.files, 'file')}, {samples}{size_text(packed.read)} → {size_text(packed.written)}")
+    if resize:
+        resized = sum(count for kind, count in packed.kinds.items() if is_image(f".{kind}"))
+        print(f"resized {resized - len(packed.skipped):,} of {count_text(packed.files, 'file')}")
+    if format.takes_one_file and len(packed.kinds) > 1:
+        told = ", ".join(f"{display_name(kind) or 'none'} {count:,}" for kind, count in packed.kinds.items())
+        print(f"records of files with several extensions: {told} (`--match '*.jpg'` packs those of one)")
     if packed.skipped:
         print(f"left out {count_text(len(packed.skipped), 'unreadable image')}: {display_name(packed.skipped[0])}, …")
     print(f"manifest: {target.rstrip('/')}/manifest.jsonl, sha256 {packed.sha256}")

@@ -19,12 +19,14 @@ from avactl.datasets.pack.model import PackFormat, Settings
 from avactl.datasets.selection import label_text
 from avactl.datasets.sources import SourceObject
 from avactl.datasets.text import display_name
+from avactl.diagnostics.suggest import one_of
 
 _CLASS, _PART = "class", "split"
 _MAX_PARTS, _MAX_CLASSES = 100, 1_000_000
 _MAX_NUMBER = {PackFormat.recordio: 2**24}
 """Largest number of a class: RecordIO stores a 32-bit float. Other formats have 32 bits."""
 _IS_NUMBER = re.compile(r"0|[1-9][0-9]{0,9}").fullmatch
+_LOOKS_LIKE_NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?").fullmatch
 _NO_CLASS_HINT = "label the files by directories, as in `--labels split/class`, or pack without classes: `--class ''`"
 
 
@@ -51,7 +53,7 @@ class Classes(NamedTuple):
 
     def part_of(self, labels: Mapping[str, Any]) -> str:
         """Return the part of a sample."""
-        return label_text(labels[self.part]) if self.part in labels else ""
+        return label_text(value) if (value := labels.get(self.part)) is not None else ""
 
 
 def find_classes(objects: Iterable[SourceObject], settings: Settings) -> Classes:
@@ -60,19 +62,27 @@ def find_classes(objects: Iterable[SourceObject], settings: Settings) -> Classes
     label = _CLASS if settings.class_label is None else settings.class_label
     part = _PART if settings.part_label is None else settings.part_label
     wanted = {name: limit for name, limit in ((label, _MAX_CLASSES), (part, _MAX_PARTS)) if name}
-    bare = set()
+    bare: set[str] = set()
+    seen: set[str] = set()
     for each in objects:
+        seen.update(each.labels)
         for name, limit in wanted.items():
-            if name not in each.labels:
+            if each.labels.get(name) is None:
                 bare.add(name)
                 continue
             values = by_name.setdefault(name, set())
             values.add(label_text(each.labels[name]))
             if len(values) > limit:
                 raise DatasetError(f"the label `{name}` has more than {limit:,} values", "name another label")
-    for asked in (settings.class_label, settings.part_label):
+    for name in settings.labels.split("/") if settings.labels else ():
+        if name != "_" and name not in seen:
+            raise ArgumentError(f"no file has a directory for the label `{name}`", "name as many as there are")
+    for asked, option in ((settings.class_label, "--class"), (settings.part_label, "--by")):
         if asked and asked not in by_name:
-            raise ArgumentError(f"no file has the label `{asked}`", _NO_CLASS_HINT)
+            known = one_of(sorted(seen)[:10]) if seen else "none"
+            raise ArgumentError(
+                f"no file has the label `{asked}`", f"labels of the files: {known}; none: `{option} ''`"
+            )
     label, part = (name if name in by_name else "" for name in (label, part))
     if not label and settings.class_label is None and settings.format.takes_one_file:
         text = f"a record of {settings.format.value} has the number of a class, and the files have no label `{_CLASS}`"
@@ -90,6 +100,11 @@ def _number(values: set[str], settings: Settings) -> Mapping[str, int]:
             raise DatasetError(text, "add it there with a number of its own")
         return settings.classes
     if not all(map(_IS_NUMBER, values)):
+        if all(map(_LOOKS_LIKE_NUMBER, values)):
+            odd = min(value for value in values if not _IS_NUMBER(value))
+            text = f"the classes are numbers, and {display_name(odd)} is none that a record can have"
+            hint = f'number them yourself: `--classes FILE`, as in `{{"{display_name(odd)}": 0}}`'
+            raise DatasetError(text, hint)
         return {value: number for number, value in enumerate(sorted(values))}
     numbers = {value: int(value) for value in sorted(values, key=int)}
     _want_numbers(numbers, settings.format)

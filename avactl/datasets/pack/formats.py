@@ -111,7 +111,7 @@ def _encode_webdataset(members: Iterable[ArchiveMember], log: Log) -> Iterator[b
 def _tar_name(name: str) -> str:
     """Return the name of a sample, whose readers end it at the first dot of its last part."""
     directory, slash, last = name.rpartition("/")
-    return directory + slash + last.replace("%", "%25").replace(".", "%2E") if "." in last[1:] else name
+    return directory + slash + last[:1] + last[1:].replace("%", "%25").replace(".", "%2E")
 
 
 def _label_files(item: PackItem, extensions: set[str]) -> Iterator[tuple[str, bytes]]:
@@ -180,7 +180,7 @@ def _encode_tfrecord(members: Iterable[ArchiveMember], log: Log) -> Iterator[byt
                 if item.number is not None:
                     parts.append(_int_feature("label", item.number))
                 size = sum(map(len, parts))
-            head = _feature_header(item.extension or "data", member.size)
+            head = _feature_header(item.extension.lower() or "data", member.size)
             places.append((member, size + len(head)))
             parts += (head, _whole_content(member))
             size += len(head) + member.size

@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -57,6 +58,8 @@ class Packed(NamedTuple):
     """Bytes of shards, their indexes and the numbers of classes."""
     skipped: list[str]
     """Unreadable images that were left out."""
+    kinds: dict[str, int]
+    """Files by their last extensions; "" without one."""
     sha256: str
     """Of the manifest."""
 
@@ -116,6 +119,7 @@ def _finish_pack(
     """Write the numbers of the classes, and the manifest, which makes the pack complete."""
     lines, sums = [], dict.fromkeys(("files", "samples", "read", "written"), 0)
     skipped: list[str] = []
+    kinds: Counter[str] = Counter()
     objects = [each for _, state in sorted(states.items()) for each in state["objects"]]
     if classes.label:
         numbers = orjson.dumps({**classes.numbers}, option=orjson.OPT_APPEND_NEWLINE)
@@ -131,6 +135,7 @@ def _finish_pack(
         sums["files"] += state["files"]
         sums["read"] += state["read"]
         skipped += state["skipped"]
+        kinds.update(state["kinds"])
     lines.sort()
     manifest = b"".join(lines)
     if not earlier.complete:
@@ -138,7 +143,8 @@ def _finish_pack(
     if target.location.scheme == "file":
         for left in Path(target.location.path).glob(f"*/.*{PARTIAL}"):
             left.unlink(missing_ok=True)
-    return Packed(len(states), earlier.kept, skipped=skipped, sha256=hashlib.sha256(manifest).hexdigest(), **sums)
+    sha256 = hashlib.sha256(manifest).hexdigest()
+    return Packed(len(states), earlier.kept, skipped=skipped, kinds=dict(kinds), sha256=sha256, **sums)
 
 
 # -- the target ----------------------------------------------------------------------------------------------------

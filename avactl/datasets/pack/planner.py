@@ -29,7 +29,10 @@ _RECORD_LIMITS = {
 _IS_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*").fullmatch
 LABELS_EXTENSION = "labels.json"
 """Extension of the labels in a sample of WebDataset."""
-_RESERVED = {PackFormat.webdataset: (LABELS_EXTENSION,), PackFormat.tfrecord: ("label",)}
+_RESERVED = {
+    PackFormat.webdataset: (LABELS_EXTENSION, "__key__", "label", "labels"),
+    PackFormat.tfrecord: ("__key__", "label", "labels"),
+}
 """Extensions that are names of fields with another meaning."""
 
 
@@ -55,7 +58,7 @@ class _Sample(NamedTuple):
         found: dict[str, Any] = {}
         for each in self.files:
             for name, value in each.labels.items():
-                if found.setdefault(name, value) != value:
+                if label_text(found.setdefault(name, value)) != label_text(value):
                     text = f"files of the sample {display_name(self.name)} have the label `{name}` "
                     text += f"{display_name(label_text(found[name]))} and {display_name(label_text(value))}"
                     raise DatasetError(text, "give the files of a sample the same labels, or other names")
@@ -113,8 +116,7 @@ def _make_samples(objects: Iterable[SourceObject], settings: Settings) -> Iterat
     for sample in _group_by_name(objects, settings.split_at):
         if len(sample.files) > 1 or not sample.extensions[0] or "." in sample.extensions[0]:
             _want_distinct(sample, settings)
-        if sample.labels():
-            _want_free(sample, settings)
+        _want_free(sample, settings)
         yield sample
 
 
@@ -174,6 +176,6 @@ def _want_clear_dots(sample: _Sample) -> None:
 def _want_free(sample: _Sample, settings: Settings) -> None:
     """Raise DatasetError for files whose extensions are fields of labels."""
     for each, extension in zip(sample.files, sample.extensions, strict=True):
-        if extension in _RESERVED[settings.format]:
+        if extension.lower() in _RESERVED[settings.format]:
             text = f"{display_name(each.found.key)} takes the field `{display_name(extension)}`, which labels have"
             raise DatasetError(text, "rename it, or leave it out with `--exclude`")

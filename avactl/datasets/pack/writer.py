@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Any
@@ -14,6 +15,7 @@ from avactl.datasets.errors import DatasetError, ObjectStoreError
 from avactl.datasets.pack.formats import Log, encode_shard
 from avactl.datasets.pack.images import Resize, UnreadableImageError, is_image, parse_resize, resize_image
 from avactl.datasets.pack.model import (
+    MAX_KINDS,
     RECORDS,
     SHARDS,
     STATE,
@@ -24,6 +26,7 @@ from avactl.datasets.pack.model import (
     Shard,
     Tell,
 )
+from avactl.datasets.selection import label_text
 from avactl.datasets.stores.store import CHUNK, FoundObject, Store
 from avactl.datasets.text import display_name
 
@@ -65,7 +68,8 @@ class ShardWriter:
         if labels := _common_labels(items):
             objects[0]["labels"] = labels
         if log.index:
-            objects.append(self._put(f"{SHARDS}{shard.name}.idx", b"".join(log.index)))
+            index = self._put(f"{SHARDS}{shard.name}.idx", b"".join(log.index))
+            objects.append({**index, "labels": labels} if labels else index)
         records = self._put(f"{RECORDS}{shard.name}.jsonl", b"".join(log.records))
         for each in (objects[0], records):
             written = self._target.find(str(each["key"]))
@@ -79,6 +83,7 @@ class ShardWriter:
             "objects": objects,
             "records": records,
             "files": len(log.records),
+            "kinds": dict(Counter(_file_kind(item.key) for item in items).most_common(MAX_KINDS)),
             "read": log.listed,
             "skipped": self._skipped,
         }
@@ -163,9 +168,19 @@ def _common_labels(items: list[PackItem]) -> dict[str, Any]:
     """Return the labels that all items have."""
     found = dict(items[0].labels)
     for item in items:
-        if item.labels != found:
-            found = {name: value for name, value in found.items() if item.labels.get(name) == value}
+        found = {
+            name: value
+            for name, value in found.items()
+            if name in item.labels and label_text(item.labels[name]) == label_text(value)
+        }
+        if not found:
+            break
     return found
+
+
+def _file_kind(key: str) -> str:
+    """Return the last extension of a file in lower case."""
+    return key[key.rfind("/") + 1 :].rpartition(".")[2].lower() if "." in key[key.rfind("/") + 2 :] else ""
 
 
 def _as_found(item: PackItem) -> FoundObject:

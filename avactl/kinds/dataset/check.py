@@ -128,7 +128,7 @@ def _check_manifest(item: Item[DatasetSpec], program: Program, version: Version,
     if found.problems:
         return
     tier = item.spec.tier
-    copied = sum(map(len, copy_list(found).values())) if tier is None else 0
+    copied = sum(len(text.encode()) for text in copy_list(found).values()) if tier is None else 0
     if len(found.data) + copied > MAX_LIST and version.manifest_url is None:
         size = f"`{version.manifest}` has {len(found.data) // 1024} KiB"
         size += f", and {copied // 1024} KiB more for pods that copy its objects" if copied else ""

@@ -7,7 +7,7 @@ from avactl.kinds.dataset.daemon_config import config_map
 from avactl.program import registry
 from avactl.program.cache_engines import Loaded, engine_of
 from avactl.program.dataset_access import claim_name, list_in_pods, mounted_versions, tier_path
-from avactl.program.dataset_listing import copy_list, read_listing, version_directory
+from avactl.program.dataset_listing import OWN_DIRECTORY, copy_list, read_listing, version_directory
 from avactl.program.lowering import k8s
 from avactl.program.lowering.volumes import NOMINAL_SIZE, claimed_volume
 from avactl.program.manifest import Body, Manifest
@@ -96,7 +96,7 @@ def _version_path(item: Item[DatasetSpec], program: Program, tier: Item[CacheTie
     if path is None:
         raise LookupError(f"{tier} does not hold version {version.name} of {item}")
     listing = read_listing(item, program, version) if engine_of(tier).copies else None
-    return path if listing is None else f"{path.rstrip('/')}.{listing.sha256[:16]}"
+    return path if listing is None else f"{OWN_DIRECTORY}/{item.team or '_'}/{item.name}/{listing.sha256}"
 
 
 def _build_volume(

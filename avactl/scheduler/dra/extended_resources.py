@@ -12,7 +12,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from avactl.contracts.names import DEVICE_CLASS_PREFIX, EXTENDED_CLAIM
-from avactl.scheduler.dra.resource_claim import LiveDeviceClass, ResourceClaim
+from avactl.scheduler.dra.resource_claim import MAX_DEVICES, LiveDeviceClass, ResourceClaim
+from avactl.scheduler.objects.node_rules import UnsupportedError
 from avactl.scheduler.objects.pod_info import PodInfo
 from avactl.scheduler.objects.pod_requirements import ExtendedRequest
 
@@ -37,6 +38,20 @@ def classes_by_resource(classes: Mapping[str, LiveDeviceClass]) -> dict[str, str
         if classes[name].resource:
             found[classes[name].resource] = name
     return found
+
+
+def refuse_many(containers: Sequence[ExtendedRequest], resources: Iterable[str]) -> None:
+    """Raise UnsupportedError if a claim would have more devices than one may have.
+
+    Of many containers that share many devices, the mapping would be large: it is not made.
+    """
+    least = 0
+    for resource in resources:
+        amounts = [(each.short_lived, each.amounts.get(resource, 0)) for each in containers]
+        least += max(sum(amount for short, amount in amounts if not short), *(amount for _, amount in amounts), 0)
+    if least > MAX_DEVICES:
+        text = f"its ResourceClaim requests {least} devices; the limit is {MAX_DEVICES}: use several claims"
+        raise UnsupportedError(text)
 
 
 def map_requests(containers: Sequence[ExtendedRequest], classes: Mapping[str, str]) -> ClassMapping:

@@ -21,6 +21,7 @@ from avactl.scheduler.dra.extended_resources import (
     classes_by_resource,
     map_requests,
     new_claim,
+    refuse_many,
     resources_of,
 )
 from avactl.scheduler.dra.resource_claim import (
@@ -49,6 +50,7 @@ from avactl.scheduler.objects.pod_info import PodInfo
 from avactl.scheduler.objects.pod_requirements import PodRequirements
 
 MAX_DEMANDS_CACHED = 512
+_MAX_KEPT_MAPPINGS = 256
 """Maximum number of different demands with cached nodes."""
 MAX_SELECTOR_RESULTS = 200_000
 """Maximum number of cached results of selectors."""
@@ -423,10 +425,13 @@ class DraManager:
         """Return the claim of some extended resources, and its requests by container."""
         known = self._mapped.get((shape, resources))
         if known is None:
-            if len(self._mapped) > MAX_DEMANDS_CACHED:
-                self._mapped.clear()
+            refuse_many(shape.extended, resources)
             mapped = map_requests(shape.extended, {name: self._class_of.get(name, "") for name in resources})
-            known = self._mapped[shape, resources] = claim_spec({"requests": list(mapped.requests)}), mapped
+            known = claim_spec({"requests": list(mapped.requests)}), mapped
+            if len(mapped.mappings) <= _MAX_KEPT_MAPPINGS:
+                if len(self._mapped) > MAX_DEMANDS_CACHED:
+                    self._mapped.clear()
+                self._mapped[shape, resources] = known
         return known
 
     def _parse_spec(self, spec: ClaimSpec) -> ParsedClaim:

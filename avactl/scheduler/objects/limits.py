@@ -116,7 +116,7 @@ def _spec_excess(spec: Mapping[str, Any]) -> str:
 
 
 def _resource_excess(spec: Mapping[str, Any]) -> str:
-    for container in spec["containers"]:
+    for container in (*spec["containers"], *(spec.get("initContainers") or ())):
         for given in (container.get("resources") or {}).values():
             if len(given) > MAX_RESOURCES:
                 return f"a container names {len(given)} resources; at most {MAX_RESOURCES} are read"

@@ -335,6 +335,10 @@ _IMAGE = re.compile(
 ).fullmatch
 
 
+_CREDENTIALS = re.compile(r"[^/@\s]*:[^/@\s]*@(?!sha256:)")
+"""User and password before the host of a URL, which no message repeats."""
+
+
 def _check_image(value: str) -> str:
     if len(value) > MAX_IMAGE:
         message = f"`{value[:60]}…` has {len(value):,} characters; an image reference has at most {MAX_IMAGE}"
@@ -348,7 +352,8 @@ def _check_image(value: str) -> str:
             hint, fix = f"an image has no `https://`: write `{bare}`", bare
         elif _IMAGE(name := value.lower()):
             hint, fix = f"the name of an image is lowercase: write `{name}`", name
-        raise value_error(f"`{value}` is not an image reference", hint, fix)
+        shown = _CREDENTIALS.sub("…@", value)
+        raise value_error(f"`{shown}` is not an image reference", *(("", "") if shown != value else (hint, fix)))
     return value
 
 

@@ -11,7 +11,8 @@ from avactl.diagnostics.secrets import looks_secret
 from avactl.kinds.cache_tier.juicefs.known_options import VERSION, known_options, similar_option
 from avactl.kinds.cache_tier.juicefs.options import FREE_SPACE, MIB
 from avactl.kinds.cache_tier.machines import tier_pools
-from avactl.program.dataset_listing import COPIED, MAX_LIST, copy_list, read_listing
+from avactl.program.dataset_access import tier_path
+from avactl.program.dataset_listing import COPIED, MAX_LIST, OWN_DIRECTORY, copy_list, read_listing
 from avactl.program.ineffective_keys import without_effect
 from avactl.program.program import Item, Program
 from avactl.spec.platform.cache_tier import CacheTierSpec
@@ -247,7 +248,7 @@ def check_dataset(item: Item[DatasetSpec], program: Program, tier: Item[CacheTie
         )
     for index, version in enumerate(spec.versions):
         listing = read_listing(item, program, version)
-        size = len(copy_list(listing)[COPIED]) if listing is not None and not listing.problems else 0
+        size = len(copy_list(listing)[COPIED].encode()) if listing is not None and not listing.problems else 0
         if size > MAX_LIST:
             yield Diagnostic(
                 "manifest-too-large",
@@ -257,14 +258,22 @@ def check_dataset(item: Item[DatasetSpec], program: Program, tier: Item[CacheTie
                 hint="pack the objects (`avactl dataset pack`), or put them into a directory of their own and give its "
                 "`url`",
             )
+        path = tier_path(tier, version.url) if version.url else None
+        if path is not None and f"{path}/".startswith(f"{OWN_DIRECTORY}/"):
+            yield Diagnostic(
+                "unsafe-path",
+                f"`{OWN_DIRECTORY}` in the tier is for what avactl imports by lists",
+                item.span("spec", "versions", index, "url"),
+                hint="use another directory",
+            )
     prewarm = spec.prewarm
     if prewarm is None:
         return
-    path: Path = ("spec", "prewarm")
+    where: Path = ("spec", "prewarm")
     if prewarm.pin:
         yield _unsupported_problem(
             item,
-            (*path, "pin"),
+            (*where, "pin"),
             "pin data",
             "it evicts the blocks that were read longest ago or picked at random",
             "remove it, and make the tier larger than what its jobs read",
@@ -272,7 +281,7 @@ def check_dataset(item: Item[DatasetSpec], program: Program, tier: Item[CacheTie
     if prewarm.when != "once":
         yield _unsupported_problem(
             item,
-            (*path, "when"),
+            (*where, "when"),
             "load a version again at times",
             "each machine loads it when it is new there",
             "remove it",
@@ -280,10 +289,10 @@ def check_dataset(item: Item[DatasetSpec], program: Program, tier: Item[CacheTie
     if prewarm.bandwidth:
         yield _unsupported_problem(
             item,
-            (*path, "bandwidth"),
+            (*where, "bandwidth"),
             "limit one load",
             "the limit is that of the client",
             f"remove it, and write `properties: {{download-limit: …}}`, Mbps, in CacheTier {tier.name}",
         )
     if "replicas" in prewarm.model_fields_set:
-        yield without_effect(item, (*path, "replicas"), "each machine has a copy of its own")
+        yield without_effect(item, (*where, "replicas"), "each machine has a copy of its own")

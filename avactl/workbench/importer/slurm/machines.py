@@ -97,14 +97,17 @@ def name_first_host(program: Program, command: Command, first: str) -> set[str]:
     return ({"address"} if by_address else set()) | ({"nodes"} if "NODELIST" in first else set())
 
 
+_READS = re.compile(r"\$\{?(\w+)").findall
+
+
 def refuse_other_networks(program: Program) -> None:
     """Raise LeftOut if a suffix makes the name of a host that of its card in another network, whatever the cluster."""
-    hosts: list[str] = []
+    known: set[str] = set()
     for name, places in program.assignments.items():
         texts = [program.text_of(each) for each in places]
-        if any("scontrol" in text or any(re.search(rf"\$\{{?{one}\b", text) for one in hosts) for text in texts):
-            hosts.append(name)
-    named = "|".join(rf'\$\{{{name}(?:\[\d\])?\}}"?{_SUFFIX}|"\${name}"{_SUFFIX}' for name in hosts)
+        if any("scontrol" in text or not known.isdisjoint(_READS(text)) for text in texts):
+            known.add(name)
+    named = "|".join(rf'\$\{{{name}(?:\[\d\])?\}}"?{_SUFFIX}|"\${name}"{_SUFFIX}' for name in sorted(known))
     text = program.data.decode()
     for pattern in (_SUFFIXED, re.compile(named)) if named else (_SUFFIXED,):
         for found in pattern.finditer(text):
