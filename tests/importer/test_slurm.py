@@ -165,3 +165,15 @@ def test_torchrun_starts_as_many_processes_as_before(options: str, words: list[s
     """avactl tells it to start one for each GPU, unless it is told otherwise."""
     script = f"#SBATCH -N 2 --ntasks-per-node=1 --gres=gpu:4 --mem=8G\nsrun torchrun {options} train.py\n"
     assert _spec(script)["command"] == words
+
+
+def test_no_report_repeats_the_credentials_of_an_image(tmp_path: Path) -> None:
+    script = tmp_path / "a.sbatch"
+    script.write_text(
+        "#!/bin/bash\n#SBATCH -N 1\n"
+        "srun --container-image='docker://user:Sup3rPw0rd@registry.example.com/x:1' python t.py\n"
+    )
+    made, comparison = import_objects(read_scripts([script], BytesIO()), ImportOptions(images=IMAGES), tmp_path)
+    told = repr((made.losses, made.outcomes, comparison))
+    assert "is not an image reference" in told
+    assert "Sup3rPw0rd" not in told

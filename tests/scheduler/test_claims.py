@@ -21,7 +21,7 @@ from avactl.scheduler.dra.resource_claim import ResourceClaim
 from avactl.scheduler.dra.resource_slices import ReachablePool
 from avactl.scheduler.handlers.resources import slices
 from avactl.scheduler.objects.config import ConfiguredPool
-from avactl.scheduler.objects.node_rules import NotYetError
+from avactl.scheduler.objects.node_rules import NotYetError, UnsupportedError
 from avactl.scheduler.objects.pod_info import PodInfo
 from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup
 from tests.scheduler import offline
@@ -633,3 +633,21 @@ def test_a_plan_places_pods_with_extended_resources() -> None:
     world.settle()
     assert world.items["a/q"]["spec"]["nodeName"] == "n0"
     assert len(world.cache.dra.claims) == 1
+
+
+def test_containers_that_share_many_devices_are_refused_before_they_are_mapped() -> None:
+    """Of 512 init containers and 512 others the mapping would have 262,144 entries, for each pod."""
+    world = Extended()
+    found = offline.pod("many", 1)
+    for group, first, amount in (("initContainers", 0, 600), ("containers", 512, 1)):
+        found["spec"][group] = [
+            {
+                "name": f"c{first + index}",
+                "image": "x",
+                "resources": {key: {"nvidia.com/gpu": str(amount)} for key in ("limits", "requests")},
+            }
+            for index in range(512)
+        ]
+    with pytest.raises(UnsupportedError, match="requests 600 devices; the limit is 32"):
+        world.cache.dra.demand(PodInfo(found, 0.0))
+    assert not world.cache.dra._mapped
