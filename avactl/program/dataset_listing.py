@@ -63,8 +63,13 @@ def read_listing(item: Item[DatasetSpec], program: Program, version: Version) ->
     return program.memo(("manifest", path), make)
 
 
+def copy_files(listing: DatasetListing, program: Program) -> dict[str, str]:
+    """Return the files by which pods copy the objects of a manifest, made once: see `copy_list`."""
+    return program.memo(("files by which pods copy", listing.path), lambda: copy_list(listing))
+
+
 def copy_list(listing: DatasetListing) -> dict[str, str]:
-    """Return the files by which pods copy the objects of a manifest: their paths, and the checksums that are known."""
+    """Return the paths of the objects of a manifest, and the checksums that are known, by keys of a ConfigMap."""
     names, sums = [], []
     for _, line in _numbered_lines(listing.data):
         entry = orjson.loads(line)

@@ -15,7 +15,7 @@ from avactl.contracts.delivery import VersionLineage
 from avactl.daemons.delivery import publish
 from avactl.datasets.stores.opening import open_store
 from avactl.program.dataset_listing import copy_list, parse
-from avactl.program.lowering.pods import FETCH_MODEL_SCRIPT, FETCH_SCRIPT
+from avactl.program.lowering.pods import FETCH_MODEL_SCRIPT, FETCH_SCRIPT, listed_script
 from tests.datasets.conftest import KEYS, bucket, environment, s3  # noqa: F401 - fixtures
 
 MODEL = {"config.pbtxt": b"name: 'ranker'", "1/weights of a model.bin": os.urandom(100_000), "1/empty": b""}
@@ -110,7 +110,7 @@ def test_pods_copy_exactly_the_objects_of_a_manifest(tmp_path: Path, s3: str, bu
         for key, text in copy_list(listing).items():
             (lists / key).write_text(text)
         target = tmp_path / f"data{turn}"
-        done = fetched(target, s3, FETCH_SCRIPT, SOURCE=listing.prefix, LIST=str(lists), HOME=str(lists))
+        done = fetched(target, s3, listed_script(FETCH_SCRIPT), SOURCE=listing.prefix, LIST=str(lists), HOME=str(lists))
         assert done.returncode == 0, done.stderr
         copied = {
             path.relative_to(target).as_posix(): path.read_bytes() for path in target.rglob("*") if path.is_file()
@@ -136,7 +136,8 @@ def test_an_object_that_is_not_as_listed(tmp_path: Path, s3: str, bucket: str, c
     lists.mkdir()
     for key, text in copy_list(parse("v.jsonl", "\n".join(entries).encode())).items():
         (lists / key).write_text(text)
-    done = fetched(tmp_path / "data", s3, FETCH_SCRIPT, SOURCE="s3://data/clips", LIST=str(lists), HOME=str(lists))
+    script = listed_script(FETCH_SCRIPT)
+    done = fetched(tmp_path / "data", s3, script, SOURCE="s3://data/clips", LIST=str(lists), HOME=str(lists))
     assert done.returncode == (0 if change == "as listed" else 1)
     if change == "gone":
         assert done.stderr.strip().endswith("error: s3://data/clips/3.mp4: there is no such object")

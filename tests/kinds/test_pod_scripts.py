@@ -32,6 +32,8 @@ SCRIPTS = [
     pods.GIT_SCRIPT,
     pods.FETCH_SCRIPT,
     pods.FETCH_MODEL_SCRIPT,
+    pods.listed_script(pods.FETCH_SCRIPT),
+    pods.listed_script(pods.FETCH_MODEL_SCRIPT),
     followers.FOLLOW_SCRIPT,
     followers.PARTNER_SCRIPT,
     INDEX_SCRIPT,

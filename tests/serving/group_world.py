@@ -34,6 +34,11 @@ class GroupWorld(World):
         PLATFORM.replace("daemons: {serving: true}", "daemons: {serving: true}\n  leaderWorkerSet: {}") + MACHINES
     )
 
+    @property
+    def llm(self) -> str:
+        """Keys of the spec that say what a replica is."""
+        return "llm: {machines: 2}"
+
     def service(self, version: int, rollout: str, more: str = "replicas: 3") -> str:
         return f"""
 ---
@@ -43,7 +48,7 @@ spec:
   model: {{name: chat, version: "{version}", path: /opt/chat-{version}}}
   runtime: {{name: vllm, image: "registry.example.com/vllm{DIGEST}"}}
   resources: {{cpu: 1, memory: 1Gi, gpus: 1}}
-  llm: {{machines: 2}}
+  {self.llm}
   drain: 0s
   expose: {{host: {self.team}.ai.example.com}}
   {more}
@@ -126,26 +131,14 @@ class RolesWorld(GroupWorld):
     prefill = 2
     platform = GroupWorld.platform.replace("namespace: gateways}", "namespace: gateways, inferencePools: true}", 1)
 
-    def service(self, version: int, rollout: str, more: str = "replicas: 3") -> str:
-        return f"""
----
-kind: ServingDeployment
-metadata: {{name: web, team: {self.team}}}
-spec:
-  model: {{name: chat, version: "{version}", path: /opt/chat-{version}}}
-  runtime: {{name: vllm, image: "registry.example.com/vllm{DIGEST}"}}
-  resources: {{cpu: 1, memory: 1Gi, gpus: 1}}
+    @property
+    def llm(self) -> str:
+        return f"""balance: gateway
   llm:
     endpointPicker: {{image: "registry.example.com/picker{DIGEST}", cpu: 100m, memory: 64Mi}}
     prefill:
       replicas: {self.prefill}
-      sidecar: {{image: "registry.example.com/sidecar{DIGEST}", cpu: 100m, memory: 64Mi}}
-  drain: 0s
-  balance: gateway
-  expose: {{host: {self.team}.ai.example.com}}
-  {more}
-  rollout: {rollout}
-"""
+      sidecar: {{image: "registry.example.com/sidecar{DIGEST}", cpu: 100m, memory: 64Mi}}"""
 
     def groups(self) -> dict[tuple[str, str], int]:
         """Return ready groups by LeaderWorkerSet and version of the model."""

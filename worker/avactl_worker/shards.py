@@ -17,6 +17,8 @@ import tarfile
 from itertools import islice
 from typing import Any, Callable, Dict, Iterator
 
+from avactl_worker.wire import Field, Message
+
 Record = Dict[str, Any]
 _RECORDIO_MAGIC = struct.pack("<I", 0xCED7230A)
 _OWN_FIELDS = ("__key__", "label", "labels")
@@ -119,56 +121,50 @@ def _read_tfrecord(path: str, start: int, end: int | None) -> Iterator[Record]:
             example = file.read(length + 4)
             if len(example) < length + 4:
                 raise RecordError(f"{path} ends within record {start}")
-            yield _record_of_example(memoryview(example)[:length])
+            yield _record_of_example(example[:length])
             start += 1
 
 
-def _record_of_example(example: memoryview) -> Record:
+class _BytesList(Message):
+    FIELDS = {"value": Field(1, "bytes", True)}
+
+
+class _Int64List(Message):
+    FIELDS = {"value": Field(1, "uint64", True)}
+
+
+class _Feature(Message):
+    FIELDS = {"bytes_list": Field(1, _BytesList), "int64_list": Field(3, _Int64List)}
+
+
+class _Entry(Message):
+    FIELDS = {"key": Field(1, "string"), "value": Field(2, _Feature)}
+
+
+class _Features(Message):
+    FIELDS = {"feature": Field(1, _Entry, True)}
+
+
+class _Example(Message):
+    FIELDS = {"features": Field(1, _Features)}
+
+
+def _record_of_example(example: bytes) -> Record:
     record: Record = {"__key__": "", "label": None, "labels": {}}
-    for features in _fields(example, 1):
-        for entry in _fields(features, 1):
-            name = bytes(next(_fields(entry, 1), b"")).decode()
-            feature = next(_fields(entry, 2), memoryview(b""))
-            value: Any = None
-            for texts in _fields(feature, 1):
-                value = next((bytes(each) for each in _fields(texts, 1)), b"")
-            for numbers in _fields(feature, 3):
-                value = next((_varint(each, 0)[0] for each in _fields(numbers, 1)), 0)
-            if name.startswith("label/"):
-                record["labels"][name[6:]] = value.decode() if isinstance(value, bytes) else value
-            elif name == "__key__":
-                record[name] = value.decode() if isinstance(value, bytes) else str(value)
-            elif name == "labels" or (name == "label" and not isinstance(value, int)):
-                raise RecordError(f"a feature takes the place of a record's `{name}`")
-            else:
-                record[name] = value
+    features: Any = _Example.decode(example)
+    for entry in features.features.feature if features.features is not None else ():
+        name, feature = entry.key, entry.value
+        found = feature and (feature.bytes_list or feature.int64_list)
+        value: Any = found.value[0] if found and found.value else None
+        if name.startswith("label/"):
+            record["labels"][name[6:]] = value.decode() if isinstance(value, bytes) else value
+        elif name == "__key__":
+            record[name] = value.decode() if isinstance(value, bytes) else str(value)
+        elif name == "labels" or (name == "label" and not isinstance(value, int)):
+            raise RecordError(f"a feature takes the place of a record's `{name}`")
+        else:
+            record[name] = value
     return record
-
-
-def _fields(message: memoryview, wanted: int) -> Iterator[memoryview]:
-    """Yield the bytes of each field with a number in a message whose fields all have a length."""
-    at = 0
-    while at < len(message):
-        key, at = _varint(message, at)
-        length, at = _varint(message, at)
-        if length > len(message) - at:
-            raise RecordError("a field is longer than its message")
-        if key >> 3 == wanted:
-            yield message[at : at + length]
-        at += length
-
-
-def _varint(data: memoryview | bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        if shift > 63:
-            raise RecordError("a number has more than ten bytes")
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        at += 1
-        if byte < 0x80:
-            return value, at
 
 
 # -- RecordIO ----------------------------------------------------------------------------------------------------------
@@ -226,21 +222,13 @@ def _read_lmdb(path: str, start: int, end: int | None) -> Iterator[Record]:
         raise RecordError(f"{path} is no database, or damaged: {error}") from None
 
 
+class _Datum(Message):
+    FIELDS = {"data": Field(4, "bytes"), "label": Field(5, "uint64")}
+
+
 def _record_of_datum(key: bytes, datum: bytes) -> Record:
-    record: Record = {"__key__": key.decode(), "label": 0, "labels": {}, "data": b""}
-    at = 0
-    while at < len(datum):
-        field, at = _varint(datum, at)
-        number, at = _varint(datum, at)
-        if field == 4 << 3 | 2:
-            record["data"] = datum[at : at + number]
-        elif field == 5 << 3:
-            record["label"] = number
-        if field & 7 == 2:
-            if number > len(datum) - at:
-                raise RecordError("a field is longer than its message")
-            at += number
-    return record
+    found: Any = _Datum.decode(datum)
+    return {"__key__": key.decode(), "label": found.label, "labels": {}, "data": found.data}
 
 
 _READERS: dict[str, Callable[[str, int, int | None], Iterator[Record]]] = {

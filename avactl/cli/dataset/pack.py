@@ -110,7 +110,9 @@ def pack(
         resized = sum(count for kind, count in packed.kinds.items() if is_image(f".{kind}"))
         print(f"resized {resized - len(packed.skipped):,} of {count_text(packed.files, 'file')}")
     if format.takes_one_file and len(packed.kinds) > 1:
-        told = ", ".join(f"{display_name(kind) or 'none'} {count:,}" for kind, count in packed.kinds.items())
+        most = sorted(packed.kinds.items(), key=lambda kind: -kind[1])
+        told = ", ".join(f"{display_name(kind) or 'none'} {count:,}" for kind, count in most[:5])
+        told += f", {len(most) - 5:,} more" if len(most) > 5 else ""
         print(f"records of files with several extensions: {told} (`--match '*.jpg'` packs those of one)")
     if packed.skipped:
         print(f"left out {count_text(len(packed.skipped), 'unreadable image')}: {display_name(packed.skipped[0])}, …")

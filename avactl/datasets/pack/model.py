@@ -15,8 +15,6 @@ from avactl.base.quantity import parse_quantity
 from avactl.datasets.errors import ArgumentError
 
 SHARDS, RECORDS, STATE, MANIFEST = "shards/", "records/", ".pack/", "manifest.jsonl"
-MAX_KINDS = 20
-"""Kinds of files that are counted in a shard."""
 OPTIONS, CLASSES = f"{STATE}options.json", f"{SHARDS}classes.json"
 
 Tell = Callable[[int, int], None]

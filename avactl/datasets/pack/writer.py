@@ -15,7 +15,6 @@ from avactl.datasets.errors import DatasetError, ObjectStoreError
 from avactl.datasets.pack.formats import Log, encode_shard
 from avactl.datasets.pack.images import Resize, UnreadableImageError, is_image, parse_resize, resize_image
 from avactl.datasets.pack.model import (
-    MAX_KINDS,
     RECORDS,
     SHARDS,
     STATE,
@@ -83,7 +82,7 @@ class ShardWriter:
             "objects": objects,
             "records": records,
             "files": len(log.records),
-            "kinds": dict(Counter(_file_kind(item.key) for item in items).most_common(MAX_KINDS)),
+            "kinds": Counter(_file_kind(item.key) for item in items),
             "read": log.listed,
             "skipped": self._skipped,
         }

@@ -13,7 +13,7 @@ from avactl.kinds.dataset.lower import prewarmed_versions
 from avactl.kinds.dataset.overlaps import find_overlaps
 from avactl.program.cache_engines import engine_of
 from avactl.program.checks.tier_urls import url_in_tier
-from avactl.program.dataset_listing import MAX_LIST, copy_list, read_listing
+from avactl.program.dataset_listing import MAX_LIST, copy_files, read_listing
 from avactl.program.ineffective_keys import without_effect
 from avactl.program.program import Item, Program
 from avactl.program.unique_entries import check_duplicates
@@ -128,7 +128,7 @@ def _check_manifest(item: Item[DatasetSpec], program: Program, version: Version,
     if found.problems:
         return
     tier = item.spec.tier
-    copied = sum(len(text.encode()) for text in copy_list(found).values()) if tier is None else 0
+    copied = sum(len(text.encode()) for text in copy_files(found, program).values()) if tier is None else 0
     if len(found.data) + copied > MAX_LIST and version.manifest_url is None:
         size = f"`{version.manifest}` has {len(found.data) // 1024} KiB"
         size += f", and {copied // 1024} KiB more for pods that copy its objects" if copied else ""

@@ -7,7 +7,7 @@ from avactl.kinds.dataset.daemon_config import config_map
 from avactl.program import registry
 from avactl.program.cache_engines import Loaded, engine_of
 from avactl.program.dataset_access import claim_name, list_in_pods, mounted_versions, tier_path
-from avactl.program.dataset_listing import OWN_DIRECTORY, copy_list, read_listing, version_directory
+from avactl.program.dataset_listing import OWN_DIRECTORY, copy_files, read_listing, version_directory
 from avactl.program.lowering import k8s
 from avactl.program.lowering.volumes import NOMINAL_SIZE, claimed_volume
 from avactl.program.manifest import Body, Manifest
@@ -137,7 +137,7 @@ def _build_list(
     about = {"prefix": found.prefix, "objects": found.objects, "sha256": found.sha256, "version": version.name}
     data = {"manifest.jsonl": found.data.decode(), "dataset.json": k8s.json_text(about)}
     if item.spec.tier is None:
-        data |= copy_list(found)
+        data |= copy_files(found, program)
     name = claim_name(item, version.name, team)
     return [k8s.config_map(item, cluster, name, namespace, data, component=version.name)]
 

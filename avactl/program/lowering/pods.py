@@ -188,10 +188,12 @@ class PodVolumes:
         """Add a volume, and the init container that copies an object-store prefix into it, or the listed objects."""
         self.empty(volume, path, size=access.size)
         mounts: list[Body] = [{"name": volume, "mountPath": path}]
+        script = script or FETCH_SCRIPT
         if access.manifest:
             self.config(f"{volume}-list", access.manifest, f"{path.rstrip('/')}.manifest")
             mounts.append(self.mounts[-1])
-        self.init.append(fetch_container(self.program, self.item, name, access, mounts, script or FETCH_SCRIPT))
+            script = listed_script(script)
+        self.init.append(fetch_container(self.program, self.item, name, access, mounts, script))
 
     def buckets(self) -> None:
         """Add the team's buckets: all URLs in the environment, and those with a cache tier mounted under /buckets."""
@@ -299,17 +301,15 @@ if [ "$BACKEND" = hdfs ]; then
 fi
 if [ "$BACKEND" = s3 ] && [ -z "${RCLONE_S3_ACCESS_KEY_ID:-}" ]; then export RCLONE_S3_ENV_AUTH=true; fi
 if [ "${RCLONE_S3_PROVIDER:-}" = AWS ] && [ -n "${RCLONE_S3_ENDPOINT:-}" ]; then export RCLONE_S3_PROVIDER=Other; fi
-rclone copy ${LIST:+--files-from-raw "$LIST/objects.txt"} \
-  --transfers 8 --stats 30s --stats-one-line ":$BACKEND:$place" "$TARGET"
-if [ -n "${LIST:-}" ]; then
-  # rclone passes over what the store does not have.
-  while IFS= read -r name; do
-    [ -f "$TARGET/$name" ] || { echo "error: $SOURCE/$name: there is no such object" >&2; exit 1; }
-  done <"$LIST/objects.txt"
-  if [ -s "$LIST/objects.sha256" ]; then rclone checksum sha256 "$LIST/objects.sha256" "$TARGET" --one-way; fi
-fi
+exec rclone copy --transfers 8 --stats 30s --stats-one-line ":$BACKEND:$place" "$TARGET"
 """
-"""Copies a prefix of an object store, or the objects in it that a list names, which must be all there and be those."""
+_WANT_LISTED = """\
+# rclone passes over what the store does not have.
+while IFS= read -r name; do
+  [ -f "$TARGET/$name" ] || { echo "error: $SOURCE/$name: there is no such object" >&2; exit 1; }
+done <"$LIST/objects.txt"
+if [ -s "$LIST/objects.sha256" ]; then rclone checksum sha256 "$LIST/objects.sha256" "$TARGET" --one-way; fi
+"""
 
 VERIFY = r"""
 # A published model has the SHA-256 of each file. What differs is removed, so that it is copied again.
@@ -324,8 +324,14 @@ verified() {
 """
 """Shell function: compares the files of a directory with `manifest.sha256` in it, which `avactl delivery` publishes.
 Source: https://rclone.org/commands/rclone_checksum/"""
-FETCH_MODEL_SCRIPT = FETCH_SCRIPT + VERIFY + 'verified "$TARGET" "$SOURCE"\n'
+FETCH_MODEL_SCRIPT = FETCH_SCRIPT.replace("exec rclone", "rclone") + VERIFY + 'verified "$TARGET" "$SOURCE"\n'
 """As `FETCH_SCRIPT`, for models: what was published is compared with its checksums."""
+
+
+def listed_script(script: str) -> str:
+    """Return a script that copies only the objects of a list, which must be all there, and be those."""
+    copy = script.replace("exec rclone", "rclone")
+    return copy.replace("rclone copy ", 'rclone copy --files-from-raw "$LIST/objects.txt" ') + _WANT_LISTED
 
 
 def rclone_backend(scheme: str) -> Mapping[str, str]:

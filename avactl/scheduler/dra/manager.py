@@ -50,8 +50,9 @@ from avactl.scheduler.objects.pod_info import PodInfo
 from avactl.scheduler.objects.pod_requirements import PodRequirements
 
 MAX_DEMANDS_CACHED = 512
-_MAX_KEPT_MAPPINGS = 256
 """Maximum number of different demands with cached nodes."""
+_MAX_KEPT_MAPPINGS = 256
+"""Maximum number of containers' requests in a mapping that is kept."""
 MAX_SELECTOR_RESULTS = 200_000
 """Maximum number of cached results of selectors."""
 MAX_RELEVANT_DEVICES = 200_000

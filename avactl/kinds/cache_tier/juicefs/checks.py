@@ -12,7 +12,7 @@ from avactl.kinds.cache_tier.juicefs.known_options import VERSION, known_options
 from avactl.kinds.cache_tier.juicefs.options import FREE_SPACE, MIB
 from avactl.kinds.cache_tier.machines import tier_pools
 from avactl.program.dataset_access import tier_path
-from avactl.program.dataset_listing import COPIED, MAX_LIST, OWN_DIRECTORY, copy_list, read_listing
+from avactl.program.dataset_listing import COPIED, MAX_LIST, OWN_DIRECTORY, copy_files, read_listing
 from avactl.program.ineffective_keys import without_effect
 from avactl.program.program import Item, Program
 from avactl.spec.platform.cache_tier import CacheTierSpec
@@ -248,7 +248,7 @@ def check_dataset(item: Item[DatasetSpec], program: Program, tier: Item[CacheTie
         )
     for index, version in enumerate(spec.versions):
         listing = read_listing(item, program, version)
-        size = len(copy_list(listing)[COPIED].encode()) if listing is not None and not listing.problems else 0
+        size = len(copy_files(listing, program)[COPIED].encode()) if listing is not None and not listing.problems else 0
         if size > MAX_LIST:
             yield Diagnostic(
                 "manifest-too-large",

@@ -19,7 +19,7 @@ from avactl.kinds.cache_tier.pods import (
 )
 from avactl.program.cache_engines import Loaded
 from avactl.program.dataset_access import full_name, under_store
-from avactl.program.dataset_listing import COPIED, copy_list
+from avactl.program.dataset_listing import COPIED, copy_files
 from avactl.program.lowering import k8s
 from avactl.program.lowering.pods import build_resources, container_security
 from avactl.program.manifest import Body, Manifest
@@ -34,7 +34,7 @@ def dataset(
     """Return the objects of one dataset."""
     result = []
     for version in versions:
-        made = _build_list(item, tier, version)
+        made = _build_list(item, program, tier, version)
         result += [made] if made is not None else []
         result.append(_build_import_job(item, program, tier, version, made))
     ahead = [version.path for version in versions if version.prewarm]
@@ -60,11 +60,13 @@ def source_arguments(store: UnderStore, url: str) -> JuiceFsSource:
     return JuiceFsSource(found, ("--no-https",) if endpoint.scheme == "http" else ())
 
 
-def _build_list(item: Item[DatasetSpec], tier: Item[CacheTierSpec], version: Loaded) -> Manifest | None:
+def _build_list(
+    item: Item[DatasetSpec], program: Program, tier: Item[CacheTierSpec], version: Loaded
+) -> Manifest | None:
     """Return the ConfigMap with the objects that are imported, if the version lists them."""
     if version.listing is None:
         return None
-    data = {COPIED: copy_list(version.listing)[COPIED]}
+    data = {COPIED: copy_files(version.listing, program)[COPIED]}
     name = k8s.short_name(f"import-{full_name(item)}-{version.version}", 63)
     return k8s.config_map(item, tier.spec.cluster, name, CACHE_NAMESPACE, data, component="import")
 
