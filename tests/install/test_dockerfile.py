@@ -9,10 +9,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from fnmatch import fnmatch
+from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 from avactl import __version__
 from avactl.workbench.scaffold import template_files
@@ -116,3 +118,11 @@ def test_its_first_stage_makes_an_avactl_that_runs(tmp_path: Path) -> None:
     assert avactl("validate", "specs").startswith("ok: ")
     for command in ("scheduler", "reconcile", "cache run", "elastic master", "top"):
         assert "Usage: avactl" in avactl(*command.split(), "--help")
+
+
+def test_the_lock_is_for_every_patch_of_python() -> None:
+    """README says 3.11; Debian 12 has 3.11.2."""
+    for line in (ROOT / "requirements.lock").read_text().splitlines():
+        if match := re.match(r"([\w.-]+)==", line):
+            needed = metadata.metadata(match[1])["Requires-Python"] or ""
+            assert "3.11.0" in SpecifierSet(needed), match[0]
