@@ -67,9 +67,9 @@ class Packed(NamedTuple):
 def pack(source: DatasetSource, target: Store, options: PackOptions, progress: PackProgress) -> Packed:
     """Pack the files of a source into shards. Raises DatasetError, StoreError, ArgumentError."""
     _want_apart(source.store.location, target.location)
-    for module, needed in (("google_crc32c", True), ("lmdb", options.settings.format is PackFormat.lmdb)):
-        if needed and find_spec(module) is None:
-            raise ObjectStoreError(f"packing requires the package {module}", install_command("dataset"))
+    for package, needed in (("google-crc32c", True), ("lmdb", options.settings.format is PackFormat.lmdb)):
+        if needed and find_spec(package.replace("-", "_")) is None:
+            raise ObjectStoreError(f"packing requires the package {package}", install_command("dataset"))
     with _lock_target(target.location):
         earlier = _Earlier(target, options.settings)
         objects = _chosen_objects(source, options.settings)
