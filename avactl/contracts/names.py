@@ -93,6 +93,9 @@ TOPOLOGY_CONDITION = f"{GROUP}/TopologyMatches"
 GPUS_CONDITION = f"{GROUP}/GPUsHealthy"
 """Node condition: the driver reports no fault of a GPU; the message has the faults (`contracts.gpu_faults`)."""
 
+CORDONED_AT = f"{GROUP}/cordoned-at"
+"""Annotation of nodes, by the scheduler: the time at which it cordoned the node. Failures before it cordon no more."""
+
 POLICY, POLICY_KEY = "avactl-policy", "policy.json"
 """ConfigMap in the system namespace with the placement policy, which the daemons read, and its key. It names the
 Cluster, whatever engine applies it."""

@@ -213,6 +213,8 @@ class PoolFacts(Contract):
     node_taints: Annotated[tuple[PoolTaint, ...], Field(max_length=1000)] = ()
     on_fault: Literal["avoid", "evict", "drain"] = absent("avoid")
     """The effect of a fault on the pods of a machine."""
+    on_failed_pods: Literal["avoid", "cordon"] = absent("avoid")
+    """The effect on a machine on which pods of several teams fail before they run."""
     preempt_after: Seconds = absent(0)
     """Seconds for which preemptions wait for a machine that is on its way; 0: they do not."""
     node_groups: Annotated[tuple[Annotated[str, Field(max_length=512)], ...], Field(max_length=64)] = absent(())

@@ -35,6 +35,7 @@ from avactl.scheduler.preemption.disruption_budgets import DisruptionBudgets
 from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup, SchedulingQueue
 from avactl.scheduler.queue.throttle import NamespaceThrottle
 from avactl.scheduler.writers.binder import REFUSED, Binder
+from avactl.scheduler.writers.cordons import Cordons
 from avactl.scheduler.writers.done_workspaces import DoneWorkspaces
 from avactl.scheduler.writers.evictor import Evictor
 from avactl.scheduler.writers.fault_evictions import FaultEvictions
@@ -125,6 +126,7 @@ class SchedulerDaemon(ElectedDaemon):
             NodeWarnings(GPUS_UNUSABLE, lambda: nodes_with_unusable_gpus(tables), self.reporter),
             NodeWarnings(FAULT, lambda: describe_faulty_nodes(tables), self.reporter),
         )
+        self.cordons = Cordons(client, rate, tables, self.reporter, self.leading)
         self.timeouts = RunTimeouts(client, rate, self.cache.tables, self.leading)
         self.workspaces = DoneWorkspaces(client, rate, self.cache.tables, self.reporter, self.leading)
         self._throttle = NamespaceThrottle()
@@ -303,6 +305,7 @@ class SchedulerDaemon(ElectedDaemon):
                 self.fault_evictions.tick,
                 self.group_conditions.tick,
                 self.stale_nominations.tick,
+                self.cordons.tick,
                 self.timeouts.tick,
                 self.workspaces.tick,
                 *(warnings.tick for warnings in self.node_warnings),

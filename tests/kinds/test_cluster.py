@@ -205,7 +205,7 @@ kind: Team
 metadata: {name: vision}
 spec: {members: {users: [ann], admins: [root], viewers: [auditors]}}
 """
-    grown = machine("H100").replace("count: 2,", "autoscaling: {max: 2, preemptAfter: 10m},")
+    grown = machine("H100").replace("count: 2,", "autoscaling: {max: 2, preemptAfter: 10m}, onFailedPods: cordon,")
     result = compiled(EVERY_DAEMON + BUILTIN + GROUPS + POOLS + WRITE_TIER + team + grown)
 
     def rules(kind: str, name: str, namespace: str = "") -> set[tuple[str, str, str]]:

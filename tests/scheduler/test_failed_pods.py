@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from avactl.contracts import names
 from avactl.contracts.pod_annotations import GANG_SIZE
+from avactl.kube.client import MERGE
 from avactl.kube.timestamps import timestamp
 from avactl.scheduler.cache.failed_pods import MAX_FAILED_PODS, SUSPECT_S, FailedPods, read_failed_pod
 from avactl.scheduler.cache.tables import ClusterTables
+from avactl.scheduler.objects.config import ConfiguredPool
 from avactl.scheduler.objects.pod_info import read_pod
+from avactl.scheduler.writers.cordons import find_cordons
 from avactl.scheduler.writers.node_warnings import PODS_FAIL, NodeWarnings, failing_nodes
+from tests.hardware.topo_matrices import library_machine
+from tests.kinds.compiling import apply, compiled
 from tests.scheduler.memory import Memory
+from tests.scheduler.world import LEASE, SPECS, SYSTEM, World
+from tools.controlplane import ApiError
 
 REFUSED = {
     "reason": "UnexpectedAdmissionError",
@@ -154,6 +162,119 @@ def test_a_team_cannot_make_others_avoid_a_node() -> None:
     world.pod("nlp", "third", 8)
     world.settle()
     assert world.where()["third"] == other
+
+
+def failing(machines: int = 2, on_failed_pods: str = "cordon") -> tuple[Memory, str]:
+    """Return a world in which pods of two teams have failed on one node, and the node."""
+    world = Memory(machines=0)
+    machine = library_machine("v100-pcie-8")
+    world.cache.put_pool(
+        ConfiguredPool("p", "devicePlugin", "nvidia.com/gpu", "", "", machine, on_failed_pods=on_failed_pods)
+    )
+    for number in range(machines):
+        world.machine(f"n{number}", 8, {names.POOL_LABEL: "p"})
+    node = start(world, "a-0", "a")
+    fail(world, "a-0", **REFUSED)
+    assert not find_cordons(world.cache.tables)
+    fail_of_another_team(world, node)
+    return world, node
+
+
+def fail_of_another_team(world: Memory, node: str, name: str = "bad") -> None:
+    pod = item(name, name, time.time())
+    pod["metadata"]["namespace"] = "ads"
+    pod["spec"] = {"nodeName": node, "schedulerName": names.SCHEDULER_NAME, "containers": []}
+    world.pod_handler.put(pod)
+
+
+def mark(world: Memory, node: str, cordoned: bool, at: float | None = None) -> None:
+    """Cordon or uncordon a node; `at`: when the scheduler cordoned it last."""
+    labels = {names.POOL_LABEL: "p", names.GPU_LABEL: "V100", "kubernetes.io/hostname": node}
+    notes = {} if at is None else {names.CORDONED_AT: timestamp(at)}
+    status = {"allocatable": {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": "8"}}
+    metadata = {"name": node, "labels": labels, "annotations": notes}
+    world.cache.put_node({"metadata": metadata, "spec": {"unschedulable": cordoned}, "status": status})
+
+
+def test_a_pool_may_have_such_a_node_cordoned() -> None:
+    world, node = failing()
+    assert find_cordons(world.cache.tables) == {
+        node: "pods of 2 jobs failed before they ran (UnexpectedAdmissionError): team/a, ads/bad"
+    }
+    mark(world, node, True, time.time())
+    assert not find_cordons(world.cache.tables)
+
+
+def test_without_its_consent_none_is_cordoned() -> None:
+    world, _ = failing(on_failed_pods="avoid")
+    assert not find_cordons(world.cache.tables)
+
+
+def test_pods_that_failed_before_a_cordon_do_not_repeat_it() -> None:
+    world, node = failing()
+    mark(world, node, False, time.time() + 1)
+    assert not find_cordons(world.cache.tables)
+    mark(world, node, False, time.time() - 60)
+    assert list(find_cordons(world.cache.tables)) == [node]
+
+
+@pytest.mark.parametrize(("machines", "others", "cordons"), [(9, 1, 0), (19, 1, 0), (20, 1, 1), (3, 0, 1)])
+def test_most_machines_of_a_pool_stay(machines: int, others: int, cordons: int) -> None:
+    world, node = failing(machines)
+    for name in [f"n{number}" for number in range(machines) if f"n{number}" != node][:others]:
+        mark(world, name, True)
+    assert len(find_cordons(world.cache.tables)) == cordons
+
+
+@pytest.fixture
+def consenting(world: World) -> Iterator[World]:
+    """Machines of a pool that permits cordons."""
+    apply(world.kube, compiled(SPECS.replace("devicePlugin", "devicePlugin, onFailedPods: cordon")).manifests)
+    yield world
+    apply(world.kube, compiled(SPECS).manifests)
+
+
+@pytest.mark.controlplane
+@pytest.mark.xdist_group("scheduler")
+def test_a_cordon_on_the_api_server(consenting: World) -> None:
+    """With the rights that the pool's consent gives; an administrator uncordons the node, and it stays so."""
+    world = consenting
+    world.node("a")
+    world.ready()
+    world.start()
+    for team in ("ads", "vision"):
+        name = f"{world.namespace}-{team}"
+        world.kube.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        refuse(world, name, "a")
+    world.wait(lambda: world.kube.get("v1", "Node", "a")["spec"].get("unschedulable"))
+    assert world.kube.get("v1", "Node", "a")["metadata"]["annotations"][names.CORDONED_AT]
+    world.kube.request("PATCH", "/api/v1/nodes/a", body={"spec": {"unschedulable": None}}, content_type=MERGE)
+    world.pod("next", 1)
+    assert world.bound("next") == {"next": "a"}
+    with world.plane.client(world.plane.service_account_token(SYSTEM, LEASE)) as scheduler:
+        for body in (
+            {"spec": {"unschedulable": False}},
+            {"spec": {"unschedulable": True, "taints": [{"key": "x", "effect": "NoExecute"}]}},
+            {"spec": {"unschedulable": True}, "metadata": {"labels": {names.POOL_LABEL: "other"}}},
+        ):
+            with pytest.raises(ApiError, match="cordon: the scheduler only cordons nodes"):
+                scheduler.request("PATCH", "/api/v1/nodes/a", body=body, content_type=MERGE)
+
+
+def refuse(world: World, namespace: str, node: str) -> None:
+    """Have a kubelet refuse a pod of a Job."""
+    metadata = {"name": "j-0", "namespace": namespace, "labels": {JOB: "j"}}
+    container = {"name": "main", "image": "registry.example.com/x:1"}
+    spec = {"nodeName": node, "schedulerName": names.SCHEDULER_NAME, "containers": [container]}
+    world.kube.apply(
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": namespace}}
+    )
+    world.kube.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+    # kwok plays the node, and must not write over it.
+    world.wait(lambda: world.kube.get("v1", "Pod", "j-0", namespace)["status"]["phase"] == "Running")
+    path = f"/api/v1/namespaces/{namespace}/pods/j-0/status"
+    status = {"phase": "Failed", "startTime": timestamp(), **REFUSED}
+    world.kube.request("PATCH", path, body={"status": status}, content_type=MERGE)
 
 
 def test_nodes_that_have_failed_take_turns() -> None:

@@ -181,7 +181,11 @@ def _check_device_choice(item: Item[NodePoolSpec], program: Program) -> Iterator
 def _check_faults(item: Item[NodePoolSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield keys about faults that nobody reads, and conditions whose status `True` is no fault."""
     spec = item.spec
-    for name, key in (("on_fault", "onFault"), ("fault_conditions", "faultConditions")):
+    for name, key in (
+        ("on_fault", "onFault"),
+        ("fault_conditions", "faultConditions"),
+        ("on_failed_pods", "onFailedPods"),
+    ):
         if name in spec.model_fields_set and not program.cluster_spec(item.cluster).daemons.scheduler:
             yield Diagnostic(
                 "without-effect",

@@ -99,6 +99,7 @@ def _build_topology(item: Item[NodePoolSpec], program: Program) -> Manifest:
         node_labels=node_labels(item, program),
         node_taints=_build_taints(spec),
         on_fault=spec.on_fault,
+        on_failed_pods=spec.on_failed_pods,
         preempt_after=spec.preemption_delay,
         node_groups=tuple(spec.autoscaling.node_groups) if spec.autoscaling is not None else (),
         fault_conditions=tuple(spec.fault_conditions),

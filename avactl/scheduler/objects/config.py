@@ -35,6 +35,8 @@ class ConfiguredPool:
     """Its node groups in the status of Cluster Autoscaler."""
     most: int | None = None
     """Maximum number of its machines; None if it is not autoscaled."""
+    on_failed_pods: str = "avoid"
+    """`avoid` or `cordon`."""
 
     @classmethod
     def from_facts(cls, facts: PoolFacts) -> ConfiguredPool:
@@ -48,6 +50,7 @@ class ConfiguredPool:
             driver=way.driver or "",
             machine=replace(Machine.from_facts(facts.machine), kubelet_chooses=way.devices_chosen_by == "kubelet"),
             on_fault=facts.on_fault,
+            on_failed_pods=facts.on_failed_pods,
             fault_conditions=facts.fault_conditions,
             labels=dict(facts.node_labels),
             taints=tuple(taint.model_dump(exclude_none=True) for taint in facts.node_taints),

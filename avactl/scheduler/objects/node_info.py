@@ -9,6 +9,7 @@ from typing import Any
 from avactl.base.quantity import resource_amount
 from avactl.contracts import names
 from avactl.hardware.plugin_sharing import find_plugin_sharing
+from avactl.kube.timestamps import unix_time_or
 from avactl.scheduler.objects.node_faults import NodeFault, faults_of, read_faults, read_true_conditions
 from avactl.scheduler.objects.node_rules import Obstacle, ObstacleKind
 
@@ -24,6 +25,7 @@ class NodeInfo:
         "allocatable",
         "closed",
         "cordoned",
+        "cordoned_at",
         "devices",
         "differs",
         "faults",
@@ -47,6 +49,9 @@ class NodeInfo:
             {key: value for key, value in taint.items() if key != "timeAdded"} for taint in spec.get("taints") or ()
         )
         self.cordoned = bool(spec.get("unschedulable"))
+        cordoned_at = (metadata.get("annotations") or {}).get(names.CORDONED_AT)
+        self.cordoned_at = unix_time_or(0.0, cordoned_at) if cordoned_at else 0.0
+        """When the scheduler cordoned it last, also if it is not cordoned any more; Unix time, 0: never."""
         conditions = status.get("conditions") or ()
         self.differs = any(
             each["type"] == names.TOPOLOGY_CONDITION and each["status"] == "False" for each in conditions
@@ -108,6 +113,7 @@ class NodeInfo:
             and self.labels == other.labels
             and self.taints == other.taints
             and self.cordoned == other.cordoned
+            and self.cordoned_at == other.cordoned_at
             and self.features == other.features
             and self.differs == other.differs
             and self.withdrawn == other.withdrawn

@@ -184,6 +184,13 @@ class NodePoolSpec(Model):
         "that avactl knows: of a Node Problem Detector with checks of your own.",
     )
 
+    on_failed_pods: Literal["avoid", "cordon"] = Field(
+        "avoid",
+        description="What avactl's scheduler does with a machine on which pods of jobs of different teams fail before "
+        "their programs run. `avoid`: pods take it last. `cordon`: it is also cordoned, until an administrator "
+        "uncordons it; at most a tenth of the pool's machines, and one of fewer than ten.",
+    )
+
     @property
     def is_spot(self) -> bool:
         """True if the provider may take the machines back."""

@@ -195,6 +195,17 @@ def scheduler_policy(item: Item[ClusterSpec]) -> list[Manifest]:
             "the scheduler creates and deletes only ResourceClaims of the extended resources of one pod",
         ),
         AdmissionRule(
+            "cordon",
+            _requirement_for(
+                "nodes",
+                "object.spec.?unschedulable.orValue(false)",
+                _changes_only("spec", "unschedulable"),
+                _changes_only("status"),
+                _only_annotations(names.CORDONED_AT),
+            ),
+            f"the scheduler only cordons nodes, and writes the annotation {names.CORDONED_AT}",
+        ),
+        AdmissionRule(
             "scale",
             _requirement_for("statefulsets/scale", "object.spec.?replicas.orValue(0) == 0"),
             "the scheduler only stops workspaces",
@@ -202,7 +213,7 @@ def scheduler_policy(item: Item[ClusterSpec]) -> list[Manifest]:
     ]
     resources = [
         _build_resources("", ["pods"], "DELETE"),
-        _build_resources("", ["pods/status", "persistentvolumes", "persistentvolumeclaims"], "UPDATE"),
+        _build_resources("", ["pods/status", "persistentvolumes", "persistentvolumeclaims", "nodes"], "UPDATE"),
         _build_resources("", ["pods/binding"], "CREATE"),
         _build_resources("resource.k8s.io", ["resourceclaims"], "CREATE", "UPDATE", "DELETE"),
         _build_resources("apps", ["statefulsets/scale"], "UPDATE"),

@@ -47,6 +47,11 @@ def waits_for_machines(item: Item[ClusterSpec], program: Program) -> bool:
     return any(pool.spec.preemption_delay for pool in program.pools(item.name))
 
 
+def cordons_nodes(item: Item[ClusterSpec], program: Program) -> bool:
+    """Return True if the scheduler may cordon machines of a pool."""
+    return any(pool.spec.on_failed_pods == "cordon" for pool in program.pools(item.name))
+
+
 def gang_kinds(placement: Placement) -> tuple[GangKind, ...]:
     """Return the kinds of other controllers whose pods start together. An added one replaces the known one."""
     added = tuple(
@@ -94,7 +99,9 @@ def _build_scheduler(item: Item[ClusterSpec], program: Program, config: Manifest
         *status,
         *daemon.deployment(["--config", "/etc/avactl/policy.json"], build_resources("1", "1Gi"), volumes, digest),
         *daemon.cluster_role(
-            rbac.scheduler_cluster_rules(gang_kinds(item.spec.placement), waits_for_machines(item, program))
+            rbac.scheduler_cluster_rules(
+                gang_kinds(item.spec.placement), waits_for_machines(item, program), cordons_nodes(item, program)
+            )
         ),
         *limits.scheduler_policy(item),
         *daemon.role([*rbac.leader_rules(daemon.name), rbac.config_rule()]),

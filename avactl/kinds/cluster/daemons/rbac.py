@@ -12,17 +12,18 @@ from avactl.program.manifest import Body
 WATCH = ("get", "list", "watch")
 
 
-def scheduler_cluster_rules(gang_kinds: Iterable[GangKind], autoscalers: bool) -> list[Body]:
+def scheduler_cluster_rules(gang_kinds: Iterable[GangKind], autoscalers: bool, cordons: bool) -> list[Body]:
     """Rules of the scheduler, in all namespaces. No Secrets; it cannot create or update pods.
 
     `gang_kinds`: objects of other controllers whose pods start together. `autoscalers`: preemptions wait for machines.
+    `cordons`: it may cordon machines that fail pods; an admission policy restricts the patch to that.
     """
     owners: dict[str, list[str]] = {}
     for kind in gang_kinds:
         owners.setdefault(kind.api_version.partition("/")[0], []).append(kind.resource)
     return [
         # Capacity, labels, taints and cordons of nodes.
-        rule([""], ["nodes"], WATCH),
+        rule([""], ["nodes"], (*WATCH, "patch") if cordons else WATCH),
         # The team of a pod, and namespace selectors of pod affinity.
         rule([""], ["namespaces"], WATCH),
         # All pods: pending pods of this scheduler, and the usage of other pods. Preemption and reclaim delete a pod;
