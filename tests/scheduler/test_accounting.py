@@ -57,6 +57,16 @@ def test_of_gpus_that_two_pods_have_the_others_are_not_free() -> None:
     assert free(made) == [0, 1, 2, 7]
 
 
+def test_pods_of_a_machine_with_too_few_gpus_get_those_that_come_free() -> None:
+    """Another scheduler may bind more than there is, and none of its pods names GPUs."""
+    made = cache([node("a")], [pod(name, 4, "a") for name in ("p", "q", "r")])
+    assert not free(made)
+    made.drop_pod("vision/p")
+    assert not free(made)
+    made.drop_pod("vision/q")
+    assert len(free(made)) == 4
+
+
 def test_what_is_kept_for_others_gives_way_to_a_pod_that_another_scheduler_binds() -> None:
     made = cache([node("a")], [])
     slot, nothing = made.tables.state.slots["a"], (0,) * len(made.tables.state.resources)

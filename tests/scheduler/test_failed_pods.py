@@ -109,6 +109,21 @@ def test_a_container_that_cannot_be_created() -> None:
     assert start(world, "train-2", "train", 1) == first
 
 
+def test_a_container_that_cannot_be_created_again() -> None:
+    """After a reboot of its node, the pod of a Deployment stays Running, and DRA's devices are not prepared."""
+    world = Memory()
+    first = start(world, "train-0", "train", 1)
+    item = world.items["team/train-0"]
+    message = "CDI device injection failed: unresolvable CDI devices k8s.gpu.example.com/gpu=gpu-0"
+    waiting = {"name": "main", "state": {"waiting": {"reason": "CreateContainerError", "message": message}}}
+    item["status"] |= {"phase": "Running", "containerStatuses": [waiting]}
+    world.pod_handler.put(item)
+    assert start(world, "train-1", "train", 1) != first
+    item["status"] |= {"containerStatuses": [{"name": "main", "state": {"running": {}}}]}
+    world.pod_handler.put(item)
+    assert start(world, "train-2", "train", 1) == first
+
+
 def test_a_gang_starts_without_the_node() -> None:
     world = Memory(machines=3, rack=3)
     labels, notes = {names.GANG_LABEL: "big"}, {GANG_SIZE.name: "2"}

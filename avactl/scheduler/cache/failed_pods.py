@@ -155,7 +155,7 @@ def read_failed_pod(item: Mapping[str, Any]) -> FailedPod | None:
     """Return what a pod of the API server says of its failure; None if its node had no part in it."""
     spec, status, metadata = item["spec"], item.get("status") or {}, item["metadata"]
     node, phase = spec.get("nodeName"), status.get("phase")
-    if not node or phase not in ("Pending", "Failed") or "deletionTimestamp" in metadata:
+    if not node or phase not in ("Pending", "Running", "Failed") or "deletionTimestamp" in metadata:
         return None
     reason, by_node = _failure(status, phase)
     owner = owner_of(metadata) if reason else ""
@@ -169,7 +169,7 @@ def _failure(status: Mapping[str, Any], phase: str) -> tuple[str, bool]:
     """Return why a pod has failed, and whether its program has not run; "" if its node had no part in it."""
     containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
     states = [each.get("state") or {} for each in containers]
-    if phase == "Pending":
+    if phase != "Failed":  # after a reboot, a pod is Running while its containers cannot be created again
         for state in states:
             waiting = state.get("waiting") or {}
             reason = waiting.get("reason") or ""

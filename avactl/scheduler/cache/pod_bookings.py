@@ -23,7 +23,7 @@ class PodBookings(ChangeListener):
     def __init__(self, tables: ClusterTables, requests: RequestBuilder) -> None:
         self._tables, self._requests = tables, requests
         self._substituted: set[str] = set()
-        """Nodes with pods that are booked with substitutes, as their GPUs are absent or held by another pod too."""
+        """Nodes with pods booked with substitutes or too few GPUs, as theirs are absent or held by another pod."""
         tables.subscribe(self)
 
     def state_cleared(self) -> None:
@@ -31,7 +31,7 @@ class PodBookings(ChangeListener):
         self._substituted.clear()
 
     def pod_removed(self, pod: PodInfo, node: str) -> None:
-        """Request a rebuild if another pod can now get the GPUs in its annotation."""
+        """Request a rebuild if another pod can now get the GPUs in its annotation, or as many as it requests."""
         self._tables.stale |= node in self._substituted
 
     def book(self, pod: PodInfo) -> None:
@@ -86,6 +86,8 @@ class PodBookings(ChangeListener):
                     taken |= self._named_devices(other, self._gpu_count(other))
             more = [gpu for gpu in range(MAX_GPUS) if free[gpu] >= milli and not taken >> gpu & 1]
             booked += more[: count - len(booked)]
+        if len(booked) < count:
+            self._substituted.add(node)
         # Pods that name no GPUs, and reservations for waiting units, give way when the state is rebuilt.
         tables.stale |= not all(self._is_entitled(key, pod) for key in others)
         tables.stale |= len(booked) < count and any(not isinstance(key, str) for key in state.held[slot])
