@@ -124,7 +124,9 @@ def test_no_machine_is_ordered_for_claims(world: World, karpenter: Karpenter) ->
     request = {"name": "gpus", "exactly": {"deviceClassName": "gpu-v100"}}
     claim = {"metadata": {"name": "gpus", "namespace": world.namespace}, "spec": {"devices": {"requests": [request]}}}
     world.kube.create({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", **claim})
-    world.pod("claims", resourceClaims=[{"name": "gpus", "resourceClaimName": "gpus"}], **ON_GROWN)
+    resources = {"requests": {"cpu": "1"}, "claims": [{"name": "gpus"}]}
+    claims = [{"name": "gpus", "resourceClaimName": "gpus"}]
+    world.pod("claims", container={"resources": resources}, resourceClaims=claims, **ON_GROWN)
     world.waiting("claims")
     assert buys_a_machine(world.pods()["claims"])
     world.wait(lambda: any("Dynamic Resource" in str(each.get("note")) for each in world.events("FailedScheduling")))
