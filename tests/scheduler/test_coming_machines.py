@@ -158,6 +158,23 @@ def test_a_machine_that_does_not_come_leads_to_the_preemption(ordered: bool) -> 
     assert cluster.memory.reasons["high"] is WaitReason.PREEMPTION
 
 
+def test_a_pod_that_takes_any_model_waits_for_the_one_that_comes() -> None:
+    cluster = Cluster()
+    other = {names.POOL_LABEL: "q", names.GPU_LABEL: "H100"}
+    machine = library_machine("h100-sxm-8")
+    cluster.memory.cache.put_pool(replace(pool("q", most=1), machine=machine, labels=other, node_groups=()))
+    cluster.memory.machine("q0", 8, other)
+    cluster.memory.pod("a", "low-q", 8)
+    cluster.memory.settle()
+    cluster.order()
+    cluster.ask()
+    assert "a machine of pool p is on its way" in cluster.said()
+    cluster.at(AFTER - 1)
+    assert not cluster.preempted
+    cluster.at(AFTER)
+    assert cluster.preempted
+
+
 def test_an_order_that_is_given_up_ends_the_wait() -> None:
     cluster = Cluster()
     cluster.ask()

@@ -320,8 +320,10 @@ class Preemptor:
                         break
             else:
                 return ""
-            if words := self.machines.wait(need, model, mask):
-                return words
+            for other in (model, *(each for each in models if each != model)):
+                nodes = self._cache.quotas.model_mask(other) if other else None
+                if words := self.machines.wait(need, other, nodes):
+                    return words
         self._start_preemption(need, team, takes, works, bookings, victims)
         return self._nominations[need.unit.key].words
 
