@@ -7,14 +7,15 @@ import typer
 from avactl.cli.dataset.diff import diff
 from avactl.cli.dataset.ls import ls
 from avactl.cli.dataset.pack import pack
+from avactl.cli.dataset.process import process
 from avactl.cli.dataset.snapshot import snapshot
 from avactl.cli.dataset.verify import verify
 
 dataset = typer.Typer(
-    help="Snapshot, verify, compare, list and pack the data of datasets.",
+    help="Snapshot, verify, compare, list, pack and process the data of datasets.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
 )
-for _command in (snapshot, verify, diff, ls, pack):
+for _command in (snapshot, verify, diff, ls, pack, process):
     dataset.command()(_command)
