@@ -6,6 +6,7 @@ import typer
 
 from avactl.cli.dataset.diff import diff
 from avactl.cli.dataset.label import label
+from avactl.cli.dataset.labelling import label_results, label_tasks
 from avactl.cli.dataset.ls import ls
 from avactl.cli.dataset.pack import pack
 from avactl.cli.dataset.process import process
@@ -19,5 +20,5 @@ dataset = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
 )
-for _command in (snapshot, verify, diff, ls, query, label, pack, process):
+for _command in (snapshot, verify, diff, ls, query, label, label_tasks, label_results, pack, process):
     dataset.command()(_command)
