@@ -25,6 +25,7 @@ SMALLEST = {
     "gangs": "--sets 40 --large 50",
     "importing": "--copies 1 --repeats 1",
     "links": "--jobs 50 --nodes 4",
+    "processing": "--images 60 --repeats 1",
     "plan": "--jobs 4 --machines 100 --repeats 1",
 }
 """Options for a run of at most some CPU seconds."""

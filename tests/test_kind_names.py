@@ -46,6 +46,13 @@ ALLOWED = {
     "avactl/kinds/pipeline/training.py": {"TrainingJob"},
     "avactl/kinds/pipeline/check.py": {"TrainingJob"},
     "avactl/kinds/pipeline/service.py": {"ServingDeployment"},
+    # A processing is an elastic job over the objects of a version.
+    "avactl/kinds/processing/__init__.py": {"TrainingJob"},
+    "avactl/kinds/processing/job.py": {"TrainingJob"},
+    "avactl/kinds/processing/lower.py": {"TrainingJob"},
+    "avactl/kinds/processing/check.py": {"TrainingJob"},
+    "avactl/kinds/processing/spec.py": {"TrainingJob"},
+    "avactl/kinds/processing/workload.py": {"TrainingJob"},
     # Defaults name the team whose specs get them.
     "avactl/compiler/layers/check.py": {"Team"},
     # Patches change objects in the team's namespaces only.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -82,19 +83,39 @@ def write_manifest(out: Path | BinaryIO, entries: Iterable[ManifestEntry], sourc
         return _write(out, entries)
     if source.contains(parse_location(str(out))):
         raise ArgumentError(f"{out} is inside {source}", "write the manifest elsewhere: the next one would list it")
+    with _replacing(out) as file:
+        return _write(file, entries)
+
+
+def write_lines(out: Path, lines: Iterable[bytes]) -> tuple[int, str]:
+    """Write the lines of a manifest; the file appears when it is complete. Returns their number and the SHA-256.
+
+    Raises StoreError.
+    """
+    digest, count = hashlib.sha256(), 0
+    with _replacing(out) as file:
+        for line in lines:
+            digest.update(line)
+            file.write(line)
+            count += 1
+    return count, digest.hexdigest()
+
+
+@contextmanager
+def _replacing(out: Path) -> Iterator[BinaryIO]:
+    """Open a file that takes the place of another one at the end of the `with` block. Raises StoreError."""
     try:
         want_no_link(out)
         partial = out.with_name(f".{out.name}.{os.getpid()}.partial")
         try:
             with partial.open("wb") as file:
-                written = _write(file, entries)
+                yield file
             partial.replace(out)
         except BaseException:
             partial.unlink(missing_ok=True)
             raise
     except OSError as error:
         raise ObjectStoreError(f"{out}: {(error.strerror or str(error)).lower()}") from None
-    return written
 
 
 def _write(file: BinaryIO, entries: Iterable[ManifestEntry]) -> WrittenSnapshot:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from avactl.kinds.machine_type import MachineType as MachineType
     from avactl.kinds.node_pool import NodePool as NodePool
     from avactl.kinds.pipeline import Pipeline as Pipeline
+    from avactl.kinds.processing import ProcessingJob as ProcessingJob
     from avactl.kinds.quota import Quota as Quota
     from avactl.kinds.serving import ServingDeployment as ServingDeployment
     from avactl.kinds.team import Team as Team

@@ -149,6 +149,7 @@ _KINDS = {
     "TrainingJob": _Entry("avactl.kinds.training", Lifecycle.JOB),
     "ServingDeployment": _Entry("avactl.kinds.serving", Lifecycle.SERVICE),
     "Pipeline": _Entry("avactl.kinds.pipeline", Lifecycle.JOB),
+    "ProcessingJob": _Entry("avactl.kinds.processing", Lifecycle.JOB),
     "KubernetesObjects": _Entry("avactl.kinds.kubernetes_objects", has_written=True),
 }
 """All kinds, dependencies first. Imported on first use, to keep start-up fast."""

@@ -93,6 +93,16 @@ def _not_exposed(item: Item) -> Sequence[str]:
     return ()
 
 
+class MadeVersion(NamedTuple):
+    """A version of a dataset that a job makes."""
+
+    dataset: tuple[str, str, str]
+    """Key of the dataset."""
+    version: str
+    jobs: tuple[str, ...]
+    """Names of the Jobs that have then succeeded."""
+
+
 class Home(NamedTuple):
     """Persistent directory of a session, which jobs of the team can take code from."""
 
@@ -140,5 +150,7 @@ class WorkloadHooks(Generic[S]):
     """Returns False for a job that is never preempted, so that it may use guaranteed GPUs only; None: all may be."""
     unpinned: Callable[[Item[S]], Iterable[Unpinned]] = _none_unpinned
     """Mutable versions, in addition to images, for the policy `versions-fixed`."""
+    makes: Callable[[Item[S], Program], MadeVersion | None] | None = None
+    """Returns the version of a dataset that a job makes; None if the kind makes none."""
     local: LocalHooks[S] | None = None
     """How a job runs as processes on one machine; None if it cannot."""

@@ -11,6 +11,7 @@ import subprocess
 import tarfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import google_crc32c
 import pytest
@@ -410,7 +411,7 @@ def test_images_are_resized(tmp_path: Path, avactl: Run) -> None:
         "d.png": image(300, 500, "PNG", "P"),
         "e.jpg": image(300, 300, "JPEG", "CMYK"),
         "small.jpg": image(20, 30, "JPEG"),
-        "f.tiff": image(300, 300, "TIFF", "I"),
+        "f.tiff": image(300, 300, "TIFF", "L"),
         "g.webp": image(300, 400, "WEBP"),
         "text.txt": b"not an image",
     }
@@ -430,6 +431,17 @@ def test_images_are_resized(tmp_path: Path, avactl: Run) -> None:
                 assert not opened.getexif().get(0x0112)
                 sizes[name] = f"{opened.width}x{opened.height}"
         assert [sizes[name] for name in files if name in sizes] == expected
+
+
+def test_images_that_would_lose_what_they_show(tmp_path: Path, avactl: Run) -> None:
+    """Sixteen bits became all white, and of an animation one picture was left."""
+    several: dict[str, Any] = {"save_all": True, "append_images": [Image.new("RGB", (300, 300), "red")]}
+    files = {"deep.png": image(300, 300, "PNG", "I;16"), "wide.tiff": image(300, 300, "TIFF", "I")}
+    files["moves.webp"] = image(300, 300, "WEBP", **several)
+    for name, content in files.items():
+        fill(tmp_path / name, {name: content})
+        done = run(avactl, name, f"{name}-out", "--format", "recordio", "--resize", "64")
+        assert (done.returncode, f"{name}: it has " in done.stderr) == (1, True), done.stderr
 
 
 def test_unreadable_images(tmp_path: Path, avactl: Run) -> None:

@@ -69,6 +69,11 @@ def build_hub() -> Path:
     return _environment(PINS.with_name("hub.txt"), "huggingface_hub (10 MB)")
 
 
+def build_label_studio() -> Path:
+    """Return the directory with `python` and the server of Label Studio."""
+    return _environment(PINS.with_name("labelstudio.txt"), "Label Studio (300 MB)")
+
+
 def _environment(pins: Path, what: str) -> Path:
     """Install the wheels of a file of pins once, and return the directory with `python`.
 
@@ -116,7 +121,7 @@ def pin(wanted: Path = WANTED) -> str:
         if done.returncode:
             raise BuildError(f"pip ended with status {done.returncode}:\n{done.stderr}")
         found = json.loads(report.read_text())["install"]
-    lines = []
+    lines = [f"{line}\n" for line in wanted.read_text().splitlines() if line.startswith("--")]
     for item in found:
         name = item["metadata"]["name"].lower().replace("_", "-")
         if name not in _UNUSED:

@@ -60,8 +60,9 @@ def pack(
     files give the same bytes.
     """
     from avactl.datasets.errors import ArgumentError
+    from avactl.datasets.images import is_image
     from avactl.datasets.pack.classes import read_classes
-    from avactl.datasets.pack.images import is_image, parse_resize, pillow_version
+    from avactl.datasets.pack.images import parse_resize, pillow_version
     from avactl.datasets.pack.model import Settings, shard_bytes
     from avactl.datasets.pack.packer import PackOptions
     from avactl.datasets.pack.packer import pack as run

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import hashlib
-import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +24,7 @@ from avactl.datasets.selection import choose, directory_labels
 from avactl.datasets.sources import DatasetSource, SourceObject
 from avactl.datasets.stores.local import PARTIAL
 from avactl.datasets.stores.locations import StoreLocation
+from avactl.datasets.stores.locking import lock_target
 from avactl.datasets.stores.store import Store
 from avactl.datasets.text import display_name
 
@@ -70,7 +67,7 @@ def pack(source: DatasetSource, target: Store, options: PackOptions, progress: P
     for package, needed in (("google-crc32c", True), ("lmdb", options.settings.format is PackFormat.lmdb)):
         if needed and find_spec(package.replace("-", "_")) is None:
             raise ObjectStoreError(f"packing requires the package {package}", install_command("dataset"))
-    with _lock_target(target.location):
+    with lock_target(target.location, "packs into"):
         earlier = _Earlier(target, options.settings)
         objects = _chosen_objects(source, options.settings)
         progress.start("listing", source.total)
@@ -153,28 +150,6 @@ def _finish_pack(
 def _want_apart(source: StoreLocation, target: StoreLocation) -> None:
     if source.contains(target):
         raise ArgumentError(f"the target {target} is inside the source {source}", "name a directory outside of it")
-
-
-@contextmanager
-def _lock_target(target: StoreLocation) -> Iterator[None]:
-    """Create a local target and keep other runs out of it, where its file system has locks."""
-    if target.scheme != "file":
-        yield
-        return
-    try:
-        Path(target.path).mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(target.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise ObjectStoreError(f"{target}: {(error.strerror or str(error)).lower()}") from None
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno == errno.EWOULDBLOCK:
-                raise ArgumentError(f"another run packs into {target}", "wait for it, or name another target") from None
-        yield
-    finally:
-        os.close(descriptor)
 
 
 class _Earlier:

@@ -12,8 +12,9 @@ import orjson
 
 from avactl.datasets.concurrent import in_threads
 from avactl.datasets.errors import DatasetError, ObjectStoreError
+from avactl.datasets.images import UnreadableImageError, is_image
 from avactl.datasets.pack.formats import Log, encode_shard
-from avactl.datasets.pack.images import Resize, UnreadableImageError, is_image, parse_resize, resize_image
+from avactl.datasets.pack.images import Resize, parse_resize, resize_image
 from avactl.datasets.pack.model import (
     RECORDS,
     SHARDS,

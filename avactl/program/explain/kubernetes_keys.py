@@ -158,6 +158,7 @@ KINDS = {
     **dict.fromkeys(("Namespace", "RoleBinding", "Profile"), "Team"),
     **dict.fromkeys(("Node", "NodeGroup", "MachineSet", "MachinePool", "ResourceFlavor"), "NodePool"),
     "PersistentVolumeClaim": "Dataset",
+    **dict.fromkeys(("SparkApplication", "SparkJob"), "ProcessingJob"),
     **dict.fromkeys(("PipelineRun", "ScheduledWorkflow", "CronWorkflow", "Workflow"), "Pipeline"),
 }
 """Kinds of Kubernetes and its usual extensions → the kind of avactl with the same purpose."""

@@ -19,7 +19,13 @@ from avactl.scheduler.objects.pod_info import PodInfo
 
 _INSTANCE, _KIND = "app.kubernetes.io/instance", "app.kubernetes.io/name"
 _JOB_NAMES = ("batch.kubernetes.io/job-name", "job-name")
-_KINDS = {"trainingjob": "train", "servingdeployment": "serve", "pipeline": "flow", "workspace": "work"}
+_KINDS = {
+    "trainingjob": "train",
+    "servingdeployment": "serve",
+    "pipeline": "flow",
+    "processingjob": "data",
+    "workspace": "work",
+}
 UNAVAILABLE_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 

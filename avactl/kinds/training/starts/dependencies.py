@@ -11,6 +11,8 @@ from avactl.diagnostics import Diagnostic, Note, Reference
 from avactl.diagnostics.suggest import did_you_mean
 from avactl.kinds.training.roles import job_parts, leading_jobs
 from avactl.kinds.training.spec import TrainingJob, TrainingJobSpec
+from avactl.program.dataset_access import mounted_versions
+from avactl.program.made_versions import makers_of
 from avactl.program.program import Item, Program
 from avactl.program.unique_entries import check_duplicates
 from avactl.spec.schema.reconcile_modes import STARTS_JOBS_AGAIN
@@ -19,10 +21,13 @@ _AFTER_PATH = ("spec", "after")
 
 
 def dependency_annotation(item: Item[TrainingJobSpec], program: Program) -> dict[str, str]:
-    """Return the annotation of pods that start after other jobs: the Jobs with which these end."""
+    """Return the annotation of pods that start after other jobs: the Jobs with which these end, and
+    those that make the versions of datasets that it reads."""
     found = [program.get_kind(TrainingJob, name, item.team) for name in item.spec.after]
-    jobs = sorted({job for other in found for job in leading_jobs(other, job_parts(other.spec))})
-    return {AFTER.name: json.dumps(jobs, separators=(",", ":"))} if jobs else {}
+    jobs = {job for other in found for job in leading_jobs(other, job_parts(other.spec))}
+    for dataset, version in mounted_versions(item, program):
+        jobs.update(makers_of(program, dataset, version, item))
+    return {AFTER.name: json.dumps(sorted(jobs), separators=(",", ":"))} if jobs else {}
 
 
 def order_problems(item: Item[TrainingJobSpec], program: Program) -> Iterator[Diagnostic]:

@@ -1,0 +1,1 @@
+"""Labelling with Label Studio: objects become its tasks, and its annotations labels."""

@@ -1,0 +1,1 @@
+"""Queries of manifests and their labels, and labels that are written back."""
