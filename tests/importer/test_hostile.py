@@ -213,3 +213,41 @@ spec:
     shown += [reason for reason, _ in report.group_by_reason(made)]
     for written in ("\n".join(shown), report.as_json(made), *(data.decode() for data in made.files.values())):
         assert token not in written
+
+
+@pytest.mark.parametrize(("debug", "error"), [("", TypeError), ("", ValueError), ("1", ValueError), ("1", TypeError)])
+def test_a_defect_of_avactl_is_not_told_as_a_wrong_type(
+    debug: str, error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Deployment that its schema accepts, and a conversion that fails: no value of it has a wrong type."""
+
+    def fail(*_: object) -> None:
+        raise error("unhashable")
+
+    monkeypatch.setenv("AVACTL_DEBUG", debug)
+    monkeypatch.setattr("avactl.workbench.importer.sources.services.convert_deployment", fail)
+    text = (
+        "{apiVersion: apps/v1, kind: Deployment, metadata: {name: a, namespace: b}, spec: {selector: {matchLabels: "
+        "{a: b}}, template: {metadata: {labels: {a: b}}, spec: {containers: [{name: c, image: d}]}}}}"
+    )
+    if debug and error is TypeError:
+        with pytest.raises(TypeError):
+            imported(text, tmp_path)
+        return
+    made = imported(text, tmp_path)
+    (outcome,) = (each for each in made.outcomes if each.given.kind == "Deployment")
+    assert outcome.result is ImportResult.raw
+    if error is TypeError:
+        assert "avactl has a defect (TypeError at test_hostile.py:" in outcome.note
+    else:
+        assert outcome.note == "a value is not one that its kind accepts: unhashable"
+
+
+def test_the_number_of_values_is_that_of_the_list(tmp_path: Path) -> None:
+    spaces = "\n---\n".join(f"{{apiVersion: v1, kind: Namespace, metadata: {{name: t{n}}}}}" for n in range(3))
+    made = imported(spaces, tmp_path)
+    assert report.loss_title(made.losses) == "6 values not carried over as they are, in 4 entries"
+    lines = report.loss_lines(made.losses)
+    assert len(lines) == 2 * 4
+    assert " and 2 more " in lines[0]
+    assert report.loss_title(made.losses[:1]) == "1 value not carried over as it is"

@@ -507,10 +507,14 @@ def _jobset(**spec: Any) -> Body:
 def test_a_jobset_of_one_kind_of_workers_is_a_training_job(tmp_path: Path) -> None:
     given = _jobset(failurePolicy={"maxRestarts": 3}, ttlSecondsAfterFinished=3600)
     container = given["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0]
-    container["args"] = ["--head=gpt-workers-0-0.gpt", "--index=$(JOB_COMPLETION_INDEX)"]
+    container["args"] = ["--head=gpt-workers-0-0.gpt", "--next=gpt-workers-0-3.gpt", "--index=$(JOB_COMPLETION_INDEX)"]
     made = _import(tmp_path, given)
     (spec,) = [each for each in made.specs if each.kind == "TrainingJob"]
-    assert spec.spec["args"] == ["--head=$(MASTER_ADDR)", "--index=$(JOB_COMPLETION_INDEX)"]
+    assert spec.spec["args"] == [
+        "--head=$(MASTER_ADDR)",
+        "--next=gpt-worker-3.gpt-rendezvous",
+        "--index=$(JOB_COMPLETION_INDEX)",
+    ]
     assert (spec.spec["retries"], spec.spec["ttl"]) == (3, "1h")
     assert spec.spec["workers"]["replicas"] == 4
 
@@ -528,7 +532,7 @@ def test_a_jobset_stays_with_the_reason(change: Body, why: str, tmp_path: Path) 
     assert why in _reasons(_import(tmp_path, _jobset(**change)))["JobSet ads/gpt"]
 
 
-@pytest.mark.parametrize("name", ["gpt-workers-0-2.gpt", "$(JOBSET_NAME)"])
+@pytest.mark.parametrize("name", ["gpt-workers-0-4.gpt", "$(JOBSET_NAME)"])
 def test_a_jobset_whose_program_needs_the_operator_stays(name: str, tmp_path: Path) -> None:
     given = _jobset()
     container = given["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0]

@@ -16,6 +16,7 @@ from avactl.contracts import names
 from avactl.contracts.names import GPU_RESOURCES
 from avactl.program.manifest import Manifest
 from avactl.workbench.importer.cleaning import clean_object, clean_pod
+from avactl.workbench.importer.failures import READ_ERRORS, explain_failure
 from avactl.workbench.importer.model import Body, GivenValue, ImportedSpec
 from avactl.workbench.importer.sources.pods import GPU_LABELS
 from avactl.workbench.importer.sources.services import server_container
@@ -58,8 +59,8 @@ def compare(specs: Iterable[ImportedSpec], compilation: Compilation) -> list[Com
             continue
         try:
             found.append(_compare(spec, by_file.get(spec.file, [])))
-        except (AttributeError, KeyError, TypeError, ValueError):
-            told = "the source has values of other types than its kind, and cannot be compared"
+        except READ_ERRORS as error:
+            told = f"the source cannot be compared: {explain_failure(spec.given[0], error)}"
             found.append(Compared(spec, [ComparedLine("~", told)], [], []))
     return found
 
