@@ -68,7 +68,7 @@ def compare(specs: Iterable[ImportedSpec], compilation: Compilation) -> list[Com
 def _compare(spec: ImportedSpec, made: list[Manifest]) -> Compared:
     if spec.raw:
         return Compared(spec, _compare_manifest(spec, made[0]) if made else [], [], [])
-    sources = {each.key: each for each in spec.given}
+    sources = {each.key: each for each in (*spec.given, *spec.acts_as)}
     new: list[str] = []
     lines: list[ComparedLine] = []
     added: list[str] = []
@@ -150,7 +150,7 @@ class SourceRole(NamedTuple):
 
 
 def _compare_workload(spec: ImportedSpec, made: list[Manifest]) -> tuple[list[ComparedLine], list[str]]:
-    before, after = source_roles(spec.given[0]), _compiled_roles(made)
+    before, after = source_roles((spec.acts_as or spec.given)[0]), _compiled_roles(made)
     # Without a number, the autoscaler chooses it.
     scaled = any(each.kind == "Deployment" and "replicas" not in each.body["spec"] for each in made)
     if "launcher" in after:
@@ -288,6 +288,8 @@ def pod_view(template: Any, main: tuple[str, ...]) -> Body:
     if follows:
         container.pop("restartPolicy", None)
     security = {**(spec.pop("securityContext", None) or {}), **(container.pop("securityContext", None) or {})}
+    if security.get("privileged") is False:
+        del security["privileged"]
     metadata = (template or {}).get("metadata") or {}
     view: Body = {
         **spec,

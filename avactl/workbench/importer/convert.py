@@ -27,6 +27,7 @@ from avactl.workbench.importer.slurm import script
 from avactl.workbench.importer.sources import (
     jobs,
     jobsets,
+    kserve,
     kubeflow,
     kueue,
     nodes,
@@ -50,6 +51,7 @@ _CONVERT: dict[tuple[str, str], Callable[[Context, ImportReader], ImportedSpec |
     ("batch.volcano.sh", "Job"): volcano.convert_volcano_job,
     ("jobset.x-k8s.io", "JobSet"): jobsets.convert_jobset,
     ("argoproj.io", "Rollout"): rollouts.convert_rollout,
+    ("serving.kserve.io", "InferenceService"): kserve.convert_inference_service,
     ("apps", "Deployment"): lambda context, reader: (
         workspaces.convert_workspace(context, reader)
         if workspaces.is_editor(reader.given)

@@ -42,10 +42,13 @@ _DEFAULT_SURGE: Body = {"maxSurge": "25%", "maxUnavailable": "25%"}
 _HTTP_NAMES, _GRPC_NAMES = ("http", "rest", "http-api"), ("grpc", "grpc-api")
 
 
-def convert_deployment(context: Context, reader: ImportReader, rollout: Body | None = None) -> ImportedSpec | str:
+def convert_deployment(
+    context: Context, reader: ImportReader, rollout: Body | None = None, path: str = ""
+) -> ImportedSpec | str:
     """Return the ServingDeployment of a Deployment, or the reason why it stays a manifest.
 
-    `rollout`: that of the spec, for an object whose strategy is not a Deployment's; empty: a rolling update.
+    `rollout`: that of the spec, for an object whose strategy is not a Deployment's; empty: a rolling update. `path`: a
+    health path, for an object that is a server even if no HTTP probe asks it.
     """
     given = reader.given
     index = _server_index(given)
@@ -54,8 +57,9 @@ def convert_deployment(context: Context, reader: ImportReader, rollout: Body | N
     retired = next((each for each in RETIRED.values() if each.image in image), None)
     known = known_runtime(image)
     model = _read_name(container, known)
-    path = health_path(container) or (live_path(known, model) if known else "")
-    if not known and not (_has_gpus(container) and path):
+    is_server = bool(path)
+    path = health_path(container) or (live_path(known, model) if known else "") or path
+    if not known and not is_server and not (_has_gpus(container) and path):
         if retired is not None:
             return f"{retired.title} is no longer supported ({retired.why}), and it has no GPU with an HTTP probe"
         return "it is no model server that avactl knows, and has no GPU with an HTTP probe"
