@@ -243,6 +243,15 @@ def test_a_defect_of_avactl_is_not_told_as_a_wrong_type(
         assert outcome.note == "a value is not one that its kind accepts: unhashable"
 
 
+def test_pods_without_containers_are_told(tmp_path: Path) -> None:
+    text = (
+        "{apiVersion: batch/v1, kind: Job, metadata: {name: a, namespace: b}, spec: {completionMode: Indexed, "
+        "completions: 2, parallelism: 2, template: {spec: {containers: [], restartPolicy: Never}}}}"
+    )
+    (outcome,) = (each for each in imported(text, tmp_path).outcomes if each.given.kind == "Job")
+    assert "its pods have no containers" in outcome.note
+
+
 def test_the_number_of_values_is_that_of_the_list(tmp_path: Path) -> None:
     spaces = "\n---\n".join(f"{{apiVersion: v1, kind: Namespace, metadata: {{name: t{n}}}}}" for n in range(3))
     made = imported(spaces, tmp_path)

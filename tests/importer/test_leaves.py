@@ -49,6 +49,7 @@ _DEFAULTS: tuple[tuple[str, str, Any], ...] = (
     ("Deployment", r"spec\.progressDeadlineSeconds$", 600),
     ("StatefulSet", r"spec\.podManagementPolicy$", "OrderedReady"),
     ("Job", r"spec\.queue$", "default"),
+    ("InferenceService", r"predictor\.minReplicas$", 1),
     ("PyTorchJob", r"spec\.nprocPerNode$", "auto"),
     ("TrainJob", r"numProcPerNode$", "auto"),
     ("TrainJob", r"runtimeRef\.kind$", "ClusterTrainingRuntime"),
@@ -104,7 +105,7 @@ _SERVER = (
 """Kind, path: the API server, a controller or the scheduler fills it in."""
 
 _REFUSED = (
-    (".*", r"resources\.limits\[nvidia\.com/gpu\]$"),
+    (".*", r"resources\.limits\[(nvidia\.com/gpu|amd\.com/gpu|habana\.ai/gaudi|google\.com/tpu)\]$"),
     ("Service", r"^spec\.ports(\[\](\.name)?)?$"),
     ("Deployment|Rollout", r"maxUnavailable$"),
     ("StatefulSet", r"^spec\.serviceName$"),

@@ -318,7 +318,7 @@ def _container_view(container: Body, volumes: dict[str, Body]) -> Body:
     resources = container.get("resources") or {}
     limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
     view = {key: value for key, value in container.items() if key not in _VIEWED_KEYS}
-    ports = {each.get("name"): each.get("containerPort") for each in container.get("ports") or ()}
+    ports = {each["name"]: each.get("containerPort") for each in container.get("ports") or () if each.get("name")}
     for probe in ("livenessProbe", "readinessProbe", "startupProbe"):
         for action in (view.get(probe) or {}).values():
             if isinstance(action, dict) and action.get("port") in ports:

@@ -122,6 +122,9 @@ class _Deployment:
         if foreign or spec.get("hostIPC") or index is None or len(containers) != 1:
             told = f"`{foreign[0]}`" if foreign else f"not one container of the name {_CONTAINER}"
             raise _Unlike(f"its ServingRuntime {runtime.name} has {told}")
+        form = (model.get("modelFormat") or {}).get("name")
+        if form not in [each.get("name") for each in spec.get("supportedModelFormats") or ()]:
+            raise _Unlike(f"its ServingRuntime {runtime.name} has no format `{form}`")
         own = {key: value for key, value in model.items() if key not in _MODEL_KEYS}
         merged: Body = strategic_merge(_schema("spec", "containers", 0), containers[index], own)
         merged["args"] = [*(containers[index].get("args") or ()), *(own.get("args") or ())]

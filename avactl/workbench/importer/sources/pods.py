@@ -120,7 +120,10 @@ class Pod:
 
 
 def read_pod(reader: ImportReader, path: Path, main: tuple[str, ...] = ()) -> Pod:
-    """Read the pod template at `path`. `main`: names by which the main container is known; otherwise the first."""
+    """Read the pod template at `path`. Raises ValueError if it has no container.
+
+    `main`: names by which the main container is known; otherwise the first.
+    """
     pod = Pod()
     template = reader.given.get(*path)
     template = template if isinstance(template, dict) else {}
@@ -130,6 +133,8 @@ def read_pod(reader: ImportReader, path: Path, main: tuple[str, ...] = ()) -> Po
     _read_metadata(reader, (*path, "metadata"), template.get("metadata") or {}, pod)
     path = (*path, "spec")
     containers = [each for each in spec.get("containers") or () if isinstance(each, dict)]
+    if not containers:
+        raise ValueError(f"{reader.given.span(*path)}: its pods have no containers")
     index = next((i for i, each in enumerate(containers) if each.get("name") in main), 0)
     for i, each in enumerate(containers):
         place = (*path, "containers", i)
