@@ -243,6 +243,23 @@ def test_a_defect_of_avactl_is_not_told_as_a_wrong_type(
         assert outcome.note == "a value is not one that its kind accepts: unhashable"
 
 
+@pytest.mark.parametrize(("written", "mode"), [("0400", 0o400), ("0o400", 0o400), ("256", 256), ('"0400"', None)])
+def test_octal_numbers_are_those_of_kubernetes(written: str, mode: int | None, tmp_path: Path) -> None:
+    """Kubernetes reads YAML 1.1, in which `0400` is octal."""
+    text = f"""
+apiVersion: v1
+kind: Pod
+metadata: {{name: a, namespace: b, labels: {{code: "0400"}}}}
+spec:
+  containers: [{{name: a, image: "a:1"}}]
+  volumes:
+    - {{name: a, secret: {{secretName: a, defaultMode: {written}}}}}
+"""
+    made = imported(text, tmp_path)
+    found = [each.body for each in made.compilation.manifests if each.kind == "Pod"]
+    assert [each["spec"]["volumes"][0]["secret"]["defaultMode"] for each in found] == ([] if mode is None else [mode])
+
+
 def test_pods_without_containers_are_told(tmp_path: Path) -> None:
     text = (
         "{apiVersion: batch/v1, kind: Job, metadata: {name: a, namespace: b}, spec: {completionMode: Indexed, "

@@ -557,3 +557,32 @@ def test_malformed_objects_of_others_stay_with_a_reason(tmp_path: Path) -> None:
                 (outcome,) = _import(tmp_path, changed).outcomes
                 assert outcome.result is ImportResult.raw
                 assert outcome.note
+
+
+def test_a_server_whose_port_is_another_container_s_stays(tmp_path: Path) -> None:
+    """The probes of a program of gRPC ask its HTTP proxy; as one server, both would listen on one port."""
+    given = _deployment({"ports": [{"containerPort": 9000}], "readinessProbe": {"httpGet": {"port": 8000}}})
+    proxy = {"name": "proxy", "image": "registry.example.com/proxy:1", "ports": [{"containerPort": 8000}]}
+    given["spec"]["template"]["spec"]["containers"].append(proxy)
+    assert "port 8000 is that of container proxy" in _reasons(_import(tmp_path, given))["Deployment ads/rank"]
+
+
+def test_a_sidecar_that_cannot_be_keeps_the_server_a_manifest(tmp_path: Path) -> None:
+    """Without one of its containers, a server is another program."""
+    given = _deployment()
+    more = {"name": "proxy", "image": "registry.example.com/proxy:1", "ports": [{"containerPort": 8080}]}
+    given["spec"]["template"]["spec"]["containers"].append(more)
+    made = _import(tmp_path, given)
+    assert "listens on port 8080 already" in _reasons(made)["Deployment ads/rank"]
+    containers = _compiled(made, "Deployment")["spec"]["template"]["spec"]["containers"]
+    assert [each["name"] for each in containers] == ["main", "proxy"]
+
+
+@pytest.mark.parametrize(("product", "kept"), [("nvidia-a100-80gb", True), ("nvidia-tesla-a100", False)])
+def test_a_model_of_several_sizes_keeps_its_size(product: str, kept: bool, tmp_path: Path) -> None:
+    """`gpu: A100` alone would also mean the GPUs with 40 GB."""
+    selector = {"cloud.google.com/gke-accelerator": product}
+    made = _import(tmp_path, _deployment(pod={"nodeSelector": selector}))
+    found = _compiled(made, "Deployment")["spec"]["template"]["spec"]["nodeSelector"]
+    assert found["avactl.dev/gpu"] == "A100"
+    assert (selector.items() <= found.items()) is kept

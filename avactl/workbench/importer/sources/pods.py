@@ -12,7 +12,7 @@ from avactl.contracts.names import GPU_RESOURCES, injects_devices
 from avactl.diagnostics.secrets import looks_secret
 from avactl.spec.documents.document import Path
 from avactl.workbench.importer.cleaning import clean_pod, default_pull
-from avactl.workbench.importer.gpus import ANY_MODELS, NVIDIA, gpu_model
+from avactl.workbench.importer.gpus import ANY_MODELS, NVIDIA, gpu_memory, gpu_model
 from avactl.workbench.importer.model import Body, ImportReader, spec_name
 from avactl.workbench.importer.sources import volumes
 
@@ -405,8 +405,8 @@ def _read_selector(reader: ImportReader, path: Path, spec: Body, pod: Pod) -> No
         if key in GPU_LABELS and pod.compute.get("gpus"):
             pod.compute["gpu"] = gpu_model(str(value))
             pod.paths["workers", "gpu"] = (*path, "nodeSelector", key)
-            if key == _TPU_LABEL:
-                kept[key] = str(value)
+            if key == _TPU_LABEL or gpu_memory(pod.compute["gpu"], str(value)) != gpu_memory(pod.compute["gpu"]):
+                kept[key] = str(value)  # the model alone would also mean GPUs with less memory
         elif key == "avactl.dev/pool":
             pod.compute["pool"] = value
         else:

@@ -88,6 +88,9 @@ def convert_deployment(
         port = _find_port(context, given, container)
         if port is None:
             return "its HTTP port is not declared"
+        other = _listener(given, index, port)
+        if other:
+            return f"its HTTP port {port} is that of container {other}, and a ServingDeployment has one server"
         if not path:
             return "it has no HTTP probe, and a server that runs as it is needs one"
         options = _make_custom(pod, container, port, model or given.name)
@@ -273,6 +276,17 @@ def _find_port(context: Context, given: GivenValue, container: Body) -> int | No
             if isinstance(target, int):
                 return target
     return declared[0] if declared else None
+
+
+def _listener(given: GivenValue, server: int, port: int) -> str:
+    """Return the name of another container that declares a port which the server does not; "" if there is none."""
+    owners: list[str] = []
+    for index, each in enumerate(given.get(*_POD_PATH, "containers") or ()):
+        if any(one.get("containerPort") == port for one in each.get("ports") or ()):
+            if index == server:
+                return ""
+            owners.append(str(each.get("name")))
+    return owners[0] if owners else ""
 
 
 def _tell_containers(reader: ImportReader, server: int) -> None:
