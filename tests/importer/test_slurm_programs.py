@@ -243,6 +243,10 @@ LEFT_OUT = {
         ONE + 'O="--nv"\nif [ -d /data ]; then O=$(find_binds); fi\napptainer exec $O img.sif python t.py\n',
         "O may hold options of a container",
     ),
+    "nodes-timed": (
+        TWO + "/usr/bin/time -v python prepare.py\nsrun python train.py\n",
+        "Slurm runs `time` once",
+    ),
     "container-option": (ONE + "apptainer exec --new-thing img.sif python t.py\n", "`--new-thing` of apptainer"),
     "container-run": (ONE + "apptainer run img.sif train\n", "line 2: the program of the container is in its image"),
     "container-held": (FOUR + 'S="apptainer exec img.sif"\nsrun $S python t.py\n', "holds apptainer"),
