@@ -260,6 +260,27 @@ spec:
     assert [each["spec"]["volumes"][0]["secret"]["defaultMode"] for each in found] == ([] if mode is None else [mode])
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{apiVersion: v1, kind: Node, metadata: {name: a}, spec: {taints: [{effect: NoSchedule, key: ''}]}, "
+        "status: {capacity: {cpu: 8, nvidia.com/gpu: 1}}}",
+        "{apiVersion: v1, kind: Node, metadata: {name: n}, status: {capacity: {nvidia.com/gpu: 1}}}\n---\n"
+        "{apiVersion: v1, kind: ResourceQuota, metadata: {name: a, namespace: b}, spec: {hard: "
+        "{requests.nvidia.com/gpu: null}}}",
+        "{apiVersion: apps/v1, kind: Deployment, metadata: {name: a, namespace: b}, spec: {selector: {matchLabels: "
+        "{a: b}}, template: {metadata: {labels: {a: b}}, spec: {containers: [{name: c, image: d, ports: "
+        "[{containerPort: 0}], readinessProbe: {httpGet: {path: /, port: 0}}, resources: {limits: "
+        "{nvidia.com/gpu: 1}}}]}}}}",
+    ],
+    ids=["taint without a key", "quota without a number", "port 0"],
+)
+def test_empty_values_are_no_defect(text: str, tmp_path: Path) -> None:
+    made = imported(text, tmp_path)
+    assert made.compilation.ok
+    assert not [each.note for each in made.outcomes if "defect" in each.note]
+
+
 def test_pods_without_containers_are_told(tmp_path: Path) -> None:
     text = (
         "{apiVersion: batch/v1, kind: Job, metadata: {name: a, namespace: b}, spec: {completionMode: Indexed, "

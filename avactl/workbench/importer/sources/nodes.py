@@ -126,7 +126,7 @@ def _node_taints(node: GivenValue) -> list[Body]:
     return [
         {key: each[key] for key in ("key", "value", "effect") if each.get(key)}
         for each in node.get("spec", "taints") or ()
-        if isinstance(each, dict) and not str(each.get("key")).startswith(_SYSTEM_TAINTS)
+        if isinstance(each, dict) and each.get("key") and not str(each["key"]).startswith(_SYSTEM_TAINTS)
     ]
 
 

@@ -86,7 +86,7 @@ def convert_deployment(
     except UnlikeServerError as unlike:
         runs_as_it_is = str(unlike)
         port = _find_port(context, given, container)
-        if port is None:
+        if not port:
             return "its HTTP port is not declared"
         other = _listener(given, index, port)
         if other:

@@ -210,15 +210,17 @@ def _resource_quota(reader: ImportReader, body: Body, models: dict[str, str]) ->
                 reader.lose(("spec", key), "a Quota counts all pods of a team", "")
     for key, value in hard.items():
         place = ("spec", "hard", key)
-        if _HARD_LIMITS.get(key) == "pods" and not str(value).isdecimal():
-            reader.lose(place, "it is no number of pods", "")
+        counted = "pods" if _HARD_LIMITS.get(key) == "pods" else "GPUs"
+        is_gpus = key.removeprefix("requests.") in GPU_RESOURCES
+        if (counted == "pods" or is_gpus) and not str(value).isdecimal():
+            reader.lose(place, f"it is no number of {counted}", "")
         elif key in _HARD_LIMITS:
             _keep_least(
                 body, _HARD_LIMITS[key], int(value) if _HARD_LIMITS[key] == "pods" else str(value), place, reader
             )
         elif key.startswith("limits."):
             reader.lose(place, "a Quota counts requests", "")
-        elif key.removeprefix("requests.") in GPU_RESOURCES:
+        elif is_gpus:
             reader.take(*place)
             same = models_of(key.removeprefix("requests."), models)
             if not same:
