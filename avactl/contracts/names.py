@@ -205,8 +205,8 @@ def injects_devices(variable: str) -> bool:
     return bool(re.match(GPU_VARIABLE_PATTERN, variable)) and not re.match(CHOOSING_VARIABLE_PATTERN, variable)
 
 
-GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu", "habana.ai/gaudi")
-"""Extended resources that count as GPUs even if no pool names them: those of NVIDIA, AMD and Intel Gaudi."""
+GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu", "habana.ai/gaudi", "google.com/tpu")
+"""Extended resources that count as GPUs even if no pool names them: those of NVIDIA, AMD, Intel Gaudi and TPUs."""
 PICKER_GROUPS = {"inference.networking.x-k8s.io": ("v1alpha2",), "llm-d.ai": ("v1", "v1alpha2")}
 """Versions of the APIs of which an endpoint picker watches one, by group: the second one since llm-d-router 0.9."""
 PICKER_KINDS = {"inferenceobjectives": "InferenceObjective", "inferencemodelrewrites": "InferenceModelRewrite"}

@@ -174,7 +174,7 @@ def test_the_report_is_a_comment_of_a_pull_request(avactl: Run, tmp_path: Path) 
     assert done.returncode == 0, done.stderr
     assert "| source | object | became | how | listed | file |" in done.stdout
     assert "| `job.yaml:1` | `Job vision/train` | `TrainingJob vision/train` | `approximated` |" in done.stdout
-    assert "<details><summary>not carried over as they are</summary>" in done.stdout
+    assert "not carried over as they are</summary>" in done.stdout
     assert "spec.template.spec.hostNetwork" in done.stdout
 
 

@@ -213,3 +213,88 @@ spec:
     shown += [reason for reason, _ in report.group_by_reason(made)]
     for written in ("\n".join(shown), report.as_json(made), *(data.decode() for data in made.files.values())):
         assert token not in written
+
+
+@pytest.mark.parametrize(("debug", "error"), [("", TypeError), ("", ValueError), ("1", ValueError), ("1", TypeError)])
+def test_a_defect_of_avactl_is_not_told_as_a_wrong_type(
+    debug: str, error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Deployment that its schema accepts, and a conversion that fails: no value of it has a wrong type."""
+
+    def fail(*_: object) -> None:
+        raise error("unhashable")
+
+    monkeypatch.setenv("AVACTL_DEBUG", debug)
+    monkeypatch.setattr("avactl.workbench.importer.sources.services.convert_deployment", fail)
+    text = (
+        "{apiVersion: apps/v1, kind: Deployment, metadata: {name: a, namespace: b}, spec: {selector: {matchLabels: "
+        "{a: b}}, template: {metadata: {labels: {a: b}}, spec: {containers: [{name: c, image: d}]}}}}"
+    )
+    if debug and error is TypeError:
+        with pytest.raises(TypeError):
+            imported(text, tmp_path)
+        return
+    made = imported(text, tmp_path)
+    (outcome,) = (each for each in made.outcomes if each.given.kind == "Deployment")
+    assert outcome.result is ImportResult.raw
+    if error is TypeError:
+        assert "avactl has a defect (TypeError at test_hostile.py:" in outcome.note
+    else:
+        assert outcome.note == "a value is not one that its kind accepts: unhashable"
+
+
+@pytest.mark.parametrize(("written", "mode"), [("0400", 0o400), ("0o400", 0o400), ("256", 256), ('"0400"', None)])
+def test_octal_numbers_are_those_of_kubernetes(written: str, mode: int | None, tmp_path: Path) -> None:
+    """Kubernetes reads YAML 1.1, in which `0400` is octal."""
+    text = f"""
+apiVersion: v1
+kind: Pod
+metadata: {{name: a, namespace: b, labels: {{code: "0400"}}}}
+spec:
+  containers: [{{name: a, image: "a:1"}}]
+  volumes:
+    - {{name: a, secret: {{secretName: a, defaultMode: {written}}}}}
+"""
+    made = imported(text, tmp_path)
+    found = [each.body for each in made.compilation.manifests if each.kind == "Pod"]
+    assert [each["spec"]["volumes"][0]["secret"]["defaultMode"] for each in found] == ([] if mode is None else [mode])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{apiVersion: v1, kind: Node, metadata: {name: a}, spec: {taints: [{effect: NoSchedule, key: ''}]}, "
+        "status: {capacity: {cpu: 8, nvidia.com/gpu: 1}}}",
+        "{apiVersion: v1, kind: Node, metadata: {name: n}, status: {capacity: {nvidia.com/gpu: 1}}}\n---\n"
+        "{apiVersion: v1, kind: ResourceQuota, metadata: {name: a, namespace: b}, spec: {hard: "
+        "{requests.nvidia.com/gpu: null}}}",
+        "{apiVersion: apps/v1, kind: Deployment, metadata: {name: a, namespace: b}, spec: {selector: {matchLabels: "
+        "{a: b}}, template: {metadata: {labels: {a: b}}, spec: {containers: [{name: c, image: d, ports: "
+        "[{containerPort: 0}], readinessProbe: {httpGet: {path: /, port: 0}}, resources: {limits: "
+        "{nvidia.com/gpu: 1}}}]}}}}",
+    ],
+    ids=["taint without a key", "quota without a number", "port 0"],
+)
+def test_empty_values_are_no_defect(text: str, tmp_path: Path) -> None:
+    made = imported(text, tmp_path)
+    assert made.compilation.ok
+    assert not [each.note for each in made.outcomes if "defect" in each.note]
+
+
+def test_pods_without_containers_are_told(tmp_path: Path) -> None:
+    text = (
+        "{apiVersion: batch/v1, kind: Job, metadata: {name: a, namespace: b}, spec: {completionMode: Indexed, "
+        "completions: 2, parallelism: 2, template: {spec: {containers: [], restartPolicy: Never}}}}"
+    )
+    (outcome,) = (each for each in imported(text, tmp_path).outcomes if each.given.kind == "Job")
+    assert "its pods have no containers" in outcome.note
+
+
+def test_the_number_of_values_is_that_of_the_list(tmp_path: Path) -> None:
+    spaces = "\n---\n".join(f"{{apiVersion: v1, kind: Namespace, metadata: {{name: t{n}}}}}" for n in range(3))
+    made = imported(spaces, tmp_path)
+    assert report.loss_title(made.losses) == "6 values not carried over as they are, in 4 entries"
+    lines = report.loss_lines(made.losses)
+    assert len(lines) == 2 * 4
+    assert " and 2 more " in lines[0]
+    assert report.loss_title(made.losses[:1]) == "1 value not carried over as it is"

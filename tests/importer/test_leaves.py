@@ -49,6 +49,7 @@ _DEFAULTS: tuple[tuple[str, str, Any], ...] = (
     ("Deployment", r"spec\.progressDeadlineSeconds$", 600),
     ("StatefulSet", r"spec\.podManagementPolicy$", "OrderedReady"),
     ("Job", r"spec\.queue$", "default"),
+    ("InferenceService", r"predictor\.minReplicas$", 1),
     ("PyTorchJob", r"spec\.nprocPerNode$", "auto"),
     ("TrainJob", r"numProcPerNode$", "auto"),
     ("TrainJob", r"runtimeRef\.kind$", "ClusterTrainingRuntime"),
@@ -104,7 +105,7 @@ _SERVER = (
 """Kind, path: the API server, a controller or the scheduler fills it in."""
 
 _REFUSED = (
-    (".*", r"resources\.limits\[nvidia\.com/gpu\]$"),
+    (".*", r"resources\.limits\[(nvidia\.com/gpu|amd\.com/gpu|habana\.ai/gaudi|google\.com/tpu)\]$"),
     ("Service", r"^spec\.ports(\[\](\.name)?)?$"),
     ("Deployment|Rollout", r"maxUnavailable$"),
     ("StatefulSet", r"^spec\.serviceName$"),
@@ -174,7 +175,7 @@ def _reason(given: GivenValue, change: Change, ports: dict[Any, Any]) -> str:
     if kind == "Node" and path == "status.allocatable.memory" and change.how == "changed":
         return "rounded to GiB" if parse_quantity(old) // 2**30 == parse_quantity(change.value) // 2**30 else ""
     if given.kind == "Service" and path == "spec.ports[].targetPort":
-        return "a default" if ports.get(other, other) == value_at(given.value, (*change.path[:-1], "port")) else ""
+        return "a default" if value_at(given.value, (*change.path[:-1], "port")) in ports.get(other, {other}) else ""
     if change.value is ABSENT and any(re.fullmatch(kinds, kind) and re.search(at, path) for kinds, at in _REFUSED):
         return "the API refuses it"
     if path.endswith("imagePullPolicy"):
@@ -199,15 +200,18 @@ def _reason(given: GivenValue, change: Change, ports: dict[Any, Any]) -> str:
     return found
 
 
-def _named_ports(objects: list[GivenValue]) -> dict[Any, Any]:
-    """Return the numbers of the ports of all containers, by name."""
+def _named_ports(objects: list[GivenValue]) -> dict[Any, set[Any]]:
+    """Return the numbers of the ports of all containers, by name; containers may share names."""
     containers = [
         container
         for each in objects
         for container in each.get("spec", "template", "spec", "containers") or ()
         if isinstance(container, dict)
     ]
-    return {port.get("name"): port.get("containerPort") for each in containers for port in each.get("ports") or ()}
+    found: dict[Any, set[Any]] = {}
+    for port in (port for each in containers for port in each.get("ports") or ()):
+        found.setdefault(port.get("name"), set()).add(port.get("containerPort"))
+    return found
 
 
 def _imported(objects: list[GivenValue], directory: Path) -> Imported:

@@ -507,10 +507,14 @@ def _jobset(**spec: Any) -> Body:
 def test_a_jobset_of_one_kind_of_workers_is_a_training_job(tmp_path: Path) -> None:
     given = _jobset(failurePolicy={"maxRestarts": 3}, ttlSecondsAfterFinished=3600)
     container = given["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0]
-    container["args"] = ["--head=gpt-workers-0-0.gpt", "--index=$(JOB_COMPLETION_INDEX)"]
+    container["args"] = ["--head=gpt-workers-0-0.gpt", "--next=gpt-workers-0-3.gpt", "--index=$(JOB_COMPLETION_INDEX)"]
     made = _import(tmp_path, given)
     (spec,) = [each for each in made.specs if each.kind == "TrainingJob"]
-    assert spec.spec["args"] == ["--head=$(MASTER_ADDR)", "--index=$(JOB_COMPLETION_INDEX)"]
+    assert spec.spec["args"] == [
+        "--head=$(MASTER_ADDR)",
+        "--next=gpt-worker-3.gpt-rendezvous",
+        "--index=$(JOB_COMPLETION_INDEX)",
+    ]
     assert (spec.spec["retries"], spec.spec["ttl"]) == (3, "1h")
     assert spec.spec["workers"]["replicas"] == 4
 
@@ -528,7 +532,7 @@ def test_a_jobset_stays_with_the_reason(change: Body, why: str, tmp_path: Path) 
     assert why in _reasons(_import(tmp_path, _jobset(**change)))["JobSet ads/gpt"]
 
 
-@pytest.mark.parametrize("name", ["gpt-workers-0-2.gpt", "$(JOBSET_NAME)"])
+@pytest.mark.parametrize("name", ["gpt-workers-0-4.gpt", "$(JOBSET_NAME)"])
 def test_a_jobset_whose_program_needs_the_operator_stays(name: str, tmp_path: Path) -> None:
     given = _jobset()
     container = given["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0]
@@ -553,3 +557,32 @@ def test_malformed_objects_of_others_stay_with_a_reason(tmp_path: Path) -> None:
                 (outcome,) = _import(tmp_path, changed).outcomes
                 assert outcome.result is ImportResult.raw
                 assert outcome.note
+
+
+def test_a_server_whose_port_is_another_container_s_stays(tmp_path: Path) -> None:
+    """The probes of a program of gRPC ask its HTTP proxy; as one server, both would listen on one port."""
+    given = _deployment({"ports": [{"containerPort": 9000}], "readinessProbe": {"httpGet": {"port": 8000}}})
+    proxy = {"name": "proxy", "image": "registry.example.com/proxy:1", "ports": [{"containerPort": 8000}]}
+    given["spec"]["template"]["spec"]["containers"].append(proxy)
+    assert "port 8000 is that of container proxy" in _reasons(_import(tmp_path, given))["Deployment ads/rank"]
+
+
+def test_a_sidecar_that_cannot_be_keeps_the_server_a_manifest(tmp_path: Path) -> None:
+    """Without one of its containers, a server is another program."""
+    given = _deployment()
+    more = {"name": "proxy", "image": "registry.example.com/proxy:1", "ports": [{"containerPort": 8080}]}
+    given["spec"]["template"]["spec"]["containers"].append(more)
+    made = _import(tmp_path, given)
+    assert "listens on port 8080 already" in _reasons(made)["Deployment ads/rank"]
+    containers = _compiled(made, "Deployment")["spec"]["template"]["spec"]["containers"]
+    assert [each["name"] for each in containers] == ["main", "proxy"]
+
+
+@pytest.mark.parametrize(("product", "kept"), [("nvidia-a100-80gb", True), ("nvidia-tesla-a100", False)])
+def test_a_model_of_several_sizes_keeps_its_size(product: str, kept: bool, tmp_path: Path) -> None:
+    """`gpu: A100` alone would also mean the GPUs with 40 GB."""
+    selector = {"cloud.google.com/gke-accelerator": product}
+    made = _import(tmp_path, _deployment(pod={"nodeSelector": selector}))
+    found = _compiled(made, "Deployment")["spec"]["template"]["spec"]["nodeSelector"]
+    assert found["avactl.dev/gpu"] == "A100"
+    assert (selector.items() <= found.items()) is kept

@@ -140,6 +140,15 @@ def test_models_of_gpus(options: str, workers: dict[str, object]) -> None:
     assert made["workers"] == {"cpu": "1", "memory": "8Gi", **workers}
 
 
+@pytest.mark.parametrize(
+    ("option", "memory"), [("--mem=1000mb", "1000Mi"), ("--mem-per-cpu=2gb", "8Gi"), ("--mem=4GB", "4Gi")]
+)
+def test_sizes_of_memory(option: str, memory: str) -> None:
+    """Slurm reads the unit in either case, with or without `b`."""
+    made = _spec(f"#SBATCH -N 1 -c 4 {option}\npython t.py\n")
+    assert made["workers"]["memory"] == memory
+
+
 def test_what_scripts_share_is_said_once(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / f"{name}.sbatch").write_text("#SBATCH --array=1-3 --mem=8G -p gpu\npython t.py\n")

@@ -110,6 +110,8 @@ RUN = {
     "container-srun": FOUR + "IMG=a.sif\nsrun apptainer exec --env=NAME=x $IMG python train.py\n",
     "container-wrapped": ONE + "time apptainer exec i.sif python a.py\ntimeout 9 apptainer exec i.sif python b.py\n",
     "container-mpirun": FOUR + "mpirun -np 4 apptainer exec img.sif solver a\n",
+    "container-held-binds": ONE + 'B="--bind /home,/data"\n[[ -d /none ]] && B="$B,/none"\nIMG=/images/a.sif\n'
+    "apptainer exec --nv $B $IMG python train.py\nsingle=\napptainer exec ${B} $IMG python test.py $single\n",
     "container-pulled": ONE + "apptainer pull img.sif docker://a/b\napptainer exec img.sif python train.py\n",
     "shifter": FOUR + "srun shifter -V /a:/b --env A=x bash -c 'python train.py $SLURM_PROCID'\n",
     "conda-run": FOUR + "conda run -n env python a.py --a 'b c'\nsrun conda run -n env python b.py\n",
@@ -233,6 +235,18 @@ LEFT_OUT = {
     "own-directory": (ONE + 'python "$(dirname "${BASH_SOURCE[0]}")/t.py"\n', r"it reads \$BASH_SOURCE"),
     "docker": (ONE + "docker run --gpus all img python train.py\n", "line 2: pods have no `docker`"),
     "docker-srun": (TWO + "srun podman-hpc run img python train.py\n", "line 2: pods have no `podman-hpc`"),
+    "container-held-env": (
+        ONE + 'O="--nv --env A=b"\napptainer exec $O img.sif python t.py\n',
+        "O holds `--env`: write it in place of the variable",
+    ),
+    "container-held-unknown": (
+        ONE + 'O="--nv"\nif [ -d /data ]; then O=$(find_binds); fi\napptainer exec $O img.sif python t.py\n',
+        "O may hold options of a container",
+    ),
+    "nodes-timed": (
+        TWO + "/usr/bin/time -v python prepare.py\nsrun python train.py\n",
+        "Slurm runs `time` once",
+    ),
     "container-option": (ONE + "apptainer exec --new-thing img.sif python t.py\n", "`--new-thing` of apptainer"),
     "container-run": (ONE + "apptainer run img.sif train\n", "line 2: the program of the container is in its image"),
     "container-held": (FOUR + 'S="apptainer exec img.sif"\nsrun $S python t.py\n', "holds apptainer"),

@@ -173,11 +173,12 @@ def test_variables_in_specs(name: str, injects: bool) -> None:
     assert (codes(unchecked(text)) != []) == injects
 
 
-def test_pods_with_gaudi_get_no_devices_of_nvidia() -> None:
-    text = PLATFORM.replace("QUOTA", "").replace("MI300X", "GAUDI3").replace("amd.com/gpu", "habana.ai/gaudi")
+@pytest.mark.parametrize(("model", "resource"), [("GAUDI3", "habana.ai/gaudi"), ("TPU-V5E", "google.com/tpu")])
+def test_pods_with_other_devices_get_none_of_nvidia(model: str, resource: str) -> None:
+    text = PLATFORM.replace("QUOTA", "").replace("MI300X", model).replace("amd.com/gpu", resource)
     result = compiled(text)
     found = [*containers(result, "rocm"), *containers(result, "tool")]
     (worker,) = (each for each in found if each["name"] == "worker")
-    assert worker["resources"]["limits"]["habana.ai/gaudi"] == "1"
+    assert worker["resources"]["limits"][resource] == "1"
     for each in found:
         assert environment(each) == {"NVIDIA_VISIBLE_DEVICES": "void"}, each["name"]

@@ -181,7 +181,7 @@ def _print(made: Imported, out: Path | None, adopted: Adopted | None) -> None:
         more = f" and {len(outcomes) - 3} more" if len(outcomes) > 3 else ""
         lines += ["", reason, f"  {names}{more}"]
     if made.losses:
-        lines += ["", f"{len(made.losses)} values not carried over as they are:", *report.loss_lines(made.losses)]
+        lines += ["", f"{report.loss_title(made.losses)}:", *report.loss_lines(made.losses)]
     differences = report.difference_lines(made)
     if differences:
         lines += ["", "semantic difference:", *differences]

@@ -22,6 +22,8 @@ NO_GPUS = {VISIBLE_DEVICES: "void"}
 
 
 _AMD_DRIVER = "gpu.amd.com"
+_OTHER_VENDORS = ("habana.ai/", "google.com/")
+"""Prefixes of device plugins whose runtimes read no variable of devices."""
 NVIDIA_DRIVER = "gpu.nvidia.com"
 """DRA driver of NVIDIA GPUs, whose release also has ComputeDomains."""
 
@@ -34,9 +36,9 @@ def has_amd_gpus(program: Program, pool: Item[NodePoolSpec]) -> bool:
 
 
 def has_nvidia_gpus(program: Program, pool: Item[NodePoolSpec]) -> bool:
-    """Return True if pods get GPUs of NVIDIA from the pool: neither of AMD, nor Intel's Gaudi."""
-    gaudi = pool.spec.allocation != "dra" and pool.spec.resource_name.startswith("habana.ai/")
-    return not gaudi and not has_amd_gpus(program, pool)
+    """Return True if pods get GPUs of NVIDIA from the pool: neither of AMD, nor Intel's Gaudi, nor TPUs."""
+    other = pool.spec.allocation != "dra" and pool.spec.resource_name.startswith(_OTHER_VENDORS)
+    return not other and not has_amd_gpus(program, pool)
 
 
 def nvidia_pools(program: Program, cluster: str) -> list[Item[NodePoolSpec]]:

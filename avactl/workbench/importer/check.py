@@ -292,6 +292,8 @@ def _removable_path(spec: ImportedSpec, path: Path) -> Path | None:
         base, keys = (*base, keys[0]), keys[1:]
     if keys[0] not in _OPTIONAL_KEYS or (keys[0] == "gpus" and spec.kind != "Quota"):
         return None
+    if keys[0] == "pod" and keys[1:2] in (("sidecars",), ("initContainers",)):
+        return None  # without one of its containers, it is another program
     # One entry of `pod`'s lists and mappings, otherwise the whole key.
     depth = {"pod": 3, "env": 2}.get(str(keys[0]), 2 if isinstance(spec.spec.get(str(keys[0])), list) else 1)
     return (*base, *keys[:depth])

@@ -16,6 +16,7 @@ from avactl.contracts import names
 from avactl.contracts.names import GPU_RESOURCES
 from avactl.program.manifest import Manifest
 from avactl.workbench.importer.cleaning import clean_object, clean_pod
+from avactl.workbench.importer.failures import READ_ERRORS, explain_failure
 from avactl.workbench.importer.model import Body, GivenValue, ImportedSpec
 from avactl.workbench.importer.sources.pods import GPU_LABELS
 from avactl.workbench.importer.sources.services import server_container
@@ -58,8 +59,8 @@ def compare(specs: Iterable[ImportedSpec], compilation: Compilation) -> list[Com
             continue
         try:
             found.append(_compare(spec, by_file.get(spec.file, [])))
-        except (AttributeError, KeyError, TypeError, ValueError):
-            told = "the source has values of other types than its kind, and cannot be compared"
+        except READ_ERRORS as error:
+            told = f"the source cannot be compared: {explain_failure(spec.given[0], error)}"
             found.append(Compared(spec, [ComparedLine("~", told)], [], []))
     return found
 
@@ -67,7 +68,7 @@ def compare(specs: Iterable[ImportedSpec], compilation: Compilation) -> list[Com
 def _compare(spec: ImportedSpec, made: list[Manifest]) -> Compared:
     if spec.raw:
         return Compared(spec, _compare_manifest(spec, made[0]) if made else [], [], [])
-    sources = {each.key: each for each in spec.given}
+    sources = {each.key: each for each in (*spec.given, *spec.acts_as)}
     new: list[str] = []
     lines: list[ComparedLine] = []
     added: list[str] = []
@@ -149,7 +150,7 @@ class SourceRole(NamedTuple):
 
 
 def _compare_workload(spec: ImportedSpec, made: list[Manifest]) -> tuple[list[ComparedLine], list[str]]:
-    before, after = source_roles(spec.given[0]), _compiled_roles(made)
+    before, after = source_roles((spec.acts_as or spec.given)[0]), _compiled_roles(made)
     # Without a number, the autoscaler chooses it.
     scaled = any(each.kind == "Deployment" and "replicas" not in each.body["spec"] for each in made)
     if "launcher" in after:
@@ -287,6 +288,8 @@ def pod_view(template: Any, main: tuple[str, ...]) -> Body:
     if follows:
         container.pop("restartPolicy", None)
     security = {**(spec.pop("securityContext", None) or {}), **(container.pop("securityContext", None) or {})}
+    if security.get("privileged") is False:
+        del security["privileged"]
     metadata = (template or {}).get("metadata") or {}
     view: Body = {
         **spec,
@@ -315,7 +318,7 @@ def _container_view(container: Body, volumes: dict[str, Body]) -> Body:
     resources = container.get("resources") or {}
     limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
     view = {key: value for key, value in container.items() if key not in _VIEWED_KEYS}
-    ports = {each.get("name"): each.get("containerPort") for each in container.get("ports") or ()}
+    ports = {each["name"]: each.get("containerPort") for each in container.get("ports") or () if each.get("name")}
     for probe in ("livenessProbe", "readinessProbe", "startupProbe"):
         for action in (view.get(probe) or {}).values():
             if isinstance(action, dict) and action.get("port") in ports:

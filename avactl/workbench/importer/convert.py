@@ -9,6 +9,7 @@ from typing import Any
 
 from avactl.program import kubernetes_schema
 from avactl.workbench.importer.cleaning import clean_object
+from avactl.workbench.importer.failures import READ_ERRORS, explain_failure
 from avactl.workbench.importer.machines import assumed_machines, settle_tolerations
 from avactl.workbench.importer.model import (
     GivenValue,
@@ -26,6 +27,7 @@ from avactl.workbench.importer.slurm import script
 from avactl.workbench.importer.sources import (
     jobs,
     jobsets,
+    kserve,
     kubeflow,
     kueue,
     nodes,
@@ -49,6 +51,7 @@ _CONVERT: dict[tuple[str, str], Callable[[Context, ImportReader], ImportedSpec |
     ("batch.volcano.sh", "Job"): volcano.convert_volcano_job,
     ("jobset.x-k8s.io", "JobSet"): jobsets.convert_jobset,
     ("argoproj.io", "Rollout"): rollouts.convert_rollout,
+    ("serving.kserve.io", "InferenceService"): kserve.convert_inference_service,
     ("apps", "Deployment"): lambda context, reader: (
         workspaces.convert_workspace(context, reader)
         if workspaces.is_editor(reader.given)
@@ -104,11 +107,6 @@ _NAMESPACED_KINDS = (
 """Kinds of operators whose objects are in namespaces."""
 
 
-_WRONG_TYPES = (AttributeError, IndexError, KeyError, TypeError, ValueError)
-"""Errors of reading values of other types than the kind has. Kinds of operators have no schema here."""
-_WRONG = "its values have types that its kind does not accept"
-
-
 @dataclass
 class Known:
     """Declarations of the repository that is imported into."""
@@ -116,8 +114,8 @@ class Known:
     cluster: str = ""
     teams: dict[str, str] = field(default_factory=dict)
     """Namespace → team."""
-    models: list[str] = field(default_factory=list)
-    """GPU models of the cluster's pools."""
+    models: dict[str, str] = field(default_factory=dict)
+    """GPU models of the cluster's pools → their extended resources."""
     taints: list[str] = field(default_factory=list)
     """Keys of the taints of the cluster's pools."""
     version: str = "1.36"
@@ -163,9 +161,7 @@ def _convert_all(context: Context, options: ImportOptions, known: Known, outcome
     pools, no_pools = nodes.convert_nodes(machines, known.cluster)
     outcomes += no_pools
     rest = [each for each in context.objects if each in others]
-    models = list(
-        dict.fromkeys([*known.models, *(each.spec["gpus"]["model"] for each in pools if "gpus" in each.spec)])
-    )
+    models = {**known.models, **nodes.declared_models(pools)}
     specs: list[ImportedSpec] = []
     reasons: dict[GivenValue, str] = {}
     if options.as_is:
@@ -184,9 +180,9 @@ def _convert_all(context: Context, options: ImportOptions, known: Known, outcome
         made: dict[str, ImportedSpec] = {}
         try:
             reasons |= kueue.convert_queues(context, queues, models, made)
-        except _WRONG_TYPES:
+        except READ_ERRORS as error:
             made.clear()
-            reasons |= dict.fromkeys(queues, _WRONG)
+            reasons |= {each: explain_failure(each, error) for each in queues}
         limits = [
             each
             for each in rest
@@ -243,9 +239,9 @@ def _convert_workloads(context: Context, objects: list[GivenValue]) -> tuple[lis
         except UnmetContract as reason:
             context.used = used
             found = str(reason)
-        except _WRONG_TYPES:
+        except READ_ERRORS as error:
             context.used = used
-            found = _WRONG
+            found = explain_failure(given, error)
         if isinstance(found, str):
             reasons[given] = found
         else:
@@ -323,7 +319,7 @@ def as_manifest(given: GivenValue) -> ImportedSpec:
     """Return the spec that has an object as it is."""
     try:
         body = clean_object(given.value)
-    except _WRONG_TYPES:
+    except READ_ERRORS:
         body = copy.deepcopy(given.value)  # the compiler says what is wrong
     space = given.namespace
     name = spec_name("-".join(each for each in (given.kind.lower(), space, given.name) if each), 63)

@@ -9,10 +9,9 @@ from typing import Any
 from avactl.base.quantity import MOST, format_quantity, parse_quantity
 from avactl.contracts.names import GPU_RESOURCES
 from avactl.spec.documents.document import Path
-from avactl.workbench.importer.gpus import gpu_memory
+from avactl.workbench.importer.gpus import ANY_MODELS, NVIDIA, gpu_memory, models_of, resource_of
 from avactl.workbench.importer.model import Body, ImportedSpec, spec_name
 
-_ANY_MODEL = "GPU"
 _ASSUMED_NOTE = "Assumed from what the workloads request: import the nodes, or describe your machines."
 ROLES = ("workers", "servers", "launcher", "evaluator")
 """Keys of a TrainingJob that describe pods."""
@@ -93,18 +92,27 @@ def _parse_amount(value: Any) -> Fraction:
         return Fraction(0)
 
 
-def assumed_machines(specs: list[ImportedSpec], cluster: str, models: list[str]) -> list[ImportedSpec]:
+def assumed_machines(specs: list[ImportedSpec], cluster: str, models: dict[str, str]) -> list[ImportedSpec]:
     """Return machine types and pools for GPUs that specs ask for and no pool has.
 
-    `models`: GPU models of declared pools. A spec without a model means the only model, or an unknown one.
+    `models`: GPU models of declared pools → their extended resources. A spec without a model means the only model of
+    its vendor, or an unknown one.
     """
     need: dict[str, tuple[int, int, Any, Any]] = {}
-    only = models[0] if len(models) == 1 else None
+    unnamed: list[tuple[Body, str]] = []
     for spec in specs:
         for count, compute in pod_roles(spec):
             gpus = compute.get("gpus") or 0
-            model = compute.get("gpu") or only or _ANY_MODEL
-            if not gpus or model in models:
+            if not gpus:
+                continue
+            model = compute.get("gpu") or ANY_MODELS[NVIDIA]
+            if model in ANY_MODELS.values() and model not in models:
+                same = models_of(resource_of(model), models)
+                if len(same) == 1:
+                    model = same[0]
+                    compute.pop("gpu", None)
+                    unnamed.append((compute, model))
+            if model in models:
                 continue
             compute["gpu"] = model
             per_pod, total, cpu, memory = need.get(model, (0, 0, 0, 0))
@@ -120,6 +128,9 @@ def assumed_machines(specs: list[ImportedSpec], cluster: str, models: list[str])
                 if entry["gpu"] not in models:
                     per_pod, total, cpu, memory = need.get(entry["gpu"], (1, 0, 1, 1))
                     need[entry["gpu"]] = (per_pod, total + entry["guaranteed"], cpu, memory)
+    if len({*models, *need}) > 1:
+        for compute, model in unnamed:
+            compute["gpu"] = model
     made: list[ImportedSpec] = []
     for model, (per_pod, total, cpu, memory) in sorted(need.items()):
         size = next(each for each in _MACHINE_SIZES if each >= min(max(per_pod, 8 if total >= 8 else 1), 16))
@@ -130,6 +141,8 @@ def assumed_machines(specs: list[ImportedSpec], cluster: str, models: list[str])
             "memory": format_quantity(ceil(memory * size / 2**30 + 16) * 2**30),
         }
         pool = {"cluster": cluster, "machineType": name, "count": max(1, ceil(total / size) + 1)}
+        if resource_of(model) != NVIDIA:
+            pool["resourceName"] = resource_of(model)
         made += [
             ImportedSpec("MachineType", name, None, body, comments=[_ASSUMED_NOTE]),
             ImportedSpec("NodePool", name, None, pool, comments=[_ASSUMED_NOTE]),

@@ -190,6 +190,8 @@ class ImportedSpec:
     comments: list[str] = field(default_factory=list)
     mends: list[Mend] = field(default_factory=list)
     """Values of other objects that refer to those of the spec."""
+    acts_as: list[GivenValue] = field(default_factory=list)
+    """Objects that an operator makes of the source, the one with the pods first: the compiled ones are compared."""
     file: str = ""
 
     def body(self) -> Body:

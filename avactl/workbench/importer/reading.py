@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator
-from pathlib import Path
+from pathlib import Path as FilePath
 from typing import Any, BinaryIO
 
 from avactl.diagnostics import Diagnostic
-from avactl.spec.documents.document import Document
-from avactl.spec.documents.yaml import MAX_BYTES, load_yaml
+from avactl.spec.documents.document import Document, Path
+from avactl.spec.documents.yaml import MAX_BYTES, load_yaml, written_scalar
 from avactl.spec.repository.tree_files import ODD_NAME, odd_name
 from avactl.workbench.importer.model import GivenValue, ImportProblem
 from avactl.workbench.importer.slurm import script
@@ -21,10 +22,11 @@ MAX_OBJECTS = 20_000
 """Most objects of one import."""
 MAX_TOTAL_BYTES = 128 * 1024 * 1024
 """Most bytes of one import."""
+_OCTAL = re.compile(rb"(?<![\w.])0[0-7]+(?![\w.])").search
 _MANIFEST_SUFFIXES = (".yaml", ".yml", ".json")
 
 
-def read(paths: Iterable[Path], stdin: BinaryIO) -> list[GivenValue]:
+def read(paths: Iterable[FilePath], stdin: BinaryIO) -> list[GivenValue]:
     """Return the objects of all files; `-` reads standard input. Raises ImportProblem."""
     found: list[GivenValue] = []
     total = 0
@@ -38,12 +40,12 @@ def read(paths: Iterable[Path], stdin: BinaryIO) -> list[GivenValue]:
     return found
 
 
-def read_scripts(paths: Iterable[Path], stdin: BinaryIO) -> list[GivenValue]:
+def read_scripts(paths: Iterable[FilePath], stdin: BinaryIO) -> list[GivenValue]:
     """Return the batch scripts of files; `-` reads standard input. Raises ImportProblem."""
     return [each for name, data in _read_contents(paths, stdin) for each in script.read_script(name, data)]
 
 
-def _read_contents(paths: Iterable[Path], stdin: BinaryIO) -> Iterator[tuple[str, bytes]]:
+def _read_contents(paths: Iterable[FilePath], stdin: BinaryIO) -> Iterator[tuple[str, bytes]]:
     count = 0
     for path in paths:
         if str(path) == "-":
@@ -64,7 +66,7 @@ def _read_contents(paths: Iterable[Path], stdin: BinaryIO) -> Iterator[tuple[str
                 raise ImportProblem(f"{file}: {(error.strerror or str(error)).lower()}") from None
 
 
-def _manifest_files(path: Path) -> Iterator[Path]:
+def _manifest_files(path: FilePath) -> Iterator[FilePath]:
     if not path.is_dir():
         yield path
         return
@@ -72,7 +74,7 @@ def _manifest_files(path: Path) -> Iterator[Path]:
         below[:] = sorted(each for each in below if not each.startswith("."))
         for name in sorted(names):
             if name.endswith(_MANIFEST_SUFFIXES) and not name.startswith("."):
-                yield Path(directory) / name
+                yield FilePath(directory) / name
 
 
 def read_objects(file: str, data: bytes) -> list[GivenValue]:
@@ -83,7 +85,22 @@ def read_objects(file: str, data: bytes) -> list[GivenValue]:
     for problem in problems:
         if problem.severity == "error" and problem.code not in ("empty-file", "credential-literal"):
             raise ImportProblem(_problem_text(problem), problem.hint)
+    if _OCTAL(data):
+        for document in documents:
+            _read_octals(document, document.value, ())
     return [given for document in documents for given in _document_entries(document)]
+
+
+def _read_octals(document: Document, value: Any, path: Path) -> None:
+    """Read numbers as `0400` as Kubernetes does, by YAML 1.1; specs have YAML 1.2, in which that is 400."""
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in list(entries):
+        if isinstance(inner, dict | list):
+            _read_octals(document, inner, (*path, key))
+        elif isinstance(inner, int) and not isinstance(inner, bool):
+            text = written_scalar(document, *path, key)
+            if re.fullmatch("0[0-7]+", text):
+                value[key] = int(text, 8)
 
 
 def _problem_text(problem: Diagnostic) -> str:

@@ -49,14 +49,26 @@ def group_by_reason(made: Imported) -> list[tuple[str, list[ImportOutcome]]]:
     return sorted(groups.items())
 
 
-def loss_lines(losses: list[Loss]) -> list[str]:
-    """Return two lines for each loss: where and what, then why and what to do. What objects share is said once."""
-    lines: list[str] = []
+def _shared_losses(losses: list[Loss]) -> list[list[Loss]]:
+    """Return losses by what is said of them: that of whole objects is said once."""
     said: dict[tuple[object, ...], list[Loss]] = {}
     for loss in losses:
         place = "live" if loss.span.file == LIVE else str(loss.span)
         said.setdefault((loss.path and place, loss.path, loss.why, loss.remedy), []).append(loss)
-    for loss, *others in said.values():
+    return list(said.values())
+
+
+def loss_title(losses: list[Loss]) -> str:
+    """Return the title of the losses: their number, and that of the entries of `loss_lines` if several share one."""
+    entries = len(_shared_losses(losses))
+    shared = f", in {_count(entries, 'entry', 'entries')}" if entries != len(losses) else ""
+    return f"{_count(len(losses), 'value')} not carried over as {'it is' if len(losses) == 1 else 'they are'}{shared}"
+
+
+def loss_lines(losses: list[Loss]) -> list[str]:
+    """Return two lines for each loss: where and what, then why and what to do. What objects share is said once."""
+    lines: list[str] = []
+    for loss, *others in _shared_losses(losses):
         place = "live" if loss.span.file == LIVE else str(loss.span)
         more = f" and {len(others)} more" if others else ""
         lines.append(f"  {place}  {loss.source}{more}  {loss.path or '(object)'}")
@@ -84,8 +96,8 @@ def difference_lines(made: Imported, sign: dict[str, str] | None = None) -> list
     return lines
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+def _count(number: int, what: str, several: str = "") -> str:
+    return f"{number} {what if number == 1 else several or what + 's'}"
 
 
 def _first_names(names: list[str], most: int = 6) -> str:

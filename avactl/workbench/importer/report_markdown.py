@@ -23,7 +23,7 @@ def render_markdown(made: Imported) -> str:
     parts.append("\n".join([*head, *rows]) + "\n")
     room -= len(parts[-1].encode())
     sections = [
-        ("not carried over as they are", report.loss_lines(made.losses)),
+        (report.loss_title(made.losses), report.loss_lines(made.losses)),
         (
             "as it is, or left out",
             [

@@ -127,5 +127,5 @@ def _known_platform(
         )
     program = base.program
     teams = {space: item.name for item in program.teams(name) for space in team_namespaces(item)}
-    models = list(dict.fromkeys(str(program.machine(pool).gpu_model) for pool in program.gpu_pools(name)))
+    models = {str(program.machine(pool).gpu_model): pool.spec.resource_name for pool in program.gpu_pools(name)}
     return Known(name, teams, models, program.taints(name)), None

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from avactl.workbench.importer.shell import Program, Word
 from avactl.workbench.importer.slurm.commands import Note
 from avactl.workbench.importer.slurm.sizes import LeftOut
-from avactl.workbench.importer.slurm.steps import base_name
+from avactl.workbench.importer.slurm.steps import base_name, text_of_assignment
 
 
 class _Runtime(NamedTuple):
@@ -76,6 +76,7 @@ RUNTIMES = {
     "mamba": _CONDA,
     "micromamba": _CONDA,
 }
+_EXPANSION = re.compile(r"\"?\$(?:(\w+)|\{(\w+)(?:\[[@*]\])?\})\"?")
 OTHER_RUNTIMES = ("docker", "podman", "podman-hpc", "nerdctl", "enroot", "ch-run", "udocker", "sarus", "charliecloud")
 """Programs whose containers have an entrypoint, or a file system, that a script does not tell."""
 
@@ -118,9 +119,16 @@ def _enter(program: Program, words: Sequence[Word], line: int, note: Note) -> tu
         if texts[index : index + 1] != [runtime.command]:
             raise LeftOut(f"line {line}: the program of the container is in its image")
         index += 1
-    while index < len(words) and words[index].text.startswith("-"):
-        option, value, index = _read_option(runtime, words, index, line)
-        given.append((option, value))
+    while index < len(words):
+        held = _held_options(program, words[index], runtime, line)
+        if held is not None:
+            given += held
+            index += 1
+        elif words[index].text.startswith("-"):
+            option, value, index = _read_option(runtime, words, index, line)
+            given.append((option, value))
+        else:
+            break
     if runtime.names_image:
         index += 1
     if index >= len(words) or words[index].text.startswith("-"):
@@ -150,6 +158,32 @@ def _enter(program: Program, words: Sequence[Word], line: int, note: Note) -> tu
         if prefix:
             variables += f'{own}="${each}" '
     return index, f"env {directory}{variables}" if directory or variables else ""
+
+
+def _held_options(program: Program, word: Word, runtime: _Runtime, line: int) -> list[tuple[str, str]] | None:
+    """Return the options that a variable holds, or None for another word. Raises LeftOut if they are not known.
+
+    A value may begin with the former one: `BINDS="$BINDS,/data"`.
+    """
+    whole = _EXPANSION.fullmatch(word.text)
+    name = next(filter(None, whole.groups()), "") if whole else ""
+    places = program.assignments.get(name, [])
+    texts = [text_of_assignment(program, each) for each in places]
+    if not any(text is not None and re.match(r"\(?\s*[\"']?-", text) for text in texts):
+        return None
+    found: list[tuple[str, str]] = []
+    for text in texts:
+        own = re.match(rf"\$\{{?{name}\b\}}?\S*", text or "")
+        rest = text[own.end() :] if own and text else text
+        if rest is None or (not own and rest and not rest.startswith("-")) or re.search(r"`|\$\(|[\"'\\]", rest):
+            raise LeftOut(f"line {line}: {word.text[:40]} may hold options of a container: write them in its place")
+        index, words = 0, [Word(word.start, word.end, each, None) for each in rest.split()]
+        while index < len(words):
+            option, value, index = _read_option(runtime, words, index, line)
+            if option not in (*runtime.flags, "bind", "mount", "volume", "home", "scratch", "overlay", "image"):
+                raise LeftOut(f"line {line}: {word.text[:40]} holds `--{option}`: write it in place of the variable")
+            found.append((option, value))
+    return found
 
 
 def _read_option(runtime: _Runtime, words: Sequence[Word], index: int, line: int) -> tuple[str, str, int]:

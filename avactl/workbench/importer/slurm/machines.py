@@ -15,7 +15,7 @@ REPEATABLE = frozenset(
     : [ alias awk basename bc cat cd chmod clear cp cut date declare df diff dcgmi dig dirname du echo egrep exit
     export expr false fgrep free getconf getent grep groups head host hostname id ifconfig ip ldd let local ls
     lscpu mapfile mkdir nproc nslookup nvidia-smi paste popd printenv printf ps pushd pwd read readarray readlink
-    readonly realpath return scontrol sed seq set shift shopt sleep sort source stat . tail tee test time top
+    readonly realpath return scontrol sed seq set shift shopt sleep sort source stat . tail tee test top
     touch tr trap true type typeset ulimit umask uname unalias uniq unset wait wc which whoami yes
     """.split()  # noqa: SIM905 - a list of words reads better
 )

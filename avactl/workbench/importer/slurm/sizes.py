@@ -13,6 +13,7 @@ from avactl.workbench.importer.slurm.script import Directive
 
 _MACHINE_GPUS = 8
 """GPUs of a machine, where Slurm chooses the number of nodes."""
+_MEMORY_OPTIONS = ("mem", "mem-per-cpu", "mem-per-gpu")
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -151,12 +152,15 @@ class Sizes:
         return {f"SLURM_MEM_PER_{name}": str(amount // n) for each, (name, n) in parts.items() if self.get(each)}
 
     def _read_memory(self) -> str:
-        for name, times in (("mem", 1), ("mem-per-cpu", self.cpus), ("mem-per-gpu", max(1, self.gpus))):
-            found = re.fullmatch(r"(\d{1,9})([KMGTkmgt]?)B?", self.get(name) or "")
+        for name, times in zip(_MEMORY_OPTIONS, (1, self.cpus, max(1, self.gpus)), strict=True):
+            found = re.fullmatch(r"(\d{1,9})([KMGTkmgt]?)[Bb]?", self.get(name) or "")
             if found and int(found[1]):
                 return format_quantity(Fraction(int(found[1]) * _UNITS[found[2].upper() or "M"] * times))
         least = max(2, 4 * self.cpus)
+        unread = next((value for name in _MEMORY_OPTIONS if (value := self.get(name)) not in (None, "0")), None)
         said = "all memory of a node" if self.get("mem") == "0" else "no memory"
+        if unread is not None:
+            said = f"`{unread[:40]}` of memory, which is no size"
         self._note(
             self._line("mem"),
             "mem",

@@ -195,7 +195,7 @@ def _held_options(program: Program, word: Word, constants: Mapping[str, str]) ->
     places = program.assignments.get(whole[1] or whole[2], []) if whole else []
     found: list[str] = []
     for place in places:
-        text = _text_of_assignment(program, place)
+        text = text_of_assignment(program, place)
         if text is None or (text and not text.startswith("-")) or re.search(r"`|\$\(", text):
             return None
         text = text.replace("\\\n", " ")
@@ -257,10 +257,10 @@ def program_name(program: Program, word: Word) -> str:
 def _assigned_text(program: Program, name: str) -> str | None:
     """Return the text that a variable is assigned once, without its quotes and outer blanks, or None."""
     place = program.only_assignment(name)
-    return None if place is None else _text_of_assignment(program, place)
+    return None if place is None else text_of_assignment(program, place)
 
 
-def _text_of_assignment(program: Program, place: Node) -> str | None:
+def text_of_assignment(program: Program, place: Node) -> str | None:
     if place.type != "Assign" or any(place.has(key) for key in ("Array", "Append")):
         return None
     value = place.child("Value")

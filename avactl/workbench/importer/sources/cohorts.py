@@ -13,8 +13,8 @@ from avactl.workbench.importer.model import GivenValue
 
 _MAX_DEPTH = 64
 _MAX_WEIGHT = 1000
-ModelOf = Callable[[str], str | None]
-"""Name of a flavor → its GPU model."""
+ModelOf = Callable[[str, str], str | None]
+"""Name of a flavor and of its extended resource → its GPU model."""
 
 
 class CohortTree:
@@ -86,7 +86,7 @@ class CohortTree:
 
     def _resources(self, given: GivenValue, model: str) -> Iterator[dict[str, Any]]:
         for flavor, resource in _gpu_resources(given):
-            if self._model_of(flavor) == model:
+            if self._model_of(flavor, str(resource.get("name"))) == model:
                 yield resource
 
 

@@ -66,6 +66,12 @@ class Context:
         made.namespace = given.namespace or "default"
         return made
 
+    def with_objects(self, objects: list[GivenValue]) -> Context:
+        """Return the context with further objects, which an operator would make."""
+        more = Context(self.options, [*self.objects, *objects], self.known, self.queues, self.accounts, self.namespaces)
+        more.used = self.used
+        return more
+
     def objects_in(self, namespace: str) -> list[GivenValue]:
         """Return all objects of a namespace."""
         if not self._by_namespace:

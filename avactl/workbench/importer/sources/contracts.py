@@ -21,6 +21,8 @@ _LAUNCHERS = re.compile(r"\b(torchrun|torch\.distributed|accelerate|deepspeed)\b
 _PYTHON = re.compile(r"python([23](\.[0-9]+)?)?").fullmatch
 _MCA = ("-mca", "--mca", "-gmca", "--gmca")
 _SSH_OPTION = re.compile(r"""--?g?mca\s+plm_rsh_\w+\s+(?:"[^"]*"|'[^']*'|\S+)\s*""")
+_MAX_NAMED_PODS = 1000
+"""Pods whose host names are looked for one by one."""
 _NO_SSH = "mpirun needs no ssh: avactl starts its daemons in the workers"
 
 
@@ -35,7 +37,7 @@ class TextRule(NamedTuple):
     variable: str = ""
     """The variable of avactl with the same value."""
     text: str = ""
-    """The same thing under avactl."""
+    """The same thing under avactl; `{index}` is the group of this name in the pattern."""
 
 
 @dataclass
@@ -145,7 +147,11 @@ class Contract:
                 )
             reader.note(at, f"the pods of avactl find it elsewhere: {found[0][:80]}", "")
             own = form.format(rule.variable) if rule.variable else rule.text
-            text = re.sub(rule.pattern, own.replace("\\", r"\\"), text)
+
+            def replacement(match: re.Match[str], own: str = own) -> str:
+                return own.replace("{index}", match["index"]) if "index" in match.re.groupindex else own
+
+            text = re.sub(rule.pattern, replacement, text)
         return text
 
     def _require(self, reader: ImportReader, name: str, value: str | None, at: Path) -> None:
@@ -198,13 +204,16 @@ def mpi_contract(name: str, hostfile: str) -> Contract:
     )
 
 
-def indexed_job_contract(name: str, service: str, pods: int) -> Contract:
-    """Return the host names of an indexed Job with a headless Service."""
+def indexed_job_contract(name: str, service: str, pods: int, spec: str) -> Contract:
+    """Return the host names of an indexed Job with a headless Service, which becomes the given spec."""
     if not service:
         return Contract("its Service")
     first = _host(rf"{name}-0\.{service}")
     head = TextRule(first, text="127.0.0.1") if pods == 1 else TextRule(first, variable="MASTER_ADDR")
-    return Contract("its Service", {}, [head, TextRule(_host(rf"{name}-\d+\.{service}"))])
+    index = "|".join(map(str, range(1, min(pods, _MAX_NAMED_PODS))))
+    other = TextRule(_host(rf"{name}-(?P<index>{index})\.{service}"), text=f"{spec}-worker-{{index}}.{spec}-rendezvous")
+    known = [head, other] if index else [head]
+    return Contract("its Service", {}, [*known, TextRule(_host(rf"{name}-\d+\.{service}"))])
 
 
 def volcano_contract(name: str, tasks: Mapping[str, int], framework: str, strategy: str) -> Contract:

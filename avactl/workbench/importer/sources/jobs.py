@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from avactl.contracts.names import GPU_RESOURCES
-from avactl.workbench.importer.model import ImportedSpec, ImportReader
+from avactl.workbench.importer.model import ImportedSpec, ImportReader, spec_name
 from avactl.workbench.importer.sources.context import Context
 from avactl.workbench.importer.sources.contracts import indexed_job_contract, job_names
 from avactl.workbench.importer.sources.metadata import CARRIED, take_common
@@ -59,7 +59,9 @@ def convert_job(context: Context, reader: ImportReader, hosts: str = "", subdoma
         reader.lose(("spec", "maxFailedIndexes"), "the job ends as soon as one worker has failed for good", "")
     service = subdomain or reader.given.get(*_TEMPLATE_PATH, "spec", "subdomain")
     role = read_role(reader, "workers", pods, _TEMPLATE_PATH)
-    indexed_job_contract(hosts or job_names(reader), re.escape(str(service or "")), pods).meet(reader, role.pod)
+    indexed_job_contract(hosts or job_names(reader), re.escape(str(service or "")), pods, spec_name(given.name)).meet(
+        reader, role.pod
+    )
     retries = reader.take("spec", "backoffLimitPerIndex")
     limit = reader.take("spec", "backoffLimit")
     if retries is None and limit is not None:

@@ -8,7 +8,7 @@ from typing import Any
 from avactl.base.quantity import format_quantity, parse_quantity
 from avactl.contracts.names import GPU_RESOURCES
 from avactl.spec.documents.document import Path
-from avactl.workbench.importer.gpus import gpu_model
+from avactl.workbench.importer.gpus import gpu_model, models_of
 from avactl.workbench.importer.model import Body, GivenValue, ImportedSpec, ImportReader, spec_name
 from avactl.workbench.importer.sources.cohorts import CohortTree, parent_of, scaled_weights
 from avactl.workbench.importer.sources.context import Context
@@ -58,7 +58,7 @@ def _namespaces_by_queue(objects: list[GivenValue]) -> dict[str, list[str]]:
 
 
 def convert_queues(
-    context: Context, objects: list[GivenValue], models: list[str], made: dict[str, ImportedSpec]
+    context: Context, objects: list[GivenValue], models: dict[str, str], made: dict[str, ImportedSpec]
 ) -> dict[GivenValue, str]:
     """Add the Quotas of all queues to `made`, by team; return the objects that stay manifests, with the reason."""
     flavors = {each.name: each for each in objects if each.kind == "ResourceFlavor"}
@@ -67,7 +67,9 @@ def convert_queues(
     used: dict[str, ImportedSpec] = {}
     queues = [each for each in objects if each.kind == "ClusterQueue"]
     cohorts = [each for each in objects if each.kind == "Cohort"]
-    tree = CohortTree(queues, cohorts, lambda name: _flavor_model(flavors.get(name), name, models))
+    tree = CohortTree(
+        queues, cohorts, lambda name, kind: _flavor_model(flavors.get(name), name, models_of(kind, models))
+    )
     weights = scaled_weights(queues)
     for queue in queues:
         own = spaces.get(queue.name)
@@ -119,7 +121,7 @@ def _convert_queue(
     queue: GivenValue,
     tree: CohortTree,
     flavors: dict[str, GivenValue],
-    models: list[str],
+    models: dict[str, str],
     weights: dict[str, int],
     body: Body,
 ) -> list[str]:
@@ -147,7 +149,7 @@ def _convert_queue(
                         "",
                     )
                 if kind in GPU_RESOURCES:
-                    model = _flavor_model(flavors.get(name), name, models)
+                    model = _flavor_model(flavors.get(name), name, models_of(kind, models))
                     if model is None:
                         reader.lose(place, "the flavor names no GPU model", "import the nodes, or label the flavor")
                         continue
@@ -240,7 +242,9 @@ def _read_flavor(given: GivenValue, quota: ImportedSpec) -> None:
     reader.lose_rest("a Quota has no key for it", "")
 
 
-def _read_cohort(given: GivenValue, quota: ImportedSpec, flavors: dict[str, GivenValue], models: list[str]) -> None:
+def _read_cohort(
+    given: GivenValue, quota: ImportedSpec, flavors: dict[str, GivenValue], models: dict[str, str]
+) -> None:
     """Read a cohort, whose GPUs `CohortTree` counts."""
     reader = ImportReader(given)
     reader.losses = quota.losses
@@ -253,7 +257,8 @@ def _read_cohort(given: GivenValue, quota: ImportedSpec, flavors: dict[str, Give
             at = ("spec", "resourceGroups", i, "flavors", j)
             name = str(reader.take(*at, "name"))
             for k, resource in enumerate(flavor.get("resources") or ()):
-                if resource.get("name") in GPU_RESOURCES and _flavor_model(flavors.get(name), name, models):
+                kind = resource.get("name")
+                if kind in GPU_RESOURCES and _flavor_model(flavors.get(name), name, models_of(kind, models)):
                     reader.take(*at, "resources", k)
     reader.lose_rest("only GPUs of known models are lent between teams", "import the flavors, or write a Quota")
 

@@ -13,7 +13,7 @@ from avactl.contracts.scheduling import MAX_GPUS
 from avactl.hardware import library
 from avactl.hardware.plugin_sharing import find_plugin_sharing
 from avactl.spec.documents.yaml import load_yaml
-from avactl.workbench.importer.gpus import gpu_memory, gpu_model
+from avactl.workbench.importer.gpus import ANY_MODELS, NVIDIA, gpu_memory, gpu_model
 from avactl.workbench.importer.model import (
     Body,
     GivenValue,
@@ -79,7 +79,7 @@ def convert_nodes(nodes: list[GivenValue], cluster: str) -> tuple[list[ImportedS
         taints = _node_taints(own[0])
         if taints:
             pool["taints"] = taints
-        if resource not in ("", "nvidia.com/gpu"):
+        if resource not in ("", NVIDIA):
             pool["resourceName"] = resource
         rdma = next((key for key in own[0].get("status", "allocatable") or {} if key.startswith("rdma/")), None)
         if rdma:
@@ -90,6 +90,13 @@ def convert_nodes(nodes: list[GivenValue], cluster: str) -> tuple[list[ImportedS
         _note_amounts(spec, machine, resource, own)
         made += [machine, spec]
     return made, left
+
+
+def declared_models(specs: list[ImportedSpec]) -> dict[str, str]:
+    """Return the GPU models of pools and their machine types, and the extended resources of each."""
+    resources = {spec.name: str(spec.spec.get("resourceName") or NVIDIA) for spec in specs if spec.kind == "NodePool"}
+    types = [spec for spec in specs if spec.kind == "MachineType" and "gpus" in spec.spec]
+    return {str(spec.spec["gpus"]["model"]): resources[spec.name] for spec in types}
 
 
 def _node_amounts(node: GivenValue) -> Body:
@@ -108,7 +115,7 @@ def _node_gpus(node: GivenValue) -> tuple[int, str]:
 def _unlabelled_model(resource: str, labels: Body) -> str:
     """Return the model of GPUs that no label names: Gaudi by the instance type, else a placeholder."""
     found = re.search("gaudi[-_]?([23])", str(labels.get(_INSTANCE_LABEL)).lower())
-    return f"GAUDI{found[1]}" if found and resource == "habana.ai/gaudi" else "GPU"
+    return f"GAUDI{found[1]}" if found and resource == "habana.ai/gaudi" else ANY_MODELS.get(resource, "GPU")
 
 
 def _node_cores(node: GivenValue) -> int:
@@ -119,7 +126,7 @@ def _node_taints(node: GivenValue) -> list[Body]:
     return [
         {key: each[key] for key in ("key", "value", "effect") if each.get(key)}
         for each in node.get("spec", "taints") or ()
-        if isinstance(each, dict) and not str(each.get("key")).startswith(_SYSTEM_TAINTS)
+        if isinstance(each, dict) and each.get("key") and not str(each["key"]).startswith(_SYSTEM_TAINTS)
     ]
 
 
@@ -172,7 +179,7 @@ def _make_machine_type(name: str, model: str, gpus: int, resource: str, nodes: l
     body: Body = {}
     product = " ".join(str(labels[key]) for key in GPU_LABELS if key in labels).upper()
     # Shipped types of other vendors are boards on which all cards are linked.
-    nvidia = resource == "nvidia.com/gpu"
+    nvidia = resource == NVIDIA
     shipped = _find_shipped_type(model, gpus, not nvidia or "SXM" in product) if gpus else None
     if shipped is not None:
         body = copy.deepcopy(shipped[1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from avactl.workbench.importer.failures import READ_ERRORS, explain_failure
 from avactl.workbench.importer.model import Body, GivenValue
 
 _SERVICE = "a ServingDeployment would take its place"
@@ -33,8 +34,8 @@ def manifest_reason(given: GivenValue) -> str:
     read = _READERS.get(key)
     try:
         return read(given) if read is not None else _REASONS.get(key, "")
-    except (AttributeError, KeyError, TypeError, ValueError):
-        return "its values have types that its kind does not accept"
+    except READ_ERRORS as error:
+        return explain_failure(given, error)
 
 
 def _names(values: Any) -> str:

@@ -12,7 +12,7 @@ from avactl.contracts.names import GPU_RESOURCES, injects_devices
 from avactl.diagnostics.secrets import looks_secret
 from avactl.spec.documents.document import Path
 from avactl.workbench.importer.cleaning import clean_pod, default_pull
-from avactl.workbench.importer.gpus import gpu_model
+from avactl.workbench.importer.gpus import ANY_MODELS, NVIDIA, gpu_memory, gpu_model
 from avactl.workbench.importer.model import Body, ImportReader, spec_name
 from avactl.workbench.importer.sources import volumes
 
@@ -26,8 +26,12 @@ GPU_LABELS = (
     "avactl.dev/gpu",
     "karpenter.k8s.aws/instance-gpu-name",
     "node.gpu/model",
+    "amd.com/gpu.product-name",
+    "cloud.google.com/gke-tpu-accelerator",
 )
 """Labels of nodes that name their GPU model."""
+_TPU_LABEL = "cloud.google.com/gke-tpu-accelerator"
+"""A label that pods with TPUs must select, for GKE to give them the addresses of their slice."""
 _PATCHED_KEYS = (
     "imagePullPolicy",
     "lifecycle",
@@ -116,7 +120,10 @@ class Pod:
 
 
 def read_pod(reader: ImportReader, path: Path, main: tuple[str, ...] = ()) -> Pod:
-    """Read the pod template at `path`. `main`: names by which the main container is known; otherwise the first."""
+    """Read the pod template at `path`. Raises ValueError if it has no container.
+
+    `main`: names by which the main container is known; otherwise the first.
+    """
     pod = Pod()
     template = reader.given.get(*path)
     template = template if isinstance(template, dict) else {}
@@ -126,6 +133,8 @@ def read_pod(reader: ImportReader, path: Path, main: tuple[str, ...] = ()) -> Po
     _read_metadata(reader, (*path, "metadata"), template.get("metadata") or {}, pod)
     path = (*path, "spec")
     containers = [each for each in spec.get("containers") or () if isinstance(each, dict)]
+    if not containers:
+        raise ValueError(f"{reader.given.span(*path)}: its pods have no containers")
     index = next((i for i, each in enumerate(containers) if each.get("name") in main), 0)
     for i, each in enumerate(containers):
         place = (*path, "containers", i)
@@ -295,6 +304,8 @@ def _read_resources(reader: ImportReader, path: Path, container: Body, pod: Pod)
             pod.paths["pod", "ephemeralStorage"] = shown
         elif name in GPU_RESOURCES:
             pod.compute["gpus"] = int(parse_quantity(asked))
+            if name != NVIDIA:
+                pod.compute["gpu"] = ANY_MODELS[name]
         elif "rdma" in name or name.startswith(("vpc.amazonaws.com/efa", "openshift.io/")):
             # The compiler tells whether the pool has them.
             pod.compute["rdma"] = min(max(1, int(parse_quantity(asked))), 16)
@@ -394,6 +405,8 @@ def _read_selector(reader: ImportReader, path: Path, spec: Body, pod: Pod) -> No
         if key in GPU_LABELS and pod.compute.get("gpus"):
             pod.compute["gpu"] = gpu_model(str(value))
             pod.paths["workers", "gpu"] = (*path, "nodeSelector", key)
+            if key == _TPU_LABEL or gpu_memory(pod.compute["gpu"], str(value)) != gpu_memory(pod.compute["gpu"]):
+                kept[key] = str(value)  # the model alone would also mean GPUs with less memory
         elif key == "avactl.dev/pool":
             pod.compute["pool"] = value
         else:

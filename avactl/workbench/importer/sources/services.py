@@ -42,10 +42,13 @@ _DEFAULT_SURGE: Body = {"maxSurge": "25%", "maxUnavailable": "25%"}
 _HTTP_NAMES, _GRPC_NAMES = ("http", "rest", "http-api"), ("grpc", "grpc-api")
 
 
-def convert_deployment(context: Context, reader: ImportReader, rollout: Body | None = None) -> ImportedSpec | str:
+def convert_deployment(
+    context: Context, reader: ImportReader, rollout: Body | None = None, path: str = ""
+) -> ImportedSpec | str:
     """Return the ServingDeployment of a Deployment, or the reason why it stays a manifest.
 
-    `rollout`: that of the spec, for an object whose strategy is not a Deployment's; empty: a rolling update.
+    `rollout`: that of the spec, for an object whose strategy is not a Deployment's; empty: a rolling update. `path`: a
+    health path, for an object that is a server even if no HTTP probe asks it.
     """
     given = reader.given
     index = _server_index(given)
@@ -54,8 +57,9 @@ def convert_deployment(context: Context, reader: ImportReader, rollout: Body | N
     retired = next((each for each in RETIRED.values() if each.image in image), None)
     known = known_runtime(image)
     model = _read_name(container, known)
-    path = health_path(container) or (live_path(known, model) if known else "")
-    if not known and not (_has_gpus(container) and path):
+    is_server = bool(path)
+    path = health_path(container) or (live_path(known, model) if known else "") or path
+    if not known and not is_server and not (_has_gpus(container) and path):
         if retired is not None:
             return f"{retired.title} is no longer supported ({retired.why}), and it has no GPU with an HTTP probe"
         return "it is no model server that avactl knows, and has no GPU with an HTTP probe"
@@ -82,8 +86,11 @@ def convert_deployment(context: Context, reader: ImportReader, rollout: Body | N
     except UnlikeServerError as unlike:
         runs_as_it_is = str(unlike)
         port = _find_port(context, given, container)
-        if port is None:
+        if not port:
             return "its HTTP port is not declared"
+        other = _listener(given, index, port)
+        if other:
+            return f"its HTTP port {port} is that of container {other}, and a ServingDeployment has one server"
         if not path:
             return "it has no HTTP probe, and a server that runs as it is needs one"
         options = _make_custom(pod, container, port, model or given.name)
@@ -269,6 +276,17 @@ def _find_port(context: Context, given: GivenValue, container: Body) -> int | No
             if isinstance(target, int):
                 return target
     return declared[0] if declared else None
+
+
+def _listener(given: GivenValue, server: int, port: int) -> str:
+    """Return the name of another container that declares a port which the server does not; "" if there is none."""
+    owners: list[str] = []
+    for index, each in enumerate(given.get(*_POD_PATH, "containers") or ()):
+        if any(one.get("containerPort") == port for one in each.get("ports") or ()):
+            if index == server:
+                return ""
+            owners.append(str(each.get("name")))
+    return owners[0] if owners else ""
 
 
 def _tell_containers(reader: ImportReader, server: int) -> None:

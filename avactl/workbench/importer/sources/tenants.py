@@ -6,6 +6,7 @@ from typing import Any
 
 from avactl.contracts.foreign_keys import key_owner
 from avactl.contracts.names import GPU_RESOURCES
+from avactl.workbench.importer.gpus import models_of
 from avactl.workbench.importer.model import Body, GivenValue, ImportedSpec, ImportReader
 from avactl.workbench.importer.sources.context import Context
 from avactl.workbench.importer.sources.metadata import take_common
@@ -180,8 +181,13 @@ _HARD_LIMITS = {
 }
 
 
-def add_quotas(context: Context, given: list[GivenValue], models: list[str], made: dict[str, ImportedSpec]) -> None:
-    """Add the Quotas of ResourceQuotas and LimitRanges to `made`, by team. `models`: GPU models of the cluster."""
+def add_quotas(
+    context: Context, given: list[GivenValue], models: dict[str, str], made: dict[str, ImportedSpec]
+) -> None:
+    """Add the Quotas of ResourceQuotas and LimitRanges to `made`, by team.
+
+    `models`: GPU models of the cluster → their extended resources.
+    """
     for each in given:
         team = context.team(each.namespace)
         spec = made.setdefault(team, ImportedSpec("Quota", "quota", team, {}))
@@ -196,7 +202,7 @@ def add_quotas(context: Context, given: list[GivenValue], models: list[str], mad
         reader.lose_rest("a Quota has no key for it", "keep it as a manifest, if it is needed")
 
 
-def _resource_quota(reader: ImportReader, body: Body, models: list[str]) -> None:
+def _resource_quota(reader: ImportReader, body: Body, models: dict[str, str]) -> None:
     hard: Body = reader.given.get("spec", "hard") or {}
     if reader.given.get("spec", "scopes") or reader.given.get("spec", "scopeSelector"):
         for key in ("scopes", "scopeSelector"):
@@ -204,23 +210,26 @@ def _resource_quota(reader: ImportReader, body: Body, models: list[str]) -> None
                 reader.lose(("spec", key), "a Quota counts all pods of a team", "")
     for key, value in hard.items():
         place = ("spec", "hard", key)
-        if _HARD_LIMITS.get(key) == "pods" and not str(value).isdecimal():
-            reader.lose(place, "it is no number of pods", "")
+        counted = "pods" if _HARD_LIMITS.get(key) == "pods" else "GPUs"
+        is_gpus = key.removeprefix("requests.") in GPU_RESOURCES
+        if (counted == "pods" or is_gpus) and not str(value).isdecimal():
+            reader.lose(place, f"it is no number of {counted}", "")
         elif key in _HARD_LIMITS:
             _keep_least(
                 body, _HARD_LIMITS[key], int(value) if _HARD_LIMITS[key] == "pods" else str(value), place, reader
             )
         elif key.startswith("limits."):
             reader.lose(place, "a Quota counts requests", "")
-        elif key.removeprefix("requests.") in GPU_RESOURCES:
+        elif is_gpus:
             reader.take(*place)
-            if not models:
+            same = models_of(key.removeprefix("requests."), models)
+            if not same:
                 reader.lose(place, "the GPU model is not known", "import the nodes, too")
                 continue
-            body.setdefault("gpus", []).append({"gpu": models[0], "guaranteed": int(value)})
-            if len(models) > 1:
-                shown = ", ".join(models)
-                reader.lose(place, f"Quotas count each model; the spec says {models[0]} of {shown}", "divide it")
+            body.setdefault("gpus", []).append({"gpu": same[0], "guaranteed": int(value)})
+            if len(same) > 1:
+                shown = ", ".join(same)
+                reader.lose(place, f"Quotas count each model; the spec says {same[0]} of {shown}", "divide it")
 
 
 def _keep_least(body: Body, key: str, value: Any, place: tuple[str, ...], reader: ImportReader) -> None:

@@ -106,7 +106,7 @@ def _find_home(given: GivenValue) -> tuple[str, Body, int | None] | None:
         if isinstance(source, dict):
             claims[str(volume.get("name"))] = (str(source.get("claimName")), None)
     for index, each in enumerate(given.get("spec", "volumeClaimTemplates") or ()):
-        name = str(each["metadata"]["name"])
+        name = _template_name(each)
         claims[name] = (f"{name}-{given.name}-0", index)
     mounts = given.get(*_TEMPLATE_PATH, "spec", "containers", 0, "volumeMounts") or ()
     found = [each for each in mounts if isinstance(each, dict) and str(each.get("name")) in claims]
@@ -117,11 +117,19 @@ def _find_home(given: GivenValue) -> tuple[str, Body, int | None] | None:
     return claim, found[0], template
 
 
+def _template_name(template: Body) -> str:
+    """Return the name of a template of claims. Raises ValueError if it has none."""
+    name = (template.get("metadata") or {}).get("name")
+    if not name:
+        raise ValueError("a template of claims has no name")
+    return str(name)
+
+
 def _take_templates(reader: ImportReader, home: int | None) -> list[Body]:
     """Return volumes for the templates of claims, without that of the home directory: the claims exist, and stay."""
     given = reader.given
     templates = given.get("spec", "volumeClaimTemplates") or ()
-    names = {str(each["metadata"]["name"]): index for index, each in enumerate(templates)}
+    names = {_template_name(each): index for index, each in enumerate(templates)}
     made: list[Body] = []
     for index, mount in enumerate(given.get(*_TEMPLATE_PATH, "spec", "containers", 0, "volumeMounts") or ()):
         name = str(mount.get("name"))
