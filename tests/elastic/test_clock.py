@@ -70,6 +70,25 @@ def test_a_worker_that_is_gone_holds_up_nobody() -> None:
     assert clock.begin(1, 2, 0) == 2
 
 
+def test_no_worker_begins_before_all_have_joined() -> None:
+    clock = StepClock(workers=3)
+    assert [clock.begin(worker, 0, 5) for worker in (1, 2, 1)] == [None] * 3
+    clock.remove(2)  # it was killed, and takes its place again later
+    before = clock.advanced
+    assert clock.begin(3, 0, 5) is None
+    assert clock.begin(4, 0, 5) == 1
+    assert clock.advanced > before  # those that wait ask again
+    assert [clock.begin(worker, 0, 5) for worker in (1, 3)] == [1, 1]
+    clock.remove(3)  # after the start, a lost worker holds up nobody
+    assert clock.begin(1, 2, 5) == 2
+
+
+def test_the_clock_of_a_restarted_master_has_started_if_a_worker_computes() -> None:
+    clock = StepClock(workers=3)
+    clock.begin(1, 4, 0)
+    assert clock.begin(2, 0, 0) == 4
+
+
 def test_a_restarted_master_knows_the_steps_of_workers_that_compute(tmp_path: Path) -> None:
     service = Service(StateStore(tmp_path / "state", 0.0), 0.0, settled=False)
     members = {}

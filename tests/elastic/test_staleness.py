@@ -15,7 +15,7 @@ from tools.waiting import wait_until
 
 WORKERS = 6
 FAR = 1 << 40
-"""Steps of those that have not joined, and of those that have ended."""
+"""Steps of those that have ended."""
 PART = """
 import mmap, random, sys, time
 import avactl_worker
@@ -27,6 +27,7 @@ with open(place, "r+b") as file:
 master = avactl_worker.connect()
 clock = master.clock(staleness=staleness)
 largest, pace = 0, 0.0
+time.sleep(chance.random() * 0.4)  # processes do not start together
 while clock.step < steps:
     if clock.step:
         # What the master can know of this worker is in the memory before: nobody is taken for slower than it knows.
@@ -45,8 +46,12 @@ print(largest)
 def largest_lead(folder: Path, steps: int, staleness: int, kills: int = 0) -> int:
     """Run WORKERS processes for `steps` steps each; returns how far any was ahead of the slowest as it began a step."""
     place = folder / "completed"
-    place.write_bytes(struct.pack("q", FAR) * WORKERS)
-    with ElasticJob(folder, workers=0, records=1, records_per_task=1) as job, place.open("r+b") as file:
+    place.write_bytes(struct.pack("q", 0) * WORKERS)
+    options = ("--workers", str(WORKERS))
+    with (
+        ElasticJob(folder, workers=0, records=1, records_per_task=1, options=options) as job,
+        place.open("r+b") as file,
+    ):
         processes = []
         try:
             for index in range(WORKERS):

@@ -46,6 +46,7 @@ def test_the_clock_of_the_job_master_bounds_the_staleness() -> None:
     found = objects(PS + settings + "  consistency: ssp\n  staleness: 3\n  master: {cpu: 2}\n")
     args = container(found, "master")["args"]
     assert args[args.index("--staleness") + 1] == "3"
+    assert args[args.index("--workers") + 1] == "3"
     assert container(found, "master")["resources"]["requests"]["cpu"] == "2"
     assert found["Service", "net-rendezvous"]["spec"]["ports"][-1]["port"] == 29600
     assert "vision/net-master" in args

@@ -62,6 +62,15 @@ def master(
             min=0, help="Steps that a worker's clock may be ahead of the slowest. Default: as the workers ask."
         ),
     ] = None,
+    workers: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            max=20_000,
+            help="Workers that must have joined the clock before the first of them begins a step. Without it, a worker "
+            "that starts early is ahead of those that have not joined yet by more than any bound.",
+        ),
+    ] = 1,
     gradients: Annotated[
         int | None,
         typer.Option(
@@ -110,7 +119,7 @@ def master(
             )
         stragglers = StragglerDetector(int(slow[1]), float(slow[2]), float(slow[3]))
     copy = (place[0], place[-1]) if config_map else None
-    options = daemon.MasterOptions(listen, state, copy, run, resume, staleness, gradients, stragglers, http)
+    options = daemon.MasterOptions(listen, state, copy, run, resume, staleness, gradients, workers, stragglers, http)
     access = connect(kubeconfig) if config_map else None
     try:
         asyncio.run(daemon.run(options, access))

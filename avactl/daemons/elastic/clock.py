@@ -19,7 +19,10 @@ MAX_STEPS = 2**53
 class StepClock:
     """Steps that workers have completed. With a staleness of 0 they go in step, as in BSP."""
 
-    def __init__(self) -> None:
+    def __init__(self, workers: int = 1) -> None:
+        """`workers`: number of workers that must have joined before the first of them begins."""
+        self._workers = workers
+        self._started = False
         self._completed: dict[int, int] = {}
         self.advanced = 0
         """Counts up whenever a waiting worker may go on."""
@@ -28,12 +31,15 @@ class StepClock:
         """Return the step that a worker may begin, or None if it must wait and ask again.
 
         Steps count from 1. Step 0 joins: the worker begins with the slowest. A worker that asks for a step has
-        completed those before.
+        completed those before, so that the clock has started, maybe with a master before this one.
         """
         if step == 0:
-            joined = min(self._completed.values(), default=0)
-            self._completed[worker] = joined
-            return joined + 1
+            joined = self._completed.setdefault(worker, min(self._completed.values(), default=0))
+            if not self._started and len(self._completed) >= self._workers:
+                self._started = True
+                self.advanced += 1
+            return joined + 1 if self._started else None
+        self._started = True
         before = min(self._completed.values(), default=0)
         self._completed[worker] = step - 1
         slowest = min(self._completed.values())

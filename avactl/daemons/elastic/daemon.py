@@ -53,6 +53,8 @@ class MasterOptions:
     """Bound of the clock, in steps."""
     gradients: int | None = None
     """Number of gradients of a step that count, the first ones."""
+    workers: int = 1
+    """Number of workers that the clock starts with."""
     stragglers: StragglerDetector | None = None
     """Which slow workers are replaced; None: none."""
     http: str = ""
@@ -113,7 +115,13 @@ class MasterDaemon:
         copy = await self._config_map(stack)
         settled = copy is None or not await self._adopt(store, copy)
         service = Service(
-            store, monotonic(), settled, self._options.staleness, self._options.gradients, self._options.stragglers
+            store,
+            monotonic(),
+            settled,
+            self._options.staleness,
+            self._options.gradients,
+            self._options.stragglers,
+            self._options.workers,
         )
         if copy is not None and settled:
             service.durable = 0  # until the ConfigMap has it

@@ -63,12 +63,13 @@ class Service:
         staleness: int | None = None,
         gradients: int | None = None,
         stragglers: StragglerDetector | None = None,
+        workers: int = 1,
     ) -> None:
         """`settled`: the state is the newest, and the tasks in it that no worker holds are free. `staleness`: bound of
         the clock in steps, whatever workers ask for. `gradients`: number of gradients of a step that count.
-        `stragglers`: which slow workers leave; None: none."""
+        `stragglers`: which slow workers leave; None: none. `workers`: number of those that the clock starts with."""
         self._staleness, self._stragglers = staleness, stragglers
-        self.store, self.clock = store, StepClock()
+        self.store, self.clock = store, StepClock(workers)
         self.durable = store.synced
         """Number of the last event that survives the loss of this master."""
         self._open = now if settled else now + _SETTLE_TIME_S

@@ -33,7 +33,7 @@ def local_args(item: Item[TrainingJobSpec]) -> list[str]:
     spec = item.spec
     args = ["--listen", f"$(POD_IP):{master_port(item)}", "--state", f"{STATE}/journal"]
     if spec.strategy == "parameterServer" and spec.consistency == "ssp":
-        args += ["--staleness", str(spec.staleness)]
+        args += ["--staleness", str(spec.staleness), "--workers", str(workers_of(spec))]
     elif spec.strategy == "parameterServer":
         args += ["--gradients", str(workers_of(spec) - spec.backup_workers)]
     elif (slow := straggler_replacement(spec)) is not None:

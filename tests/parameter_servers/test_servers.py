@@ -1,0 +1,347 @@
+"""Parameter servers and their clients."""
+
+from __future__ import annotations
+
+import random
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from avactl_worker import connect as join
+from avactl_worker import ps
+from avactl_worker.ps import frames
+from avactl_worker.ps.hashing import Index, initial, owners, seed_of
+from avactl_worker.ps.server import Server
+
+from tools.controlplane.process import free_port
+from tools.elastic import ElasticJob, environment
+from tools.waiting import wait_until
+
+MEMORY = 1 << 28
+
+
+@contextmanager
+def running(count: int, memory: int = MEMORY) -> Iterator[list[str]]:
+    """Run servers in threads; yields their addresses."""
+    with ExitStack() as stack:
+        found = []
+        for _ in range(count):
+            listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+            threading.Thread(target=Server(memory).serve, args=(listener,), daemon=True).start()
+            found.append(f"127.0.0.1:{listener.getsockname()[1]}")
+        yield found
+
+
+def together(*work: Callable[[], None]) -> None:
+    """Run functions in threads; raises what one of them raises."""
+    errors: list[BaseException] = []
+
+    def run(each: Callable[[], None]) -> None:
+        try:
+            each()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(each,)) for each in work]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def test_the_index_is_a_dict() -> None:
+    rng, index, known = np.random.default_rng(1), Index(), dict[int, int]()
+    for _ in range(200):
+        ids = np.unique(rng.integers(0, 2**64, 100, dtype=np.uint64) >> np.uint64(rng.integers(0, 64)))
+        rows = index.find(ids)
+        assert rows.tolist() == [known.get(each, -1) for each in ids.tolist()]
+        new = ids[rows < 0]
+        known.update(zip(new.tolist(), index.add(new).tolist(), strict=True))
+    assert len(index) == len(known) > 3000
+    assert index.ids().tolist() == list(known)
+    assert sorted(known.values()) == list(range(len(known)))
+
+
+def test_another_server_takes_only_its_share() -> None:
+    before, after = owners(4), owners(5)
+    assert set(after[before != after]) == {4}
+    assert np.bincount(after).max() < 1.2 * len(after) / 5
+
+
+def test_first_values_follow_from_seed_and_id() -> None:
+    ids = np.arange(10_000, dtype=np.uint64)
+    salt = seed_of("t", 1)
+    values = initial("normal", 2.0, salt, ids, 7)
+    assert (values[5:6] == initial("normal", 2.0, salt, ids[5:6], 7)).all()
+    assert abs(values.mean()) < 0.05
+    assert abs(values.std() - 2.0) < 0.05
+    assert not (values == initial("normal", 2.0, seed_of("t", 2), ids, 7)).any()
+    even = initial("uniform", 0.5, salt, ids, 3)
+    assert (even.min() < -0.49, even.max() > 0.49, abs(even.mean()) < 0.01) == (True, True, True)
+
+
+def test_ids_are_asked_for_once_and_their_gradients_merged() -> None:
+    with running(3) as addresses, ps.connect(addresses) as servers:
+        table = servers.table("e", 4, ps.SGD(1.0))
+        rows = table.pull([[7, -1], [7, 2**62]])
+        assert (rows.ids.shape, rows.values.shape, rows.index.shape) == ((3,), (3, 4), (2, 2))
+        table.push(rows, np.ones((2, 2, 4)))
+        servers.flush()
+        after = table.pull(np.array([7, -1, 2**62, 5]))
+        assert after.values[after.index][:, 0].tolist() == [-2.0, -1.0, -1.0, 0.0]
+        found = {
+            int(each): row.tolist() for ids, values in table.items() for each, row in zip(ids, values, strict=True)
+        }
+        assert found == {7: [-2.0] * 4, 2**64 - 1: [-1.0] * 4, 2**62: [-1.0] * 4}
+
+
+def _plain(kind: str, gradients: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+    """Return weights from zero after gradients, by the formulas of the papers in float64."""
+    w, a, b = np.zeros((3, 4))
+    for step, g in enumerate(gradients, 1):
+        if kind == "SGD":
+            w = w - 0.1 * g
+        elif kind == "Momentum":
+            a = 0.9 * a + g
+            w = w - 0.1 * a
+        elif kind == "AdaGrad":
+            a = a + g**2
+            w = w - 0.1 * g / np.sqrt(a)
+        elif kind == "Adam":
+            a, b = 0.9 * a + 0.1 * g, 0.999 * b + 0.001 * g**2
+            w = w - 0.1 * (a / (1 - 0.9**step)) / (np.sqrt(b / (1 - 0.999**step)) + 1e-8)
+        else:
+            sigma = (np.sqrt(b + g**2) - np.sqrt(b)) / 0.1
+            a, b = a + g - sigma * w, b + g**2
+            w = np.where(abs(a) <= 0.5, 0, -(a - np.sign(a) * 0.5) / ((1 + np.sqrt(b)) / 0.1 + 0.2))
+    return w
+
+
+@pytest.mark.parametrize(
+    "optimizer", [ps.SGD(0.1), ps.Momentum(0.1), ps.AdaGrad(0.1), ps.Adam(0.1), ps.FTRL(0.1, 1.0, 0.5, 0.2)]
+)
+def test_optimizers(optimizer: Any) -> None:
+    gradients = list(np.random.default_rng(3).normal(size=(30, 4)))
+    with running(1) as addresses, ps.connect(addresses) as servers:
+        table = servers.table("w", 4, optimizer)
+        for gradient in gradients:
+            table.push(table.pull([9]), gradient[None])
+            servers.flush()
+        found = table.pull([9]).values[0]
+    assert np.allclose(found, _plain(type(optimizer).__name__, gradients), rtol=1e-4, atol=1e-6)
+
+
+def test_dense_parameters_begin_with_those_of_worker_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(2) as addresses:
+        monkeypatch.setenv("AVACTL_INDEX", "1")
+        with ps.connect(addresses, patience=0.2) as late, pytest.raises(ps.ServerError, match="worker 0"):
+            late.dense("mlp", {"w": np.ones((50, 60)), "b": np.ones(3)}, ps.SGD(1.0))
+        monkeypatch.setenv("AVACTL_INDEX", "0")
+        start: dict[str, Any] = {
+            "w": np.random.default_rng(1).normal(size=(50, 60)).astype(np.float32),
+            "b": np.ones(3),
+        }
+        with ps.connect(addresses) as first, ps.connect(addresses) as second:
+            mlp = first.dense("mlp", start, ps.SGD(1.0))
+            other = second.dense("mlp", {"w": np.zeros((50, 60)), "b": np.zeros(3)}, ps.SGD(1.0))
+            assert (other.pull()["w"] == start["w"]).all()
+            mlp.pull()
+            mlp.push({"w": np.full((50, 60), 2.0), "b": np.zeros(3)})
+            first.flush()
+            assert (other.pull()["w"] == start["w"] - np.float32(2)).all()
+            assert (other.pull()["b"] == 1).all()
+
+
+def test_a_push_whose_answer_is_lost_counts_once() -> None:
+    with running(1) as addresses, ps.connect(addresses) as servers:
+        table = servers.table("counts", 1, ps.SGD(1.0))
+        rng = random.Random(2)
+        for _ in range(50):
+            table.push(table.pull([3]), [[-1.0]])
+            peer = servers._links[0]._peer
+            assert peer is not None
+            if rng.random() < 0.5:
+                peer.shutdown(socket.SHUT_RD)  # the server gets the push, and its answer is lost
+            servers.flush()
+        assert table.pull([3]).values.tolist() == [[50.0]]
+
+
+def test_a_server_that_was_started_again_is_refused(tmp_path: Path) -> None:
+    port = free_port()
+    command = [sys.executable, "-m", "avactl_worker.ps", "--listen", f"127.0.0.1:{port}"]
+    process = subprocess.Popen(command, env=environment())
+    try:
+        with ps.connect([f"127.0.0.1:{port}"]) as servers:
+            table = servers.table("e", 4, ps.SGD(1.0))
+            process.kill()
+            process.wait()
+            process = subprocess.Popen(command, env=environment())
+            with pytest.raises(ps.ServerError, match="has lost its parameters"):
+                table.pull([1])
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    with running(1, memory=1 << 20) as addresses, ps.connect(addresses) as servers:
+        table = servers.table("e", 64, ps.SGD(1.0))
+        rows = table.pull(np.arange(10_000))  # takes no memory on the server
+        table.push(rows, np.ones_like(rows.values))
+        with pytest.raises(ps.ServerError, match="more servers"):
+            servers.flush()
+        with pytest.raises(ps.ServerError, match="another dim"):
+            servers.table("e", 32, ps.SGD(1.0))
+        with pytest.raises(TypeError, match="integers"):
+            table.pull([0.5])
+
+
+def test_bytes_of_others() -> None:
+    rng = random.Random(5)
+    with running(1) as addresses, ps.connect(addresses) as servers:
+        table = servers.table("e", 2, ps.SGD(1.0))
+        host, port = addresses[0].split(":")
+        heads: list[dict[str, Any]] = [
+            {"do": "pull", "step": 0, "parts": [["e", 1 << 50]]},
+            {"do": "pull", "step": -1, "parts": []},
+            {"do": "pull", "step": 0, "parts": [["e", 1, 2], 7]},
+            {"do": "push", "step": 0, "number": 1, "parts": [["e", 1]], "worker": "", "weight": 1, "scale": 1e400},
+            {"do": "set", "parts": []},
+            {"do": "export", "name": ["e"], "start": 0, "step": 0},
+            {"do": "declare", "table": {"name": "../" * 99}},
+            {"do": []},
+            {},
+        ]
+        for head in heads:
+            with socket.create_connection((host, int(port))) as peer:
+                nonce = bytearray(frames.NONCE)
+                frames.receive_into(peer, nonce)
+                frames.send(peer, {"protocol": 1, "client": "x", "proof": frames.proof(bytes(nonce))})
+                frames.receive_head(peer)
+                frames.send(peer, head)
+                assert "error" in frames.receive_head(peer)[0], head
+        for _ in range(20):
+            with socket.create_connection((host, int(port))) as peer:
+                peer.sendall(rng.randbytes(rng.randrange(200)))
+        assert table.pull([1]).values.tolist() == [[0.0, 0.0]]
+
+
+def test_a_worker_without_the_token_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    port = free_port()
+    command = [sys.executable, "-m", "avactl_worker.ps", "--listen", f"127.0.0.1:{port}"]
+    with subprocess.Popen(command, env={**environment(), "AVACTL_PS_TOKEN": "secret"}) as process:
+        try:
+            with ps.connect([f"127.0.0.1:{port}"]) as stranger, pytest.raises(ps.ServerError, match="AVACTL_PS_TOKEN"):
+                stranger.table("e", 2, ps.SGD(1.0))
+            monkeypatch.setenv("AVACTL_PS_TOKEN", "secret")
+            with ps.connect([f"127.0.0.1:{port}"]) as servers:
+                servers.table("e", 2, ps.SGD(1.0))
+        finally:
+            process.kill()
+
+
+FEATURES, RECORDS, WORKERS, STEPS = 40, 300, 3, 25
+
+
+def _part(index: int) -> tuple[Any, Any]:
+    rng = np.random.default_rng(11)
+    features = rng.normal(size=(RECORDS, FEATURES)).astype(np.float32)
+    targets = features @ rng.normal(size=FEATURES).astype(np.float32)
+    return features[index::WORKERS], targets[index::WORKERS]
+
+
+def _gradient(weights: Any, index: int) -> Any:
+    features, targets = _part(index)
+    return 2 * features.T @ (features @ weights - targets) / np.float32(len(targets))
+
+
+def test_synchronous_steps_equal_the_plain_script_bit_by_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AVACTL_CONSISTENCY", "ssp")
+    monkeypatch.setenv("AVACTL_STALENESS", "0")
+    options = ("--staleness", "0", "--workers", str(WORKERS))
+    found: list[Any] = []
+    with ElasticJob(tmp_path, 0, 1, 1, options=options) as job, running(2) as addresses:
+
+        def train(index: int) -> None:
+            chance = random.Random(index)
+            time.sleep(chance.random() * 0.3)
+            with join(job.address, f"worker-{index}") as master, ps.connect(addresses, master) as servers:
+                model = servers.dense("w", np.zeros(FEATURES), ps.SGD(0.05))
+                servers.weight = float(len(_part(index)[1]))
+                for _ in servers.steps(STEPS):
+                    weights = model.pull()
+                    time.sleep(chance.random() * 0.01)
+                    model.push(_gradient(weights, index))
+                found.append(model.pull())
+
+        together(*(lambda index=index: train(index) for index in range(WORKERS)))
+    weights = np.zeros(FEATURES, dtype=np.float32)
+    sizes = [np.float32(len(_part(index)[1])) for index in range(WORKERS)]
+    for _ in range(STEPS):
+        total = np.zeros(FEATURES, dtype=np.float32)
+        for index in range(WORKERS):
+            total += sizes[index] * _gradient(weights, index)
+        weights -= np.float32(0.05) * (total / np.float32(sum(sizes)))
+    assert len(found) == WORKERS
+    for each in found:
+        assert each.tobytes() == weights.tobytes()
+
+
+def test_steps_with_a_backup_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AVACTL_CONSISTENCY", "bsp")
+    with ElasticJob(tmp_path, 0, 1, 1, options=("--gradients", "2")) as job, running(2) as addresses:
+
+        def train(index: int) -> None:
+            with join(job.address, f"worker-{index}") as master, ps.connect(addresses, master) as servers:
+                table = servers.table("counts", 1, ps.SGD(1.0))
+                for step in servers.steps(STEPS):
+                    rows = table.pull(np.arange(10))
+                    assert (rows.values >= step - 1).all()  # all steps before are in, and no other one twice
+                    table.push(rows, -np.ones((10, 1)))
+                assert (table.pull(np.arange(10)).values == STEPS).all()
+
+        together(*(lambda index=index: train(index) for index in range(WORKERS)))
+
+
+def test_asynchronous_steps_converge() -> None:
+    with running(2) as addresses:
+
+        def train(index: int) -> None:
+            with ps.connect(addresses) as servers:
+                model = servers.dense("w", np.zeros(FEATURES), ps.SGD(0.02))
+                for _ in servers.steps(150):
+                    model.push(_gradient(model.pull(), index))
+
+        together(*(lambda index=index: train(index) for index in range(WORKERS)))
+        with ps.connect(addresses) as servers:
+            weights = servers.dense("w", np.zeros(FEATURES), ps.SGD(0.02)).pull()
+    for index in range(WORKERS):
+        features, targets = _part(index)
+        assert np.abs(features @ weights - targets).max() < 0.05 * np.abs(targets).max()
+
+
+def test_a_job_without_a_master_is_not_synchronous(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AVACTL_MASTER", raising=False)
+    monkeypatch.setenv("AVACTL_CONSISTENCY", "bsp")
+    with pytest.raises(ps.ServerError, match="staleness: 0"):
+        ps.connect(["127.0.0.1:1"])
+
+
+def test_silent_connections_hold_up_nobody() -> None:
+    with running(1) as addresses, ExitStack() as stack:
+        host, port = addresses[0].split(":")
+        for _ in range(100):
+            stack.enter_context(socket.create_connection((host, int(port))))
+        with ps.connect(addresses) as servers:
+            table = servers.table("e", 2, ps.SGD(1.0))
+            wait_until(lambda: table.pull([1]).values.shape == (1, 2), "an answer")

@@ -1,0 +1,306 @@
+"""A parameter server: one thread for each connection of a worker.
+
+A server decides nothing about the order of steps; the clock of the job master does. In synchronous training it keeps
+the gradients of a step, by worker, and merges them when the first request of a later step arrives: no worker may send
+one before all gradients of the step have arrived.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import logging
+import os
+import socket
+import threading
+from collections import OrderedDict
+from typing import Any, Callable
+
+import numpy as np
+
+from avactl_worker.ps import frames
+from avactl_worker.ps.errors import ServerError
+from avactl_worker.ps.table import Table
+
+log = logging.getLogger("avactl_worker")
+
+_SILENCE = 30.0
+"""Seconds within which a new connection says who it is."""
+_TABLES, _CLIENTS, _CONNECTIONS = 1000, 100_000, 20_000
+_STEPS = 1 << 53
+_LARGEST = 1e18
+
+
+class _Client:
+    """What a server knows of a worker's process."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.pushed = 0
+        """Number of its last push that was taken."""
+        self.late = False
+
+
+class _Gradients:
+    """The gradients of one worker in one step."""
+
+    def __init__(self, parts: list[tuple[Table, Any, Any]], weight: float, scale: float) -> None:
+        self.parts, self.weight, self.scale = parts, weight, scale
+
+
+class Server:
+    """The tables of one server."""
+
+    def __init__(self, memory: int) -> None:
+        """`memory`: bytes that all tables may have."""
+        self._memory = memory
+        self._lineage = os.urandom(8).hex()
+        """Another one after a restart: the parameters are lost."""
+        self._tables: dict[str, Table] = {}
+        self._clients: OrderedDict[str, _Client] = OrderedDict()
+        self._lock = threading.Lock()
+        self._pending: dict[int, dict[str, _Gradients]] = {}
+        self._done = 0
+        """Last synchronous step that is in the parameters."""
+        self._places = threading.Semaphore(_CONNECTIONS)
+        self._operations: dict[Any, Callable[..., tuple[dict[str, Any], list[Any]]]] = {
+            "declare": self._declare,
+            "set": self._set,
+            "ready": self._ready,
+            "pull": self._pull,
+            "push": self._push,
+            "export": self._export,
+        }
+
+    def serve(self, listener: socket.socket) -> None:
+        """Serve workers until the listener is closed."""
+        while True:
+            try:
+                peer, _ = listener.accept()
+            except OSError:
+                return
+            if not self._places.acquire(blocking=False):
+                peer.close()
+                continue
+            threading.Thread(target=self._serve, args=(peer,), daemon=True).start()
+
+    def _serve(self, peer: socket.socket) -> None:
+        with contextlib.suppress(OSError), peer:
+            try:
+                client = self._greet(peer)
+                while True:
+                    head, size = frames.receive_head(peer)
+                    body = bytearray(size)
+                    frames.receive_into(peer, body)
+                    try:
+                        answer, values = self._answer(client, head, memoryview(body))
+                    except ServerError as error:
+                        answer, values = {"error": str(error)}, []
+                    except Exception as error:  # the worker would ask again for ever
+                        log.exception("a request failed")
+                        answer, values = {"error": f"a request failed: {type(error).__name__}: {error}"}, []
+                    frames.send(peer, answer, values)
+            except (ServerError, MemoryError) as error:
+                log.warning("a connection was closed: %s", error)
+        self._places.release()
+
+    def _greet(self, peer: socket.socket) -> _Client:
+        peer.settimeout(_SILENCE)
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        nonce = os.urandom(frames.NONCE)
+        peer.sendall(nonce)
+        head, _ = frames.receive_head(peer, most=0)
+        if not hmac.compare_digest(str(head.get("proof", "")).encode(), frames.proof(nonce).encode()):
+            frames.send(peer, {"error": "AVACTL_PS_TOKEN is another one here"})
+            raise ServerError("a peer does not have the job's token")
+        if head.get("protocol") != frames.PROTOCOL:
+            frames.send(peer, {"error": f"the servers speak protocol {frames.PROTOCOL}: install their avactl-worker"})
+            raise ServerError("a worker speaks another protocol")
+        name = str(head.get("client", ""))[:100]
+        with self._lock:
+            client = self._clients.setdefault(name, _Client())
+            self._clients.move_to_end(name)
+            if len(self._clients) > _CLIENTS:
+                self._clients.popitem(last=False)
+        frames.send(peer, {"lineage": self._lineage})
+        peer.settimeout(None)
+        return client
+
+    def _answer(self, client: _Client, head: dict[str, Any], body: Any) -> tuple[dict[str, Any], list[Any]]:
+        operation = self._operations.get(head.get("do") if isinstance(head.get("do"), str) else None)
+        if operation is None:
+            raise ServerError("unknown request")
+        return operation(client, head, body)
+
+    # -- requests ----------------------------------------------------------------------------------------------------
+
+    def _declare(self, client: _Client, head: dict[str, Any], body: Any) -> tuple[dict[str, Any], list[Any]]:
+        definition = head.get("table")
+        if not isinstance(definition, dict):
+            raise ServerError("a table is declared by an object")
+        table = Table(definition)
+        with self._lock:
+            if table.name not in self._tables and len(self._tables) >= _TABLES:
+                raise ServerError(f"a job has at most {_TABLES} tables")
+            known = self._tables.setdefault(table.name, table)
+        if known.definition != definition:
+            changed = sorted(key for key in definition if definition[key] != known.definition[key])
+            raise ServerError(
+                f"table {table.name} was declared with another {', '.join(changed)}: all workers must declare it alike"
+            )
+        return {"ready": known.ready}, []
+
+    def _set(self, client: _Client, head: dict[str, Any], body: Any) -> tuple[dict[str, Any], list[Any]]:
+        parts = self._parts(head, body, 1)
+        if len(parts) != 1:
+            raise ServerError("the first values are those of one table")
+        ((table, ids, values),) = parts
+        with self._lock, table.lock:
+            if not table.ready:  # else another process that takes itself for the first one was faster
+                self._check_memory([(table, ids)])
+                table.set(ids, values)
+        return {}, []
+
+    def _ready(self, client: _Client, head: dict[str, Any], body: Any) -> tuple[dict[str, Any], list[Any]]:
+        table = self._table(head.get("name"))
+        with table.lock:
+            table.ready = True
+        return {}, []
+
+    def _pull(self, client: _Client, head: dict[str, Any], body: Any) -> tuple[dict[str, Any], list[Any]]:
+        self._settle(_whole(head.get("step"), "step"))
+        found = []
+        for table, ids, _ in self._parts(head, body, 0):
+            with table.lock:
+                if not table.ready:
+                    raise ServerError(f"table {table.name} has no values yet")
+                found.append(table.pull(ids))
+        return {}, found
+
+    def _push(self, client: _Client, head: dict[str, Any], body: Any) -> tuple[dict[str, Any], list[Any]]:
+        step, number = _whole(head.get("step"), "step"), _whole(head.get("number"), "number")
+        weight, scale = _factor(head.get("weight")), _factor(head.get("scale"))
+        worker = head.get("worker")
+        if not isinstance(worker, str) or len(worker) > 256:
+            raise ServerError("a worker's name has at most 256 characters")
+        made = _Gradients(self._parts(head, body, 1), weight, scale)
+        with client.lock:
+            # A worker that has not got the answer asks again.
+            if number > client.pushed:
+                self._settle(step)
+                client.late = bool(head.get("sync")) and not self._keep(step, worker, made)
+                if not head.get("sync"):
+                    self._apply(made.parts, made.scale)
+                client.pushed = number
+            return {"late": client.late}, []
+
+    def _export(self, client: _Client, head: dict[str, Any], body: Any) -> tuple[dict[str, Any], list[Any]]:
+        self._settle(_whole(head.get("step"), "step"))
+        table, start = self._table(head.get("name")), _whole(head.get("start"), "start")
+        with table.lock:
+            ids, values = table.part(start, max(1, (1 << 26) // (4 * table.dim)))
+            ids, values = ids.copy(), values.copy()
+        return {"count": len(ids)}, [ids, values]
+
+    # -- parts -------------------------------------------------------------------------------------------------------
+
+    def _table(self, name: Any) -> Table:
+        table = self._tables.get(name) if isinstance(name, str) else None
+        if table is None:
+            raise ServerError("unknown table: declare it first")
+        return table
+
+    def _parts(self, head: dict[str, Any], body: Any, values: int) -> list[tuple[Table, Any, Any]]:
+        """Return tables with ids, and with values if `values` is 1. Raises ServerError unless the body is just that."""
+        names = head.get("parts")
+        if not isinstance(names, list):
+            raise ServerError("a request has parts")
+        found, at = [], 0
+        for each in names:
+            if not isinstance(each, list) or len(each) != 2:
+                raise ServerError("a part is a table and a number of ids")
+            table, count = self._table(each[0]), _whole(each[1], "number of ids")
+            end = at + 8 * count + 4 * count * table.dim * values
+            if end > len(body):
+                raise ServerError("a request is shorter than its parts")
+            if not values and 4 * count * table.dim > frames.MAX_BODY:
+                raise ServerError("the answer is too long: pull less")
+            ids = np.frombuffer(body, dtype=np.uint64, count=count, offset=at)
+            rows = np.frombuffer(body, dtype=np.float32, count=count * table.dim * values, offset=at + 8 * count)
+            found.append((table, ids, rows.reshape(count, -1) if values and count else rows.reshape(0, table.dim)))
+            at = end
+        if at != len(body):
+            raise ServerError("a request is longer than its parts")
+        return found
+
+    def _check_memory(self, parts: list[tuple[Table, Any]]) -> None:
+        new = {table.name: table.count_new(ids) for table, ids in parts}
+        used = sum(table.nbytes(new.get(name, 0)) for name, table in self._tables.items())
+        if used > self._memory:
+            raise ServerError(
+                f"the tables of a server would need {used / 2**30:.1f} GiB, and it may use {self._memory / 2**30:.1f} "
+                "GiB: give the job more servers, or servers with more memory"
+            )
+
+    def _apply(self, parts: list[tuple[Table, Any, Any]], scale: float) -> None:
+        with self._lock:
+            self._check_memory([(table, ids) for table, ids, _ in parts])
+            for table, ids, gradients in parts:
+                with table.lock:
+                    table.push(ids, gradients, scale)
+
+    # -- synchronous steps -------------------------------------------------------------------------------------------
+
+    def _keep(self, step: int, worker: str, made: _Gradients) -> bool:
+        """Keep the gradients of a worker; False if the step has ended."""
+        with self._lock:
+            if step <= self._done:
+                return False
+            self._check_memory([(table, ids) for table, ids, _ in made.parts])
+            # A worker that was started again in the step computes it again.
+            self._pending.setdefault(step, {})[worker] = made
+            return True
+
+    def _settle(self, step: int) -> None:
+        """Merge the gradients of all steps before this one."""
+        if step - 1 <= self._done:
+            return
+        with self._lock:
+            if step - 1 <= self._done:
+                return
+            for each in sorted(number for number in self._pending if number < step):
+                self._merge(self._pending.pop(each))
+            self._done = step - 1
+
+    def _merge(self, made: dict[str, _Gradients]) -> None:
+        """Make one update with the mean of all workers' gradients, in the order of their names."""
+        total = sum(each.weight for each in made.values())
+        if not total:
+            return
+        by_table: dict[str, list[tuple[float, Any, Any]]] = {}
+        for worker in sorted(made):
+            for table, ids, gradients in made[worker].parts:
+                by_table.setdefault(table.name, []).append((made[worker].weight, ids, gradients))
+        scale = min(each.scale for each in made.values())
+        for name, parts in by_table.items():
+            table = self._tables[name]
+            ids = np.unique(np.concatenate([ids for _, ids, _ in parts]))
+            merged = np.zeros((len(ids), table.dim), dtype=np.float32)
+            for weight, own, gradients in parts:
+                merged[np.searchsorted(ids, own)] += np.float32(weight) * gradients
+            merged /= np.float32(total)
+            with table.lock:
+                table.push(ids, merged, scale)
+
+
+def _factor(value: Any) -> float:
+    if type(value) not in (int, float) or not 0 <= value < _LARGEST:
+        raise ServerError("a push has a weight and a scale from 0")
+    return float(value)
+
+
+def _whole(value: Any, what: str) -> int:
+    if type(value) is not int or not 0 <= value <= _STEPS:
+        raise ServerError(f"a {what} is a number from 0")
+    return value
