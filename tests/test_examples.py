@@ -51,6 +51,16 @@ def clusters(example: str) -> list[list[Manifest]]:
     return list(found.values())
 
 
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_services_add_no_variables_to_pods(example: str) -> None:
+    """Beside a Service `vllm`, Kubernetes would set VLLM_PORT=tcp://…, which vLLM reads as its own option."""
+    result = compiled(example)
+    own = [m for m in result.manifests if m.item.kind != "KubernetesObjects"]
+    found = {(m.id, path): pod["spec"].get("enableServiceLinks") for m in own for path, pod in templates_of(m.body)}
+    assert found
+    assert set(found.values()) == {False}, found
+
+
 def test_the_examples_are_what_they_promise() -> None:
     ava = compiled("ava").program
     jobs, models = ava.of_kind(TrainingJob), {m.spec.gpu_model for m in ava.of_kind(MachineType)}

@@ -68,6 +68,9 @@ ALLOWED = {
     "avactl/daemons/delivery/commits/repository.py": {"Pipeline", "ServingDeployment"},
     "avactl/daemons/delivery/commits/promoted_values.py": {"ServingDeployment"},
     "avactl/cli/cluster/delivery.py": {"Pipeline"},
+    # `avactl status` is of what these commands show.
+    "avactl/cli/cluster/status.py": {"Pipeline"},
+    "avactl/workbench/unsettled.py": {"Pipeline"},
     "avactl/kinds/pipeline/lower.py": {"ServingDeployment"},
     # A pipeline on one machine: its training is a job.
     "avactl/workbench/local/pipeline.py": {"Pipeline", "TrainingJob"},

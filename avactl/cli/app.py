@@ -43,6 +43,7 @@ COMMANDS = {
     "local": Command("local", "Run a job as processes on this machine."),
     "dataset": Command("dataset", "Snapshot, verify, compare, list and pack the data of datasets."),
     "doctor": Command("cluster", "Check a cluster against the specs: what is missing, and the remedy."),
+    "status": Command("cluster", "Show what is not at rest: promotions, pipelines, rollouts, jobs."),
     "snapshot": Command("cluster", "Capture the state of a cluster for `plan`: read-only, no secrets."),
     "why": Command("cluster", "Explain why a pod or job is pending."),
     "run": Command("jobs", "Run a job from a spec file: commit it on a branch, or start it at once."),

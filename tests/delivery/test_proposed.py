@@ -53,4 +53,8 @@ def test_merged_or_declined(world: World) -> None:
         world.until(lambda: world.ended(3))
         assert world.state().reason == "Declined"
         assert world.served() == "2"
+        world.new_version("v5")
+        world.until(lambda: len(fake.pulls) == 3)
+        world.commit({"digits.yaml": "# nothing\n"})
+        world.until(lambda: fake.pulls[2]["state"] == "closed")
     assert TOKEN not in (world.folder / "delivery.log").read_text()

@@ -21,6 +21,8 @@ pytestmark = pytest.mark.xdist_group("juicefs")
 
 MIB = 1024 * 1024
 FILES = {f"v1/{part}/{index}.bin": 3 * MIB + index for part in ("train", "val") for index in range(4)}
+OTHERS = ("v10/train/0.bin", "v1.bin", "v1-old/0.bin")
+"""Objects beside the version, whose names begin like it."""
 SPECS = """
 kind: Cluster
 metadata: {name: main}
@@ -82,6 +84,8 @@ def tier(juicefs: None, object_store: ObjectStore) -> Iterator[Tier]:
         buckets.create_bucket(Bucket=name)
     for name, size in FILES.items():
         buckets.put_object(Bucket="juicefs-imagenet", Key=name, Body=name[-5:].encode() * (size // 5))
+    for name in OTHERS:
+        buckets.put_object(Bucket="juicefs-imagenet", Key=name, Body=b"other")
     with Machine(object_store, "juicefs-blocks") as machine:
         yield Tier(machine, object_store.url)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import yaml
 
@@ -41,6 +43,50 @@ def test_a_volume_with_another_source(world: World, policy: str) -> None:
         assert "recreated: immutable; the data is kept" in told
         assert step.action is Action.recreate, as_text(result, False)
         assert handle == "two"
+
+
+def test_what_cannot_change_is_replaced_as_the_diff_says(world: World) -> None:
+    """A storage class and a StatefulSet, of which Kubernetes lets few fields change, hold no data of their own."""
+    name, ns = world.name, f"{world.name}-vision"
+    storage: dict[str, Any] = {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": name}}
+    storage |= {"provisioner": "a.example.com", "parameters": {"replicas": "2"}}
+    container = {
+        "name": "index",
+        "image": "registry.example.com/index:1",
+        "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}],
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+    }
+    pod = {"securityContext": {"runAsNonRoot": True, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}}}
+    claim: dict[str, Any] = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    template = {"metadata": {"labels": {"app": name}}, "spec": {**pod, "containers": [container]}}
+    stateful: dict[str, Any] = {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {"name": name, "namespace": ns},
+    }
+    stateful["spec"] = {"replicas": 0, "serviceName": name, "selector": {"matchLabels": {"app": name}}}
+    stateful["spec"] |= {"template": template, "volumeClaimTemplates": [{"metadata": {"name": "data"}, "spec": claim}]}
+    document = {"apiVersion": "avactl.dev/v1", "kind": "KubernetesObjects", "metadata": {"name": "disks"}}
+    disks = yaml.safe_dump({**document, "spec": {"objects": [storage]}})
+    world.commit({"disks.yaml": disks})
+    world.commit_objects([stateful])
+    assert world.once(wait=False).complete
+    before = compile_tree(DirTree(world.repository))
+    world.commit({"disks.yaml": disks.replace("'2'", "'3'")})
+    claim["resources"]["requests"]["storage"] = "2Gi"
+    world.commit_objects([stateful])
+    told = render_text(compare(before, compile_tree(DirTree(world.repository)))).splitlines()
+    result = world.once(wait=False)
+    assert result.complete, as_text(result, False)
+    for kind in ("StorageClass", "StatefulSet"):
+        (line,) = (line for line in told if line.startswith(f"  ~ {kind} "))
+        assert "(recreated" in line
+        (step,) = (each for each in result.steps if each.key.kind == kind)
+        assert step.action is Action.recreate, as_text(result, False)
+    assert world.kube.get("storage.k8s.io/v1", "StorageClass", name)["parameters"] == {"replicas": "3"}
+    (claims,) = world.kube.get("apps/v1", "StatefulSet", name, ns)["spec"]["volumeClaimTemplates"]
+    assert claims["spec"]["resources"]["requests"] == {"storage": "2Gi"}
+    assert not world.once(wait=False).changed
 
 
 def test_a_config_map_that_was_made_immutable_by_hand(world: World) -> None:

@@ -9,6 +9,7 @@ import itertools
 import random
 from collections.abc import Iterator
 from dataclasses import InitVar, dataclass, field
+from math import ceil
 from typing import Any
 
 import pytest
@@ -354,7 +355,7 @@ class Cluster:
 
     def until(self, settled: str, kills: bool = False, spec_changes: bool = False, outcome: str = "") -> None:
         """Run until only this version is there; requests never go where no group is ready."""
-        for _ in range(4000):
+        for _ in range(400):
             self.tick(self.order.choice((None, 0, 1, 2)) if kills else None)
             if not spec_changes:
                 self.check()
@@ -644,6 +645,36 @@ def test_roles_are_scaled_at_any_time(kills: bool) -> None:
                     cluster.tick(order.choice((None, 0, 1)) if kills else None)
         cluster.until("c", kills, spec_changes=True)
         assert {len(each.groups) - each.total for each in cluster.roles.values()} == {0}
+
+
+def _desired(load: float, status_replicas: int) -> int:
+    """Return the replicas that Kubernetes' autoscaler wants for an `AverageValue`. `load`: the sum, in targets.
+
+    Source: `GetExternalPerPodMetricReplicas` in pkg/controller/podautoscaler/replica_calculator.go of Kubernetes 1.36.
+    """
+    if status_replicas and 0.9 <= load / status_replicas <= 1.1:
+        return status_replicas
+    return max(1, ceil(load - 1e-9))
+
+
+@pytest.mark.parametrize("version", ["b", "x"])
+@BACKENDS
+def test_autoscalers_at_constant_load_add_no_groups_but_the_surge(version: str, form: str) -> None:
+    """Autoscalers of its own, one for each role, count the groups of both versions and those of the surge."""
+    for begun, surge, percent in itertools.product((2, 10), (1, 2), (0.8, 1.0, 1.05)):
+        cluster = running(form, total=begun, surge=surge, order=random.Random(begun))
+        loads = {name: percent * role.total for name, role in cluster.roles.items()}
+        before = {name: role.total for name, role in cluster.roles.items()}
+        cluster.deploy(version)
+        for tick in range(400):
+            cluster.tick()
+            for name, role in cluster.roles.items():
+                if tick % 5 == 0:
+                    role.total = _desired(loads[name], len(role.groups))
+                # A load within the tolerance may have the groups of one that is 10% higher.
+                most = max(before[name], ceil(loads[name] / 0.9))
+                assert len(role.groups) <= most + surge, (begun, surge, percent, name)
+        assert cluster.state.outcome == ("promoted" if version == "b" else "rolledBack"), (begun, surge, percent)
 
 
 def test_scaled_roles_have_as_many_groups_of_a_version_as_a_step_asks_for() -> None:

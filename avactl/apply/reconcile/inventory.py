@@ -14,7 +14,7 @@ import orjson
 from avactl.apply.reconcile.desired import Wanted
 from avactl.base.object_identity import Gvk, ObjectKey, object_reference
 from avactl.contracts import names
-from avactl.kube.client import ApiError
+from avactl.kube.client import ApiError, Client, list_all
 from avactl.kube.object_client import ObjectClient
 
 _ID, _DIGEST = 6, 6
@@ -77,7 +77,7 @@ class Records:
     async def read(self) -> InventoryRecord:
         """Return the record; an empty one if it is missing or unreadable."""
         found = await self.api.get(_CONFIG_MAP_KIND, self.namespace, self.name)
-        return InventoryRecord() if found is None else self._parsed(found)
+        return InventoryRecord() if found is None else _parse(found)
 
     async def others(self, namespaces: Iterable[str]) -> list[tuple[Records, InventoryRecord]]:
         """Return the other inventories in these namespaces."""
@@ -87,7 +87,7 @@ class Records:
                 name = body["metadata"]["name"]
                 if name.startswith(_NAME_PREFIX) and (namespace, name) != (self.namespace, self.name):
                     records = Records(self.api, namespace, name.removeprefix(_NAME_PREFIX))
-                    found.append((records, self._parsed(body)))
+                    found.append((records, _parse(body)))
         return found
 
     async def restore(self, before: InventoryRecord, record: InventoryRecord) -> None:
@@ -102,28 +102,6 @@ class Records:
             "resourceVersion": record.version,
         }
         await self.api.delete({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}, "Background")
-
-    @staticmethod
-    def _parsed(found: dict[str, Any]) -> InventoryRecord:
-        known = InventoryRecord(version=found["metadata"]["resourceVersion"], uid=found["metadata"]["uid"])
-        try:
-            state = orjson.loads(found["data"]["inventory.json"])
-            kinds = [tuple(map(str, pair)) for pair in state["kinds"]]
-            if len(kinds) > _MAX_KINDS or not all(_ENTRY_PART(part) for pair in kinds for part in pair):
-                raise ValueError("not kinds")  # each is used in a request path
-            packed = base64.b64decode((found.get("binaryData") or {}).get("objects", ""))
-            step = _ID + _DIGEST
-            entries = (packed[at : at + step] for at in range(0, len(packed) - step + 1, step))
-            said = {key: str(state[key]) for key in ("repository", "cluster", "commit")}
-            said["cluster_uid"] = str(state.get("clusterUid", ""))
-            if any(len(said[key]) > most for key, most in _MAX_CHARACTERS.items()):
-                raise ValueError("too long")
-            objects = {entry[:_ID]: entry[_ID:] for entry in entries}
-            served = frozenset(Gvk(*pair) for pair in kinds)
-            said["owners"] = str(state.get("owners", ""))
-            return replace(known, **said, complete=bool(state["complete"]), kinds=served, objects=objects)
-        except (KeyError, TypeError, ValueError):
-            return known  # edited by hand: its contents are rediscovered
 
     async def write(self, record: InventoryRecord) -> InventoryRecord:
         """Write the record; return it with its new resourceVersion."""
@@ -178,3 +156,35 @@ class Records:
 def kinds_of(wanted: Collection[Wanted]) -> frozenset[Gvk]:
     """Return the kinds of objects."""
     return frozenset(each.gvk for each in wanted)
+
+
+async def list_inventories(client: Client, namespace: str) -> list[InventoryRecord]:
+    """Return the records of a namespace that name a cluster and a commit. Raises ApiError and UnreachableError."""
+    path = f"/api/v1/namespaces/{namespace}/configmaps"
+    query = {"labelSelector": _INVENTORY_SELECTOR, "limit": "500"}
+    bodies = await list_all(lambda more: client.page(path, more), query)
+    records = [_parse(each) for each in bodies if each["metadata"]["name"].startswith(_NAME_PREFIX)]
+    return sorted((each for each in records if each.cluster and each.commit), key=lambda each: each.cluster)
+
+
+def _parse(found: dict[str, Any]) -> InventoryRecord:
+    """Return the record in a ConfigMap; an empty one if its content is invalid."""
+    known = InventoryRecord(version=found["metadata"]["resourceVersion"], uid=found["metadata"]["uid"])
+    try:
+        state = orjson.loads(found["data"]["inventory.json"])
+        kinds = [tuple(map(str, pair)) for pair in state["kinds"]]
+        if len(kinds) > _MAX_KINDS or not all(_ENTRY_PART(part) for pair in kinds for part in pair):
+            raise ValueError("not kinds")  # each is used in a request path
+        packed = base64.b64decode((found.get("binaryData") or {}).get("objects", ""))
+        step = _ID + _DIGEST
+        entries = (packed[at : at + step] for at in range(0, len(packed) - step + 1, step))
+        said = {key: str(state[key]) for key in ("repository", "cluster", "commit")}
+        said["cluster_uid"] = str(state.get("clusterUid", ""))
+        if any(len(said[key]) > most for key, most in _MAX_CHARACTERS.items()):
+            raise ValueError("too long")
+        objects = {entry[:_ID]: entry[_ID:] for entry in entries}
+        served = frozenset(Gvk(*pair) for pair in kinds)
+        said["owners"] = str(state.get("owners", ""))
+        return replace(known, **said, complete=bool(state["complete"]), kinds=served, objects=objects)
+    except (KeyError, TypeError, ValueError):
+        return known  # edited by hand: its contents are rediscovered

@@ -116,7 +116,7 @@ class DeliveryDaemon(ElectedDaemon):
                     )
                     for name in self._maps.of(kind)
                 ]
-                if self._promotions.is_review_due(self._maps.of(PROMOTION_CONFIG)):
+                if self._promotions.is_review_due([*self._maps.of(PROMOTION_CONFIG), *self._maps.of(PIPELINE_CONFIG)]):
                     plans.append((_ABANDONED, self._close_abandoned))
                 if plans:
                     await self._branch.refresh()

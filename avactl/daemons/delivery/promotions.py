@@ -27,6 +27,7 @@ from avactl.daemons.delivery.commits.messages import (
     promotion_message,
     promotion_prefix,
 )
+from avactl.daemons.delivery.commits.pipeline_branches import abandoned_pipeline
 from avactl.daemons.delivery.commits.promoted_values import (
     PromotionHistory,
     PromotionValues,
@@ -47,7 +48,7 @@ from avactl.kube.events import EventRecorder
 MAX_PROPOSAL_INTERVAL_S = 60.0
 """Longest time between two questions to the forge about one pull request."""
 _REVIEW_INTERVAL_S = 300.0
-"""Time between two searches for pull requests of promotions that are gone, while no plan goes."""
+"""Time between two searches for pull requests of specs that are gone, while no plan goes."""
 _FOREIGN = "its branch had another change than that of the promotion"
 _MAX_SHOWN = 500
 """Characters of the values of a service that are shown."""
@@ -94,16 +95,20 @@ class Promotions:
         self._reviewed = float("-inf")
 
     def is_review_due(self, names: Collection[str]) -> bool:
-        """Return True if pull requests without a plan may be open. `names`: the plans of promotions that exist."""
+        """Return True if pull requests without a plan may be open.
+
+        `names`: the plans that exist, of promotions and pipelines.
+        """
         gone, self._names = self._names - set(names), set(names)
         if gone:
             self._reviewed = float("-inf")
         return self._proposals is not None and monotonic() - self._reviewed >= _REVIEW_INTERVAL_S
 
     async def close_abandoned(self) -> None:
-        """Close the pull requests of promotions that the specs do not have any more, and delete their branches.
+        """Close the pull requests of promotions and pipelines that the specs do not have any more.
 
-        The plan is gone with the promotion, so the branches themselves say of which file they are. Raises HintedError.
+        Their branches are deleted. The plan is gone with the spec, so the branches themselves say whose they are.
+        Raises HintedError.
         """
         await self._branch.fetch()
         self._listed = float("-inf")
@@ -112,6 +117,8 @@ class Promotions:
             found = parse_promotion_branch(branch)
             if found is not None and not await self._branch.run(is_proposed, repository, branch, *found):
                 await self._close(branch, tip, "/".join(found), reason)
+            elif found is None and (gone := await self._branch.run(abandoned_pipeline, repository, branch, tip)):
+                await self._close(branch, tip, gone, "the pipeline does not deploy by pull request any more")
         self._reviewed = monotonic()
 
     async def advance(self, name: str) -> None:

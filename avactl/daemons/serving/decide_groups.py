@@ -169,15 +169,21 @@ class _GroupRollout(Rollout):
         if all(have >= goal for have, goal in zip(self.ready, goals, strict=True)):
             # From now on, another change of the spec replaces none of them.
             held = _hold_all(self.view)
-            return ServingPlan(state, held) if held else None
+            if held or ready < state.groups:  # fewer, because the service has fewer: none of them was lost
+                return ServingPlan(state.replace(groups=ready), held)
+            return None
         if not all(self.ready) and state.weight:
             plan = self._shift_traffic(0, removing=True)
             if plan is not None:
                 return plan
-        if state.reached or ready < state.groups:
+        if ready < state.groups:
             # Groups were lost: they have the same time as at first.
             return ServingPlan(state.replace(reached=0.0, groups=ready, since=self.now))
-        return self._start_groups(goals)
+        plan = self._start_groups(goals)
+        if state.reached and plan.state.phase == "aborting":
+            # An autoscaler asks for more, perhaps again and again: those of the step serve, and its pause goes on.
+            return self._hold("Starting", plan.state.message, warning=True)
+        return plan
 
     def _start_groups(self, goals: Sequence[int]) -> ServingPlan:
         """Let the controller start groups of the new version, and wait for them."""

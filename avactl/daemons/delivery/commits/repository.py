@@ -20,6 +20,7 @@ from avactl.apply.publish.store import FILE, PublishError, PublishStore, StoreEn
 from avactl.apply.publish.target import Remote
 from avactl.base.errors import HintedError
 from avactl.compiler.driver import compile_change
+from avactl.compiler.layers.environments import environments_of
 from avactl.daemons.delivery.plans import PipelineTarget
 from avactl.policy.path_patterns import matches_pattern
 from avactl.spec.documents.document import Document
@@ -205,6 +206,23 @@ class Repository:
         except GitError as error:
             raise DeliveryError(str(error), error.hint) from None
         return OverlayTree(below, file, text.encode("utf-8", "surrogateescape")) if file else below
+
+    def trees(self) -> list[Tree]:
+        """Return the specs at the head, once in each environment of the repository. Raises DeliveryError."""
+        folder = self.store.directory / self._prefix
+        try:
+            environments = environments_of(GitTree(folder, self.head, environment="")) or [""]
+            return [GitTree(folder, self.head, environment=each) for each in environments]
+        except GitError as error:
+            raise DeliveryError(str(error), error.hint) from None
+
+    def trailers(self, commit: str) -> list[str]:
+        """Return the pipelines and runs that a commit's trailers name: `TEAM/NAME run N`. Raises DeliveryError."""
+        form = f"--format=%(trailers:key={TRAILER},valueonly)"
+        try:
+            return self.store.run("log", "--max-count=1", form, commit).strip().splitlines()
+        except PublishError as error:
+            raise DeliveryError(str(error), error.hint) from None
 
     def file_at(self, commit: str, path: str, max_bytes: int) -> str | None:
         """Return the text of a file of the repository at a commit; None if there is no such file.
