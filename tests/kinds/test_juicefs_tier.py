@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from avactl.compiler import Compilation, compile_tree
+from avactl.kinds.cache_tier.impact import impact
 from avactl.kinds.cache_tier.juicefs.known_options import known_options
 from avactl.spec.repository.tree import MemoryTree
 from tests.kinds.compiling import DIGEST, codes, compiled, complete, unchecked
@@ -57,6 +58,23 @@ def bodies(tier: str = TIER, dataset: str = DATASET) -> dict[tuple[str, str], An
     return {
         (each.kind, each.name): each.body for each in result.manifests if each.item.kind in ("CacheTier", "Dataset")
     }
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (("quota: 1Ti", "quota: 2Ti"), "mounts that run keep their options until no pod on their machine uses them"),
+        (("  role: read", "  refresh: 5m\n  role: read"), "mounts that run keep"),
+        (("  role: read", "  properties: {prefetch: '3'}\n  role: read"), "mounts that run keep"),
+        (("dogs, url", "dogs, endpoint: 'http://s3.example.com:9000', url"), None),
+    ],
+)
+def test_the_diff_says_what_mounts_keep(change: tuple[str, str], told: str | None) -> None:
+    old, new = (
+        compiled("---".join((PLATFORM, tier, DATASET))).program.tier("images") for tier in (TIER, TIER.replace(*change))
+    )
+    found = impact(old, new, [])
+    assert found is None if told is None else (found or "").startswith(told)
 
 
 def mount_options(found: dict[tuple[str, str], Any], name: str) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from avactl.kinds.cache_tier.juicefs.options import read_options
 from avactl.program.dataset_access import PUSHED, has_durable_store
 from avactl.program.program import Item
 from avactl.program.registry import ObjectEffect
@@ -11,8 +12,16 @@ from avactl.spec.platform.cache_tier import CacheTierSpec
 
 
 def impact(old: Item[CacheTierSpec], new: Item[CacheTierSpec], effects: Sequence[ObjectEffect]) -> str | None:
-    """Return the effect on files and cached data; None if no file leaves its path and no worker restarts."""
-    return "; ".join(filter(None, (_path_impact(old, new), _worker_impact(old, new, effects)))) or None
+    """Return the effect on files, mounts and cached data; None if there is none."""
+    found = _path_impact(old, new), _mount_impact(old, new), _worker_impact(old, new, effects)
+    return "; ".join(filter(None, found)) or None
+
+
+def _mount_impact(old: Item[CacheTierSpec], new: Item[CacheTierSpec]) -> str | None:
+    """Return what mounts on machines do with other options: JuiceFS reads them when it is mounted."""
+    if old.spec.engine != "juicefs" or new.spec.engine != "juicefs" or read_options(old) == read_options(new):
+        return None
+    return "mounts that run keep their options until no pod on their machine uses them any more"
 
 
 def _path_impact(old: Item[CacheTierSpec], new: Item[CacheTierSpec]) -> str | None:
