@@ -339,8 +339,10 @@ def waits(reason: str, message: str = "") -> dict[str, Any]:
         waits("RunContainerError", 'exec: "trian": executable file not found in $PATH'),
         waits("CreateContainerError", "failed to generate container spec: no command specified"),
         waits("CreateContainerError", "unable to find user trainer: no matching entries in passwd file"),
+        waits("CreateContainerError", 'cannot load seccomp profile "/var/lib/kubelet/seccomp/x.json": no such file'),
+        waits("CreateContainerError", "apparmor profile not found x"),
     ],
-    ids=["exit code", "OS", "sysctl", "topology", "no program", "no command", "no user"],
+    ids=["exit code", "OS", "sysctl", "topology", "no program", "no command", "no user", "seccomp", "AppArmor"],
 )
 def test_mistakes_of_a_pod_blame_no_node(status: dict[str, Any]) -> None:
     """Otherwise a team's mistake would drive all others off a machine; its own next try may be elsewhere."""

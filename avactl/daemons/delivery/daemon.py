@@ -44,8 +44,8 @@ _MAX_PARALLEL = 4
 """Maximum number of concurrent passes of one namespace."""
 _RETRY_INTERVAL_S = 30.0
 """Seconds until a change of the repository that failed is tried again."""
-_ABANDONED = "abandoned promotions"
-"""Name of the pass over pull requests without a plan."""
+_ABANDONED = "abandoned pull requests"
+"""Name of the pass over pull requests without a plan or pipeline."""
 _BATCH_S = 0.2
 """Seconds between two turns: what the daemon itself writes comes back by the watch."""
 

@@ -29,9 +29,10 @@ AT_ONCE_S = 10.0
 _REFRESH_S = 10.0
 _MAX_SHOWN = 3
 _NOT_CREATED = "CreateContainerError"
-"""Reason of a container that the runtime could not create: a broken driver, a full disk, or one of `_OF_THE_IMAGE`."""
-_OF_THE_IMAGE = ("no command specified", "unable to find user", "unable to find group")
-"""Messages of runtimes about containers that they cannot create on any node."""
+"""Reason of a container that the runtime could not create: a broken driver, a full disk, or one of `_ON_ANY_NODE`."""
+_ON_ANY_NODE = ("no command specified", "unable to find user", "unable to find group", "seccomp", "apparmor")
+"""Parts of messages of runtimes about containers that they cannot create on any node: whoever writes a pod chooses its
+image, and the profiles that it asks for."""
 _NOT_STARTED = frozenset(("StartError", "ContainerCannotRun", "RunContainerError"))
 """Reasons of containers whose program the runtime could not start; mostly, the image has no such program."""
 _OF_THE_POD = frozenset(("DeadlineExceeded",))
@@ -175,7 +176,7 @@ def _failure(status: Mapping[str, Any], phase: str) -> tuple[str, bool]:
             reason = waiting.get("reason") or ""
             if reason == _NOT_CREATED:
                 message = (waiting.get("message") or "").lower()
-                return reason, not any(each in message for each in _OF_THE_IMAGE)
+                return reason, not any(each in message for each in _ON_ANY_NODE)
             if reason in _NOT_STARTED:
                 return reason, False
         return "", False

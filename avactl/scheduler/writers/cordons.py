@@ -20,6 +20,8 @@ from avactl.scheduler.writers.node_warnings import NodeReporter
 
 CORDONED = "NodeCordoned"
 """Reason of the Event."""
+RETRY_S = 300.0
+"""Seconds until a cordon is tried again that this account may not make, or whose node is gone."""
 MAX_SHARE = 10
 """One in so many machines of a pool may be cordoned before the scheduler cordons no more; one in a smaller pool."""
 
@@ -65,8 +67,8 @@ class Cordons:
         """By name of the node."""
         self._sent: dict[str, float] = {}
         """Times of cordons, Unix time, that the watch has not told yet."""
-        self._refused: set[str] = set()
-        """Nodes that this account may not patch."""
+        self._refused: dict[str, float] = {}
+        """When patches of nodes are tried again that the API server has refused, Unix time."""
 
     def tick(self) -> None:
         """Cordon the nodes that fail pods; what failed is tried again."""
@@ -75,7 +77,7 @@ class Cordons:
         if self._tables.stale or self._tasks or self._sent:  # the bound counts cordons that have been observed
             return
         for node, why in find_cordons(self._tables).items():
-            if node not in self._refused:
+            if self._refused.get(node, 0.0) <= self._client.clock.now():
                 self._tasks[node] = asyncio.ensure_future(self._cordon(node, why))
 
     async def _cordon(self, node: str, why: str) -> None:
@@ -91,7 +93,7 @@ class Cordons:
                 self._reporter.warn_of_node(node, CORDONED, f"{why}; uncordon it once it is repaired")
         except ApiError as error:
             if error.status in (403, 404):
-                self._refused.add(node)
+                self._refused[node] = self._client.clock.now() + RETRY_S
             logs.warn("node not cordoned", node=node, error=str(error))
         except UnreachableError as error:
             logs.warn("node not cordoned", node=node, error=str(error))
