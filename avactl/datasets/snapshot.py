@@ -87,6 +87,12 @@ def write_manifest(out: Path | BinaryIO, entries: Iterable[ManifestEntry], sourc
         return _write(file, entries)
 
 
+def want_no_input(out: Path, *inputs: Path) -> None:
+    """Raise ArgumentError if a command would write to a file that it reads: a version does not change."""
+    if out.exists() and any(path.exists() and out.samefile(path) for path in inputs):
+        raise ArgumentError(f"{out} is also what is read", "write to another file: a version does not change")
+
+
 def write_lines(out: Path, lines: Iterable[bytes]) -> tuple[int, str]:
     """Write the lines of a manifest; the file appears when it is complete. Returns their number and the SHA-256.
 

@@ -229,6 +229,7 @@ def split(data, line): return [(str(i), part) for i, part in enumerate(data.spli
 def up(data, line): return [("../x", b"")]
 def none(data, line): return None
 def fails(data, line): raise KeyError("k")
+def ends(data, line): raise SystemExit(0)
 number = 1
 """
         },
@@ -241,6 +242,7 @@ number = 1
         ("up", "contains `..`"),
         ("none", "returned NoneType"),
         ("fails", "raised KeyError: 'k'"),
+        ("ends", "raised SystemExit: 0"),
     ):
         with pytest.raises(InvalidObjectError, match=f"a.txt: .*{reason}"):
             made("a.txt", b"", {"call": f"mine_for_steps:{name}"})

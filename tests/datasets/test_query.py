@@ -71,6 +71,24 @@ def test_a_query_becomes_a_version(tmp_path: Path, avactl: Run) -> None:
     assert not (tmp_path / "v3.jsonl").exists()
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("query", "v1.jsonl", "SELECT url FROM objects LIMIT 3", "--snapshot", "v1.jsonl"),
+        ("query", "v1.jsonl", "SELECT url FROM objects", "-o", "./v1.jsonl"),
+        ("query", "v1.jsonl", "SELECT url FROM other", "--table", "other=v0.jsonl", "-o", "v0.jsonl"),
+        ("label", "v1.jsonl", "new.csv", "--out", "v1.jsonl"),
+    ],
+)
+def test_a_version_is_not_overwritten(tmp_path: Path, avactl: Run, words: tuple[str, ...]) -> None:
+    for name in ("v0.jsonl", "v1.jsonl"):
+        manifest(tmp_path / name, *entries())
+    (tmp_path / "new.csv").write_text("path,class\nval/000.jpg,eel\n")
+    before = (tmp_path / "v1.jsonl").read_bytes()
+    assert "is also what is read" in refused(avactl, *words, code=2)
+    assert (tmp_path / "v0.jsonl").read_bytes() == (tmp_path / "v1.jsonl").read_bytes() == before
+
+
 def test_labels_are_written_back(tmp_path: Path, avactl: Run) -> None:
     manifest(tmp_path / "v1.jsonl", *entries())
     sql = "SELECT url, 'wolf' AS class, true AS checked FROM objects WHERE class = 'dog' AND score > 1.5"
@@ -96,7 +114,9 @@ def test_labels_are_written_back(tmp_path: Path, avactl: Run) -> None:
         ("a.csv", "path,class\nnone.jpg,cat\n", "1 row of a.csv are of no object"),
         ("b.csv", "path,class\nval/000.jpg,cat\nval/000.jpg,dog\n", "b.csv:3: other labels for val/000.jpg"),
         ("c.csv", "path,class\nval/000.jpg,a,b\n", "c.csv:2: the row has other columns"),
-        ("d.csv", "class\ncat\n", "d.csv:2: the row has no `url`"),
+        ("d.csv", "class\ncat\n", "d.csv:1: no column is `url` or `path`, but: class"),
+        ("d.csv", "path;class\nval/000.jpg;cat\n", "d.csv:1: no column is `url` or `path`, but: path;class"),
+        ("d.csv", "path,class,class\nval/000.jpg,cat,dog\n", "d.csv:1: the column class is there twice"),
         ("e.csv", "path,size\nval/000.jpg,3\n", "`size` is no label"),
         ("f.jsonl", "[]\n", "is not a JSON object"),
         ("g.jsonl", "{\n", "g.jsonl: "),

@@ -42,6 +42,7 @@ def query(
     from avactl.datasets.errors import ArgumentError
     from avactl.datasets.progress import PackProgress
     from avactl.datasets.query.database import TABLE, QueryLimits, open_database, write_subset
+    from avactl.datasets.snapshot import want_no_input
     from avactl.spec.schema.values import parse_duration
 
     if bool(sql) == bool(where):
@@ -57,6 +58,8 @@ def query(
         raise ArgumentError(str(error)) from None
     text = sql or f"SELECT * FROM {TABLE} WHERE (\n{where}\n)"  # noqa: S608 - the user's own SQL, in a sandbox
     tables = {name: Path(path) for name, _, path in pairs}
+    for each in filter(None, (out, snapshot)):
+        want_no_input(each, manifest, *tables.values())
     parquet = out.absolute() if out is not None and out.suffix == ".parquet" else None
     with PackProgress(sys.stderr) as progress, open_database(manifest, tables, limits, progress, parquet) as database:
         progress.start("")

@@ -20,7 +20,7 @@ from avactl.datasets.images import (
     readable,
 )
 from avactl.datasets.process.model import MAX_SIDE, Crop, Resize, Step, Watermark
-from avactl.datasets.process.video import VideoError, is_video, video_frames
+from avactl.datasets.process.video import MAX_PIXELS, VideoError, is_video, video_frames
 from avactl.datasets.stores.locations import key_problem
 from avactl.datasets.text import display_name
 
@@ -148,6 +148,7 @@ def _resize(image: Any, size: Resize) -> Any:
     width, height = image.size
     if size.width is not None and size.height is not None:
         box = (size.width, size.height)
+        _want_size(box)
         if size.fit == "stretch":
             return image.resize(box, method)
         return (ImageOps.fit if size.fit == "cover" else ImageOps.contain)(image, box, method)
@@ -161,9 +162,17 @@ def _resize(image: Any, size: Resize) -> Any:
         size.width or max(size.shorter or 1, round(width * ratio)),
         size.height or max(size.shorter or 1, round(height * ratio)),
     )
-    if max(new) > MAX_SIDE:
-        raise ImageContentError(f"it would become {new[0]:,}×{new[1]:,} pixels; the limit of a side is {MAX_SIDE:,}")
+    _want_size(new)
     return image.resize(new, method)
+
+
+def _want_size(size: tuple[int, int]) -> None:
+    """Raise ImageContentError if an image would be larger than one that is read."""
+    width, height = size
+    if max(size) > MAX_SIDE or width * height > MAX_PIXELS:
+        raise ImageContentError(
+            f"it would become {width:,}×{height:,} pixels; the limit is {MAX_SIDE:,} a side, {MAX_PIXELS:,} in all"
+        )
 
 
 def _crop(image: Any, part: Crop) -> Any:
@@ -248,7 +257,7 @@ def _call(function: Callable[..., Any], path: str, given: Output, line: Mapping[
         pairs = [("", result)] if isinstance(result, bytes) else list(_checked_pairs(result))
     except DatasetError:
         raise
-    except Exception as error:  # whatever the function raises
+    except (Exception, SystemExit) as error:  # whatever the function raises: `sys.exit(0)` is no success
         raise InvalidObjectError(given.name, f"`{path}` raised {type(error).__name__}: {error}") from error
     for name, content in pairs:
         made = f"{given.name}/{name}" if name else given.name

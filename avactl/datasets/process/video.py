@@ -22,7 +22,7 @@ _DEMUXERS = {
     "flv": "flv",
 }
 """Demuxer by the extension. No other one reads the data: playlists, which FFmpeg would recognize, open other files."""
-_MAX_PIXELS = 89_478_485
+MAX_PIXELS = 89_478_485
 """Pixels of a frame: those of an image in Pillow."""
 _MAX_DECODED = 10_000_000
 """Frames that are decoded of one video."""
@@ -57,14 +57,14 @@ def _chosen_frames(container: Any, step: Fraction, most: int) -> Iterator[Any]:
         raise VideoError("it has no video stream")
     stream = container.streams.video[0]
     stream.thread_type = "NONE"  # other objects use the other cores
-    if stream.codec_context.width * stream.codec_context.height > _MAX_PIXELS:
+    if stream.codec_context.width * stream.codec_context.height > MAX_PIXELS:
         raise VideoError("its frames are too large")
     first: Fraction | None = None
     count = 0
     for number, frame in enumerate(container.decode(stream)):
         if number >= _MAX_DECODED:
             raise VideoError(f"it has more than {_MAX_DECODED:,} frames")
-        if frame.width * frame.height > _MAX_PIXELS:
+        if frame.width * frame.height > MAX_PIXELS:
             raise VideoError("its frames are too large")
         at = _time(frame, stream, number)
         if first is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ from avactl.base.terminal import count_text
 from avactl.datasets.errors import ArgumentError, DatasetError
 from avactl.datasets.manifest import ManifestEntry, numbered_lines, parse_line, read_valid
 from avactl.datasets.progress import PackProgress
-from avactl.datasets.snapshot import write_lines
+from avactl.datasets.snapshot import want_no_input, write_lines
 from avactl.datasets.text import display_name
 
 MAX_ROWS = 20_000_000
@@ -33,6 +34,7 @@ class Labelled(NamedTuple):
 
 def label_manifest(manifest: Path, labels: Path, out: Path, ignore_unknown: bool, progress: PackProgress) -> Labelled:
     """Write a manifest with the labels of a CSV or JSON-lines file. Raises DatasetError, ArgumentError."""
+    want_no_input(out, manifest, labels)
     progress.start("reading")
     reader = read_valid(manifest, progress.counted)
     given = read_labels(labels)
@@ -98,11 +100,21 @@ def read_labels(path: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
+def _check_header(path: Path, header: list[str]) -> None:
+    if twice := next((name for name, count in Counter(header).items() if count > 1), None):
+        raise DatasetError(f"{path}:1: the column {display_name(twice)} is there twice", "keep one of them")
+    if header and not set(_KEYS).intersection(header):
+        shown = display_name(", ".join(header))
+        text = f"{path}:1: no column is `url` or `path`, but: {shown}"
+        raise DatasetError(text, "name a column so; commas separate the cells, and the first line is the header")
+
+
 def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     try:
         if path.suffix == ".csv":
             with path.open(encoding="utf-8-sig", newline="") as file:
                 reader = csv.DictReader(file, strict=True)
+                _check_header(path, list(reader.fieldnames or ()))
                 for row in reader:
                     if None in row or None in row.values():
                         text = f"{path}:{reader.line_num}: the row has other columns than the header"
