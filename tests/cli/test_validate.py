@@ -20,6 +20,7 @@ def test_examples_are_valid(avactl: Run) -> None:
     examples = sorted(p for p in EXAMPLES.iterdir() if p.is_dir())
     assert [example.name for example in examples] == [
         "ava",
+        "datasets",
         "environments",
         "import",
         "modern",

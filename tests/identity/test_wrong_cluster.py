@@ -31,6 +31,7 @@ SYSTEM = "avactl-system"
 COMMANDS = {
     "diff": ("diff", "--live"),
     "doctor": ("doctor",),
+    "status": ("status",),
     "snapshot": ("snapshot",),
     "why": ("why", "nlp/train"),
     "run": ("run", "job.yaml", "--now"),

@@ -54,12 +54,30 @@ SPECS = {
 """,
 }
 """A spec of each kind that runs pods, with GPUS where the number of GPUs stands."""
+WITHOUT = {
+    "ProcessingJob": """
+  dataset: street
+  from: raw
+  to: square
+  steps: [{rotate: 90}]
+  image: process:1
+---
+kind: Dataset
+metadata: {name: street, team: vision}
+spec:
+  size: 1Gi
+  secret: photos-s3
+  versions: [{name: raw, url: "s3://photos/raw"}, {name: square, url: "s3://photos/square"}]
+""",
+}
+"""A spec of each kind that has no GPUs."""
 CHOSEN = {"fieldRef": {"fieldPath": "metadata.annotations['avactl.dev/devices']"}}
 
 
 def seen(kind: str, gpus: str, old: str = "", new: str = "") -> dict[str, Any]:
     """NVIDIA_VISIBLE_DEVICES of each container, by name; None where it is not set."""
-    text = PLATFORM + f"kind: {kind}\nmetadata: {{name: net, team: vision}}\nspec:{SPECS[kind].replace('GPUS', gpus)}"
+    spec = {**SPECS, **WITHOUT}[kind].replace("GPUS", gpus)
+    text = PLATFORM + f"kind: {kind}\nmetadata: {{name: net, team: vision}}\nspec:{spec}"
     assert old in text
     found = {}
     for manifest in compiled(text.replace(old, new) if old else text).manifests:
@@ -76,7 +94,12 @@ def seen(kind: str, gpus: str, old: str = "", new: str = "") -> dict[str, Any]:
 
 
 def test_every_kind_with_pods_is_tried() -> None:
-    assert set(SPECS) == set(registry.workload_kinds())
+    assert {*SPECS, *WITHOUT} == set(registry.workload_kinds())
+
+
+@pytest.mark.parametrize("kind", WITHOUT)
+def test_pods_without_gpus_see_none(kind: str) -> None:
+    assert set(seen(kind, "0").values()) == {"void"}
 
 
 @pytest.mark.parametrize("kind", SPECS)

@@ -117,6 +117,7 @@ def test_talks_to_opens_both_ends_but_not_workspaces_and_jobs() -> None:
     assert teams(peers(guests, "ingress")) == ["web"]
     assert guests["spec"]["podSelector"]["matchExpressions"][0]["values"] == [
         "pipeline",
+        "processingjob",
         "servingdeployment",
         "trainingjob",
         "workspace",

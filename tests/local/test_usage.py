@@ -30,7 +30,7 @@ def refused(training: Path, code: int, *words: str, **env: str) -> str:
 def test_unknown_job(training: Path) -> None:
     said = refused(training, USAGE, "jobs/single.yaml", "linea")
     assert said == "no job in jobs/single.yaml is named linea\ndid you mean `linear`?"
-    assert refused(training, USAGE, ".", "x").startswith("no job in the repository is named x\njobs: linear, ")
+    assert refused(training, USAGE, ".", "x").startswith("no job in the repository is named x\njobs: clicks, linear, ")
 
 
 def test_several_jobs(training: Path) -> None:
