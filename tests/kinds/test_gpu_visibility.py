@@ -19,6 +19,7 @@ spec:
     avactl: registry.example.com/a{DIGEST}
     git: registry.example.com/g{DIGEST}
     fetch: registry.example.com/f{DIGEST}
+    kubectl: registry.example.com/k{DIGEST}
   daemons: {{scheduler: true, delivery: true}}
   delivery: {{repository: "https://git.example.com/specs.git", secret: git}}
 ---

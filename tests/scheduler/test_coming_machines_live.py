@@ -130,7 +130,7 @@ def test_without_the_right_to_see_machines_nobody_waits(grown: World) -> None:
     """An administrator applies roles: until then the scheduler works, and preempts at once."""
     role = next(item for item in compiled(SPECS).manifests if item.kind == "ClusterRole" and "scheduler" in item.name)
     order(grown, "first")
-    grown.kube.apply(role.body, force=True)
+    apply(grown.kube, [role])
     grown.start()
     grown.bound("low")
     grown.pod("high", 8, priorityClassName="avactl-serving")

@@ -19,7 +19,7 @@ from avactl.scheduler.objects.pod_info import read_pod
 from avactl.scheduler.writers.cordons import find_cordons
 from avactl.scheduler.writers.node_warnings import PODS_FAIL, NodeWarnings, failing_nodes
 from tests.hardware.topo_matrices import library_machine
-from tests.kinds.compiling import compiled
+from tests.kinds.compiling import apply, compiled
 from tests.scheduler.memory import Memory
 from tests.scheduler.world import LEASE, SPECS, SYSTEM, World
 from tools.controlplane import ApiError
@@ -244,11 +244,9 @@ def test_most_machines_of_a_pool_stay(machines: int, others: int, cordons: int) 
 @pytest.fixture
 def consenting(world: World) -> Iterator[World]:
     """Machines of a pool that permits cordons."""
-    for specs in SPECS.replace("devicePlugin", "devicePlugin, onFailedPods: cordon"), SPECS:
-        for manifest in compiled(specs).manifests:
-            world.kube.apply(manifest.body, force=True)  # tests before this one have roles of other managers
-        if specs is not SPECS:
-            yield world
+    apply(world.kube, compiled(SPECS.replace("devicePlugin", "devicePlugin, onFailedPods: cordon")).manifests)
+    yield world
+    apply(world.kube, compiled(SPECS).manifests)
 
 
 @pytest.mark.controlplane
