@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import random
+import shutil
 import struct
 import time
 from collections.abc import Callable, Mapping
@@ -356,6 +358,42 @@ def test_frames_of_an_invalid_video_are_removed(tmp_path: Path, avactl: Run) -> 
 
 def stored(store: RemoteStore) -> dict[str, bytes]:
     return {each.key: store.read(each) for each in store.objects()}
+
+
+def test_what_others_put_beside_a_target_is_not_believed(tmp_path: Path, avactl: Run) -> None:
+    """They may write there, and read nothing of what the user may read."""
+    for name, data in {"src/a.txt": b"a", "secret/key.pem": b"key", "home/rc": b"rc"}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(data)
+    (tmp_path / "steps.yaml").write_text("[{rotate: 90}]")
+    words = ("dataset", "process", "src", "t", "--steps", "steps.yaml")
+    assert avactl(*words).returncode == 0
+    beside = tmp_path / "t.manifest"
+    record = json.loads((beside / "process.json").read_bytes())
+    (beside / "manifest.jsonl").unlink()
+    for listed, change in (
+        ({"key": "key.pem", "size": 3}, {"source": f"file://{tmp_path}/secret"}),
+        ({"key": "../secret/key.pem", "size": 3}, {}),
+        ({"key": "a.txt", "size": 1}, {"perTask": 0}),
+    ):
+        text = json.dumps(listed).encode() + b"\n"
+        (beside / "source.jsonl").write_bytes(text)
+        planted = {**record, "sha256": hashlib.sha256(text).hexdigest(), **change}
+        (beside / "process.json").write_text(json.dumps(planted))
+        done = avactl(*words)
+        assert done.returncode == 1, done.stderr
+        assert "internal error" not in done.stderr
+        assert sorted(path.name for path in (tmp_path / "t").iterdir()) == ["a.txt"]
+    shutil.rmtree(tmp_path / "t")
+    shutil.rmtree(beside)
+    beside.mkdir()
+    (beside / "precious").write_bytes(b"mine")
+    assert "is not empty" in avactl(*words).stderr
+    (beside / "precious").unlink()
+    (beside / ".source.jsonl.partial").symlink_to(tmp_path / "home" / "rc")
+    assert avactl(*words).returncode == 0
+    assert (tmp_path / "home" / "rc").read_bytes() == b"rc"
+    assert avactl("dataset", "process", "t.manifest", "t", "--steps", "steps.yaml").returncode != 0
 
 
 @pytest.mark.parametrize("kills", [6, pytest.param(60, marks=pytest.mark.slow)])

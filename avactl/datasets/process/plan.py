@@ -14,6 +14,7 @@ so that the target has exactly the objects of the version.
 from __future__ import annotations
 
 import hashlib
+import sys
 import tempfile
 from array import array
 from collections.abc import Iterator, Sequence
@@ -28,7 +29,7 @@ from avactl.datasets.process.model import Step
 from avactl.datasets.process.steps import changes_names
 from avactl.datasets.progress import PackProgress
 from avactl.datasets.sources import DatasetSource, SourceObject, open_source
-from avactl.datasets.stores.locations import StoreLocation, parse_location
+from avactl.datasets.stores.locations import StoreLocation, key_problem, parse_location
 from avactl.datasets.stores.opening import open_store
 from avactl.datasets.stores.store import FoundObject, Store
 from avactl.datasets.text import display_name
@@ -77,11 +78,15 @@ class Plan:
         """Read the list of the source. Raises DatasetError, StoreError."""
         self.record = record
         self.source = str(record["source"])
-        self.per_task = int(record["perTask"])
+        self.per_task = record["perTask"]
+        if not isinstance(self.per_task, int) or not 1 <= self.per_task <= _MAX_OBJECTS_PER_TASK:
+            raise DatasetError(f"{store.location}/{RECORD} is damaged", _EMPTY_HINT)
         self._file: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
         self._offsets = array("q", [0])
         digest = hashlib.sha256()
         found = store.find(SOURCE)
+        if found is not None and found.size > MAX_MANIFEST_BYTES:
+            raise DatasetError(f"{store.location}/{SOURCE} has {found.size:,} bytes", _EMPTY_HINT)
         for chunk in store.stream(found) if found is not None else ():
             digest.update(chunk)
             self._file.write(chunk)
@@ -107,6 +112,8 @@ class Plan:
 
 
 def _source_line(data: dict[str, Any]) -> SourceLine:
+    if problem := key_problem(data["key"]):
+        raise DatasetError(f"the plan has an object {display_name(data['key'])} whose name {problem}", _EMPTY_HINT)
     found = FoundObject(data["key"], data["size"], data.get("etag", ""), data.get("stamp", ""))
     return SourceLine(found, data.get("sha256", ""), data.get("labels", {}))
 
@@ -124,9 +131,23 @@ def read_plan(store: Store, places: Places, steps: Sequence[Step]) -> Plan | Non
         if record["from"] != parse_location(places.source).url:
             text = f"{store.location} is of a processing of {display_name(record['from'])}"
             raise DatasetError(text, f"name the same source to continue it, or {_EMPTY_HINT}")
+        if record["source"] != _objects_of(places):  # others may write beside a target
+            text = f"{store.location}/{RECORD} is of objects in {display_name(str(record['source']))}"
+            raise DatasetError(text, _EMPTY_HINT)
         return Plan(record, store)
     except (orjson.JSONDecodeError, KeyError, TypeError):
         raise DatasetError(f"{store.location}/{RECORD} is damaged", _EMPTY_HINT) from None
+
+
+def _objects_of(places: Places) -> str:
+    """Return the URL of the directory with the objects of the source. Raises DatasetError, StoreError."""
+    if not places.source.endswith(".jsonl"):
+        return parse_location(places.source).url
+    with (
+        tempfile.TemporaryDirectory(prefix="avactl-process-") as folder,
+        PackProgress(sys.stderr, silent=True) as silent,
+    ):
+        return open_listing(places, Path(folder), silent).store.location.url
 
 
 def wait_for_plan(store: Store, places: Places, steps: Sequence[Step]) -> Plan:
@@ -148,9 +169,11 @@ def make_plan(places: Places, steps: Sequence[Step], target: Store, store: Store
     """List the source and store the plan. Raises DatasetError, StoreError, ArgumentError."""
     with tempfile.TemporaryDirectory(prefix="avactl-process-") as folder:
         source = open_listing(places, Path(folder), progress)
-        _want_apart(source.store.location, target.location)
-        if next(target.objects(), None) is not None:
-            raise ArgumentError(f"{target.location} is not empty", _EMPTY_HINT)
+        for each in (target, store):
+            _want_apart(source.store.location, each.location)
+            # A run that was killed before it had a plan has left the list.
+            if any(found.key != SOURCE or each is target for found in each.objects()):
+                raise ArgumentError(f"{each.location} is not empty", _EMPTY_HINT)
         path = Path(folder, SOURCE)
         digest, count, size = hashlib.sha256(), 0, 0
         names: set[bytes] | None = set() if changes_names(steps) else None

@@ -37,7 +37,7 @@ from avactl.datasets.process.plan import (
 )
 from avactl.datasets.process.steps import InvalidObjectError, Output, load_steps
 from avactl.datasets.progress import PackProgress
-from avactl.datasets.stores.locations import parse_location
+from avactl.datasets.stores.locations import key_problem, parse_location
 from avactl.datasets.stores.locking import lock_target
 from avactl.datasets.stores.opening import open_store
 from avactl.datasets.stores.store import Store
@@ -282,7 +282,7 @@ def _earlier(store: Store, plan: Plan) -> Processed | None:
     found = store.find(MANIFEST)
     if found is None:
         return None
-    _remove_parts(store)
+    _remove_parts(store, plan)
     digest, objects, size = hashlib.sha256(), 0, 0
     for line in _stored_lines(store, MANIFEST):
         digest.update(line + b"\n")
@@ -348,15 +348,17 @@ def publish(options: ProcessOptions, plan: Plan, target: Store, store: Store, pr
             store.write(SKIPPED, b"".join(lines))
         with path.open("rb") as file:
             store.write(MANIFEST, iter(lambda: file.read(1024 * 1024), b""))
-    _remove_parts(store)
+    _remove_parts(store, plan)
     place = f"{store.location}/{MANIFEST}"
     return Processed(len(plan), objects, size, len(skipped), first, digest.hexdigest(), place, False)
 
 
-def _remove_parts(store: Store) -> None:
+def _remove_parts(store: Store, plan: Plan) -> None:
     """Remove what the tasks have made, which the manifest lists; a run that was killed may have left some of it."""
+    own = {part_key(start, end) for start, end in plan.tasks()}
     for part in list(store.objects(PARTS) if PARTS.rstrip("/") in store.directories() else ()):
-        store.remove(part.key)
+        if part.key in own:
+            store.remove(part.key)
 
 
 def _made_lines(plan: Plan, store: Store, skipped: list[dict[str, Any]]) -> Iterator[Keyed]:
@@ -372,6 +374,8 @@ def _made_lines(plan: Plan, store: Store, skipped: list[dict[str, Any]]) -> Iter
                 continue
             seen.add(record["source"]["key"])
             number += 1
+            if problem := key_problem(record["key"]):
+                raise DatasetError(f"{store.location} lists {display_name(record['key'])}, whose name {problem}")
             yield record["key"].encode(), number, line
         for source in plan.lines(start, end):
             if source.found.key not in seen:

@@ -141,7 +141,10 @@ class LocalStore:
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             try:
-                with open(partial, "wb", buffering=0) as file:
+                with suppress(FileNotFoundError):
+                    os.unlink(partial)  # of a run that was killed
+                # Whoever else writes to the directory cannot put a link in its place.
+                with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb", buffering=0) as file:
                     for chunk in (content,) if isinstance(content, bytes) else content:
                         view = memoryview(chunk)
                         while view:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from avactl.diagnostics import Diagnostic, Note, Reference
 from avactl.diagnostics.suggest import WordIndex, did_you_mean
 from avactl.kinds.dataset.lower import dataset_readers
-from avactl.kinds.processing.job import Versions, find_versions, located_job, target_url
+from avactl.kinds.processing.job import BESIDE, Versions, find_versions, located_job, target_url
 from avactl.kinds.processing.spec import ProcessingJob, ProcessingJobSpec
 from avactl.kinds.training.check import check as check_job
 from avactl.program import dataset_access
@@ -98,7 +98,7 @@ def _check_versions(item: Item[ProcessingJobSpec], program: Program, versions: V
         return
     if source.url is not None:
         own, other = f"{url}/", f"{version_directory(dataset, program, source).rstrip('/')}/"
-        if own.startswith(other) or other.startswith(own):
+        if any(each.startswith(other) or other.startswith(each) for each in (own, f"{url}{BESIDE}/")):
             yield Diagnostic(
                 "conflicting-keys",
                 f"versions `{source.name}` and `{target.name}` overlap: one would change the other",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
 from math import ceil
 from typing import Any, NamedTuple
@@ -116,8 +117,8 @@ def job_of(item: Item[ProcessingJobSpec], source: str = "", target: str = "") ->
     """Return a processing as a job that reads and writes these places."""
     spec = item.spec
     steps = [step.to_data() for step in spec.steps]
-    # Kubernetes would replace `$(NAME)` in an argument.
-    text = orjson.dumps(steps).decode().replace("$(", "$$(")
+    # Kubernetes replaces `$(NAME)` in an argument by a variable, and `$$` by `$`.
+    text = re.sub(r"\$(?=[$(])", "$$", orjson.dumps(steps).decode())
     args = [source, target, "--steps", text, "--jobs", str(_cores(spec))]
     if spec.skip_invalid:
         args += ["--skip-invalid", str(spec.skip_invalid)]
