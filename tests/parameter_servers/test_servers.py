@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -18,7 +19,7 @@ import pytest
 from avactl_worker import connect as join
 from avactl_worker import ps
 from avactl_worker.ps import frames
-from avactl_worker.ps.hashing import Index, initial, owners, seed_of
+from avactl_worker.ps.hashing import Index, initial, mixed, owners, seed_of
 from avactl_worker.ps.server import Server
 
 from tools.controlplane.process import free_port
@@ -38,6 +39,32 @@ def running(count: int, memory: int = MEMORY) -> Iterator[list[str]]:
             threading.Thread(target=Server(memory).serve, args=(listener,), daemon=True).start()
             found.append(f"127.0.0.1:{listener.getsockname()[1]}")
         yield found
+
+
+def greeted(address: str, name: str = "x") -> socket.socket:
+    """Return a connection to a server that has said who it is."""
+    host, port = address.split(":")
+    peer = socket.create_connection((host, int(port)), timeout=30)
+    nonce, own = bytearray(frames.NONCE), bytes(frames.NONCE)
+    frames.receive_into(peer, nonce)
+    about = {"protocol": frames.PROTOCOL, "client": name, "nonce": own.hex()}
+    frames.send(peer, {**about, "proof": frames.proof("client", bytes(nonce), own)})
+    assert "error" not in frames.receive_head(peer)[0]
+    return peer
+
+
+def asked(peer: socket.socket, head: dict[str, Any], *body: Any) -> dict[str, Any]:
+    """Return the object of a server's answer to a request."""
+    frames.send(peer, head, body)
+    answer, size = frames.receive_head(peer)
+    frames.receive_into(peer, bytearray(size))
+    return answer
+
+
+def push(step: int, number: int, worker: str, parts: list[Any], **more: Any) -> dict[str, Any]:
+    """Return a request of a synchronous step."""
+    head = {"do": "push", "step": step, "number": number, "sync": True, "worker": worker, "parts": parts}
+    return {**head, "weight": 1, "scale": 1, **more}
 
 
 def together(*work: Callable[[], None]) -> None:
@@ -223,11 +250,7 @@ def test_bytes_of_others() -> None:
             {},
         ]
         for head in heads:
-            with socket.create_connection((host, int(port))) as peer:
-                nonce = bytearray(frames.NONCE)
-                frames.receive_into(peer, nonce)
-                frames.send(peer, {"protocol": 1, "client": "x", "proof": frames.proof(bytes(nonce))})
-                frames.receive_head(peer)
+            with greeted(addresses[0]) as peer:
                 frames.send(peer, head)
                 assert "error" in frames.receive_head(peer)[0], head
         for _ in range(20):
@@ -345,3 +368,200 @@ def test_silent_connections_hold_up_nobody() -> None:
         with ps.connect(addresses) as servers:
             table = servers.table("e", 2, ps.SGD(1.0))
             wait_until(lambda: table.pull([1]).values.shape == (1, 2), "an answer")
+
+
+@contextmanager
+def process(*before: str, **variables: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """Run a server in a process of its own, behind a command; yields its address and the process."""
+    address = f"127.0.0.1:{free_port()}"
+    command = [*before, sys.executable, "-m", "avactl_worker.ps", "--listen", address]
+    with subprocess.Popen(command, env={**environment(), **variables}) as found:
+        try:
+            yield address, found
+        finally:
+            found.kill()
+
+
+def test_more_connections_than_files_do_not_end_a_server() -> None:
+    few = ("sh", "-c", 'ulimit -n 64; exec "$@"', "sh")
+    with process(*few) as (address, server), ps.connect([address]) as servers, ExitStack() as stack:
+        table = servers.table("e", 2, ps.SGD(1.0))
+        host, port = address.split(":")
+        for _ in range(200):
+            stack.enter_context(socket.create_connection((host, int(port))))
+        with ps.connect([address]) as others:  # while the others are there, silent
+            assert others.table("e", 2, ps.SGD(1.0)).pull([1]).values.shape == (1, 2)
+        assert table.pull([1]).values.shape == (1, 2)
+        assert server.poll() is None
+
+
+def test_errors_of_the_system_do_not_end_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Listener:
+        """Fails as accept(2) does, and then hands a connection on."""
+
+        def __init__(self, real: socket.socket) -> None:
+            self.real = real
+            self.errors = [
+                ConnectionAbortedError(103, "aborted"),
+                OSError(24, "too many files"),
+                OSError(105, "memory"),
+            ]
+
+        def accept(self) -> Any:
+            if self.errors:
+                raise self.errors.pop(0)
+            return self.real.accept()
+
+        def fileno(self) -> int:
+            return self.real.fileno()
+
+    start, failures = threading.Thread.start, [RuntimeError("can't start new thread")]
+
+    def started(thread: threading.Thread) -> None:
+        if failures and "_serve" in thread.name:
+            raise failures.pop()
+        start(thread)
+
+    with socket.create_server(("127.0.0.1", 0)) as real:
+        served: Any = Server(MEMORY).serve
+        threading.Thread(target=served, args=(Listener(real),), name="listening", daemon=True).start()
+        monkeypatch.setattr(threading.Thread, "start", started)
+        with ps.connect([f"127.0.0.1:{real.getsockname()[1]}"]) as servers:
+            assert servers.table("e", 2, ps.SGD(1.0)).pull([1]).values.shape == (1, 2)
+    assert not failures
+
+
+def test_a_listener_that_is_closed_ends_serving() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.close()
+    Server(MEMORY).serve(listener)
+
+
+@pytest.mark.parametrize("field", ["proof", "client", "nonce"])
+def test_every_connection_gives_its_place_back(field: str) -> None:
+    server = Server(MEMORY)
+    before = server._places._value
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=server.serve, args=(listener,), daemon=True).start()
+        wrong: list[Any] = ["\ud800", None, [], {}, 7, "0" * 65]
+        for bad in wrong:
+            with socket.create_connection(listener.getsockname()) as peer:
+                frames.receive_into(peer, bytearray(frames.NONCE))
+                head = {"protocol": frames.PROTOCOL, "client": "x", "nonce": "00" * frames.NONCE, "proof": "x"}
+                frames.send(peer, {**head, field: bad})
+        wait_until(lambda: server._places._value == before and not server._strangers, "all places")
+
+
+def test_a_peer_that_says_slowly_who_it_is_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("avactl_worker.ps.server._GREETING", 0.5)
+    with running(1) as addresses:
+        host, port = addresses[0].split(":")
+        with socket.create_connection((host, int(port))) as peer:
+            frames.receive_into(peer, bytearray(frames.NONCE))
+            peer.settimeout(0.2)
+            peer.sendall(struct.pack("<IQ", 60_000, 0))
+
+            def ended() -> bool:
+                try:
+                    peer.sendall(b" ")  # never silent for as long as the limit
+                    return not peer.recv(1)
+                except TimeoutError:
+                    return False
+                except OSError:
+                    return True
+
+            wait_until(ended, "the end of the connection")
+
+
+@pytest.mark.parametrize("answer", [{}, {"proof": ""}, {"proof": "\ud800"}, {"proof": "00" * 32}])
+def test_a_server_without_the_token_is_refused(answer: dict[str, Any]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def pretend() -> None:
+            peer, _ = listener.accept()
+            with peer:
+                peer.sendall(bytes(frames.NONCE))
+                frames.receive_head(peer)
+                frames.send(peer, {"lineage": "x", **answer})
+
+        def work() -> None:
+            with (
+                ps.connect([f"127.0.0.1:{listener.getsockname()[1]}"]) as servers,
+                pytest.raises(ps.ServerError, match="does not have AVACTL_PS_TOKEN"),
+            ):
+                servers.table("e", 2, ps.SGD(1.0))
+
+        together(pretend, work)
+
+
+def test_a_proof_serves_one_side_and_one_connection() -> None:
+    one, other = bytes(32), bytes([1]) * 32
+    found = {frames.proof(side, *both) for side in ("client", "server") for both in ((one, other), (other, one))}
+    assert len(found) == 4
+
+
+def test_kept_gradients_are_memory() -> None:
+    values = np.ones((1000, 64), dtype=np.float32)
+    ids = np.arange(1000, dtype=np.uint64)
+    with running(1, memory=4 << 20) as addresses, ps.connect(addresses) as servers, greeted(addresses[0]) as peer:
+        table = servers.table("e", 64, ps.SGD(1.0))
+        table.push(table.pull(ids), values)
+        servers.flush()
+        answers = [asked(peer, push(1, n, f"worker-{n}", [["e", 1000]]), ids, values) for n in range(1, 40)]
+        assert ["error" in each for each in answers[:3]] == [False] * 3
+        assert "more memory" in answers[-1]["error"]
+        small = np.ones((0, 64), dtype=np.float32)
+        for number in range(100, 200):  # a worker that was started again replaces its own
+            assert asked(peer, push(1, number, "worker-1", [["e", 0]]), ids[:0], small) == {"late": False}
+        assert asked(peer, push(1, 200, "worker-1", [["e", 1000]]), ids, values) == {"late": False}
+        asked(peer, {"do": "pull", "step": 2, "parts": []})  # merged, so there is room again
+        for number in range(201, 204):
+            assert asked(peer, push(2, number, f"worker-{number}", [["e", 1000]]), ids, values) == {"late": False}
+
+
+def test_parts_of_a_request_are_limited_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "MAX_BODY", 1 << 20)
+    with running(1) as addresses, ps.connect(addresses) as servers, greeted(addresses[0]) as peer:
+        for number in range(8):
+            servers.table(f"t{number}", 65_536, ps.SGD(1.0))
+        ids = np.zeros(8, dtype=np.uint64)
+        parts = [[f"t{number}", 1] for number in range(8)]
+        assert "too long" in asked(peer, {"do": "pull", "step": 0, "parts": parts}, ids)["error"]
+        assert asked(peer, {"do": "pull", "step": 0, "parts": parts[:4]}, ids[:4]) == {}
+        assert "once" in asked(peer, {"do": "pull", "step": 0, "parts": parts[:1] * 2}, ids[:2])["error"]
+
+
+def test_a_step_that_is_far_ahead_is_not_believed() -> None:
+    ids, values = np.zeros(1, dtype=np.uint64), np.ones((1, 1), dtype=np.float32)
+    with running(1) as addresses, ps.connect(addresses) as servers, greeted(addresses[0]) as peer:
+        servers.table("e", 1, ps.SGD(1.0))
+        assert "error" not in asked(peer, {"do": "pull", "step": 1_000_000_000, "parts": []})  # of a job that goes on
+        for head in ({"do": "pull", "parts": []}, {"do": "export", "name": "e", "start": 0}):
+            assert "far ahead" in asked(peer, {**head, "step": 2**53})["error"]
+        assert "far ahead" in asked(peer, push(2**53, 1, "w", [["e", 1]]), ids, values)["error"]
+        assert asked(peer, push(1_000_000_000, 2, "w", [["e", 1]]), ids, values) == {"late": False}
+
+
+def _unmixed(values: Any) -> Any:
+    """Return what `mixed` makes these values of."""
+
+    def undone(found: Any, bits: int) -> Any:
+        result = found
+        for _ in range(64 // bits + 1):
+            result = found ^ (result >> np.uint64(bits))
+        return result
+
+    found = undone(values, 31) * np.uint64(pow(0x94D049BB133111EB, -1, 1 << 64))
+    found = undone(found, 27) * np.uint64(pow(0xBF58476D1CE4E5B9, -1, 1 << 64))
+    return undone(found, 30) - np.uint64(0x9E3779B97F4A7C15)
+
+
+def test_nobody_can_choose_ids_that_share_a_place() -> None:
+    values = np.arange(4000, dtype=np.uint64) << np.uint64(32)
+    ids = _unmixed(values)
+    assert (mixed(ids) == values).all()
+    index = Index()
+    index.add(ids)
+    assert index.find(ids).tolist() == list(range(4000))
+    free = np.flatnonzero(index._rows < 0)
+    assert np.diff(free, prepend=-1).max() < 500  # places in a row; 4000 without a salt

@@ -102,17 +102,21 @@ class _Link:
         try:
             peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            nonce = bytearray(frames.NONCE)
-            frames.receive_into(peer, nonce)
-            about = {"protocol": frames.PROTOCOL, "client": self._client, "proof": frames.proof(bytes(nonce))}
-            frames.send(peer, about)
-            answer, _ = frames.receive_head(peer, most=0)
+            deadline = time.monotonic() + _CONNECT
+            theirs, own = bytearray(frames.NONCE), os.urandom(frames.NONCE)
+            frames.receive_into(peer, theirs, deadline)
+            about = {"protocol": frames.PROTOCOL, "client": self._client, "nonce": own.hex()}
+            frames.send(peer, {**about, "proof": frames.proof("client", bytes(theirs), own)})
+            answer, _ = frames.receive_head(peer, most=0, deadline=deadline)
         except BaseException:
             peer.close()
             raise
         if "error" in answer:
             peer.close()
             raise ServerError(f"the parameter server at {self.address}: {answer['error']}")
+        if not frames.is_proof(answer.get("proof"), frames.proof("server", bytes(theirs), own)):
+            peer.close()
+            raise ServerError(f"the parameter server at {self.address} does not have AVACTL_PS_TOKEN of this worker")
         if self._lineage and answer.get("lineage") != self._lineage:
             peer.close()
             raise ServerError(f"the parameter server at {self.address} was started again, and has lost its parameters")

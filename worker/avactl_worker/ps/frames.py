@@ -11,22 +11,32 @@ import json
 import os
 import socket
 import struct
+import time
 from typing import Any, Sequence
 
 from avactl_worker.ps.errors import ServerError
 
-PROTOCOL = 1
+PROTOCOL = 2
 PORT = 29500
 NONCE = 32
-"""Bytes that a server sends first."""
+"""Random bytes of each side, so that no proof serves twice."""
 MAX_HEAD, MAX_BODY = 1 << 16, 1 << 30
 """Bytes."""
 _PREFIX = struct.Struct("<IQ")
 
 
-def proof(nonce: bytes) -> str:
-    """Return what shows that this process knows the job's token, $AVACTL_PS_TOKEN; it may be empty."""
-    return hmac.new(os.environ.get("AVACTL_PS_TOKEN", "").encode(), nonce, hashlib.sha256).hexdigest()
+def proof(side: str, server: bytes, client: bytes) -> str:
+    """Return what shows that `side` knows the job's token, $AVACTL_PS_TOKEN, which may be empty.
+
+    `server`, `client`: the random bytes of both. That of one side does not serve for the other.
+    """
+    token = os.environ.get("AVACTL_PS_TOKEN", "").encode()
+    return hmac.new(token, side.encode() + server + client, hashlib.sha256).hexdigest()
+
+
+def is_proof(found: Any, expected: str) -> bool:
+    """Return True if what a peer sent is the proof."""
+    return hmac.compare_digest(str(found).encode(errors="replace"), expected.encode())
 
 
 def send(peer: socket.socket, head: dict[str, Any], body: Sequence[Any] = ()) -> None:
@@ -41,15 +51,17 @@ def send(peer: socket.socket, head: dict[str, Any], body: Sequence[Any] = ()) ->
         peer.sendall(each)
 
 
-def receive_head(peer: socket.socket, most: int = MAX_BODY) -> tuple[dict[str, Any], int]:
+def receive_head(
+    peer: socket.socket, most: int = MAX_BODY, deadline: float | None = None
+) -> tuple[dict[str, Any], int]:
     """Return the object of a message, and the number of bytes behind it. Raises OSError, ServerError."""
     prefix = bytearray(_PREFIX.size)
-    receive_into(peer, prefix)
+    receive_into(peer, prefix, deadline)
     length, size = _PREFIX.unpack(prefix)
     if length > MAX_HEAD or size > most:
         raise ServerError("a message is too long")
     raw = bytearray(length)
-    receive_into(peer, raw)
+    receive_into(peer, raw, deadline)
     try:
         head = json.loads(raw)
     except (ValueError, RecursionError):
@@ -59,10 +71,15 @@ def receive_head(peer: socket.socket, most: int = MAX_BODY) -> tuple[dict[str, A
     return head, size
 
 
-def receive_into(peer: socket.socket, buffer: Any) -> None:
-    """Fill a buffer. Raises OSError, also if the connection ends before."""
+def receive_into(peer: socket.socket, buffer: Any, deadline: float | None = None) -> None:
+    """Fill a buffer. Raises OSError, also if the connection ends before, or at the deadline, by `time.monotonic`."""
     view = memoryview(buffer).cast("B")
     while view:
+        if deadline is not None:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError("the peer did not say in time who it is")
+            peer.settimeout(left)
         count = peer.recv_into(view)
         if not count:
             raise ConnectionResetError("the connection was closed")

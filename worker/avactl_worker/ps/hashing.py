@@ -8,6 +8,7 @@ the mixing function is that of Steele et al., Fast splittable pseudorandom numbe
 from __future__ import annotations
 
 import hashlib
+import os
 from typing import Any
 
 import numpy as np
@@ -56,9 +57,14 @@ def initial(kind: str, scale: float, salt: Any, ids: Any, dim: int) -> Any:
 
 
 class Index:
-    """The row of each id: open addressing, for arrays of ids at a time. No id is ever removed."""
+    """The row of each id: open addressing, for arrays of ids at a time. No id is ever removed.
+
+    Places follow from a random salt: else ids that share one could be written into the data, and each look-up of them
+    would take as long as all others together.
+    """
 
     def __init__(self) -> None:
+        self._salt = np.uint64(int.from_bytes(os.urandom(8), "little"))
         self._ids = np.zeros(1024, dtype=np.uint64)
         self._rows = np.full(1024, -1, dtype=np.int64)
         self._count = 0
@@ -82,7 +88,7 @@ class Index:
         """Return the row of each id, -1 for unknown ones."""
         found = np.full(len(ids), -1, dtype=np.int64)
         mask = np.uint64(len(self._rows) - 1)
-        wanted, at, slot = ids, None, mixed(ids) & mask
+        wanted, at, slot = ids, None, mixed(ids ^ self._salt) & mask
         while len(wanted):
             rows = self._rows[slot]
             hit = (self._ids[slot] == wanted) & (rows >= 0)
@@ -113,7 +119,7 @@ class Index:
 
     def _insert(self, ids: Any, rows: Any) -> None:
         mask = np.uint64(len(self._rows) - 1)
-        slot = mixed(ids) & mask
+        slot = mixed(ids ^ self._salt) & mask
         while len(ids):
             free = np.flatnonzero(self._rows[slot] < 0)
             self._rows[slot[free]] = rows[free]  # of several, the last one gets the place

@@ -8,11 +8,12 @@ one before all gradients of the step have arrived.
 from __future__ import annotations
 
 import contextlib
-import hmac
 import logging
 import os
+import resource
 import socket
 import threading
+import time
 from collections import OrderedDict
 from typing import Any, Callable
 
@@ -24,10 +25,18 @@ from avactl_worker.ps.table import Table
 
 log = logging.getLogger("avactl_worker")
 
-_SILENCE = 30.0
+_GREETING = 10.0
 """Seconds within which a new connection says who it is."""
-_TABLES, _CLIENTS, _CONNECTIONS = 1000, 100_000, 20_000
+_PAUSE = 0.1
+"""Seconds without new connections when the system has no files, threads or memory for one."""
+_TABLES, _CLIENTS, _CONNECTIONS, _WORKERS = 1000, 100_000, 20_000, 20_000
+_STRANGERS = 1000
+"""Connections that have not said yet who they are; at most a quarter of the files that the process may open."""
 _STEPS = 1 << 53
+_AHEAD = 1 << 20
+"""Steps by which a request may be ahead of all before: one that is not of this job must not end all of its steps."""
+_KEPT = 1024
+"""Bytes of the objects of a kept push, and of each of its parts, beside the arrays."""
 _LARGEST = 1e18
 
 
@@ -44,15 +53,16 @@ class _Client:
 class _Gradients:
     """The gradients of one worker in one step."""
 
-    def __init__(self, parts: list[tuple[Table, Any, Any]], weight: float, scale: float) -> None:
+    def __init__(self, parts: list[tuple[Table, Any, Any]], weight: float, scale: float, size: int) -> None:
         self.parts, self.weight, self.scale = parts, weight, scale
+        self.nbytes = size + _KEPT * (1 + len(parts))
 
 
 class Server:
     """The tables of one server."""
 
     def __init__(self, memory: int) -> None:
-        """`memory`: bytes that all tables may have."""
+        """`memory`: bytes that all tables, and the gradients of steps that have not ended, may have."""
         self._memory = memory
         self._lineage = os.urandom(8).hex()
         """Another one after a restart: the parameters are lost."""
@@ -60,9 +70,15 @@ class Server:
         self._clients: OrderedDict[str, _Client] = OrderedDict()
         self._lock = threading.Lock()
         self._pending: dict[int, dict[str, _Gradients]] = {}
+        self._kept = 0
+        """Bytes of the pending gradients."""
         self._done = 0
         """Last synchronous step that is in the parameters."""
         self._places = threading.Semaphore(_CONNECTIONS)
+        self._strangers: dict[socket.socket, None] = {}
+        """Connections that have not said yet who they are, the oldest one first."""
+        self._most_strangers = _most_strangers()
+        self._door = threading.Lock()
         self._operations: dict[Any, Callable[..., tuple[dict[str, Any], list[Any]]]] = {
             "declare": self._declare,
             "set": self._set,
@@ -73,57 +89,98 @@ class Server:
         }
 
     def serve(self, listener: socket.socket) -> None:
-        """Serve workers until the listener is closed."""
+        """Serve workers until this process closes the listener."""
+        short = False
         while True:
             try:
-                peer, _ = listener.accept()
-            except OSError:
-                return
-            if not self._places.acquire(blocking=False):
-                peer.close()
+                self._accept(listener)
+                short = False
+            except ConnectionAbortedError:  # the peer was faster
                 continue
-            threading.Thread(target=self._serve, args=(peer,), daemon=True).start()
+            except (OSError, RuntimeError, MemoryError) as error:  # RuntimeError: no thread could be started
+                if listener.fileno() < 0:
+                    return
+                if not short:
+                    log.warning("no new connections for now: %s", error)
+                short = True
+                time.sleep(_PAUSE)
 
-    def _serve(self, peer: socket.socket) -> None:
-        with contextlib.suppress(OSError), peer:
-            try:
-                client = self._greet(peer)
-                while True:
-                    head, size = frames.receive_head(peer)
-                    body = bytearray(size)
-                    frames.receive_into(peer, body)
-                    try:
-                        answer, values = self._answer(client, head, memoryview(body))
-                    except ServerError as error:
-                        answer, values = {"error": str(error)}, []
-                    except Exception as error:  # the worker would ask again for ever
-                        log.exception("a request failed")
-                        answer, values = {"error": f"a request failed: {type(error).__name__}: {error}"}, []
-                    frames.send(peer, answer, values)
-            except (ServerError, MemoryError) as error:
-                log.warning("a connection was closed: %s", error)
+    def _accept(self, listener: socket.socket) -> None:
+        peer, _ = listener.accept()
+        if not self._places.acquire(blocking=False):
+            peer.close()
+            return
+        try:
+            self._let_in(peer)
+            threading.Thread(target=self._serve, args=(peer,), daemon=True).start()
+        except BaseException:
+            self._leave(peer)
+            raise
+
+    def _let_in(self, peer: socket.socket) -> None:
+        with self._door:
+            self._strangers[peer] = None
+            if len(self._strangers) > self._most_strangers:  # workers say at once who they are, so the oldest is none
+                oldest = next(iter(self._strangers))
+                del self._strangers[oldest]
+                with contextlib.suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)  # its thread closes it
+
+    def _leave(self, peer: socket.socket) -> None:
+        with self._door:
+            self._strangers.pop(peer, None)
+            peer.close()
         self._places.release()
 
+    def _serve(self, peer: socket.socket) -> None:
+        try:
+            self._converse(peer)
+        except OSError:
+            pass  # the peer has gone
+        except Exception as error:
+            log.warning("a connection was closed: %s: %s", type(error).__name__, error)
+        finally:
+            self._leave(peer)
+
+    def _converse(self, peer: socket.socket) -> None:
+        client = self._greet(peer)
+        while True:
+            head, size = frames.receive_head(peer)
+            body = bytearray(size)
+            frames.receive_into(peer, body)
+            try:
+                answer, values = self._answer(client, head, memoryview(body))
+            except ServerError as error:
+                answer, values = {"error": str(error)}, []
+            except Exception as error:  # the worker would ask again for ever
+                log.exception("a request failed")
+                answer, values = {"error": f"a request failed: {type(error).__name__}: {error}"}, []
+            frames.send(peer, answer, values)
+
     def _greet(self, peer: socket.socket) -> _Client:
-        peer.settimeout(_SILENCE)
+        deadline = time.monotonic() + _GREETING
+        peer.settimeout(_GREETING)
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        nonce = os.urandom(frames.NONCE)
-        peer.sendall(nonce)
-        head, _ = frames.receive_head(peer, most=0)
-        if not hmac.compare_digest(str(head.get("proof", "")).encode(), frames.proof(nonce).encode()):
-            frames.send(peer, {"error": "AVACTL_PS_TOKEN is another one here"})
-            raise ServerError("a peer does not have the job's token")
+        own = os.urandom(frames.NONCE)
+        peer.sendall(own)
+        head, _ = frames.receive_head(peer, most=0, deadline=deadline)
         if head.get("protocol") != frames.PROTOCOL:
             frames.send(peer, {"error": f"the servers speak protocol {frames.PROTOCOL}: install their avactl-worker"})
             raise ServerError("a worker speaks another protocol")
+        theirs = _nonce(head.get("nonce"))
+        if not frames.is_proof(head.get("proof"), frames.proof("client", own, theirs)):
+            frames.send(peer, {"error": "AVACTL_PS_TOKEN is another one here"})
+            raise ServerError("a peer does not have the job's token")
+        with self._door:
+            self._strangers.pop(peer, None)
         name = str(head.get("client", ""))[:100]
         with self._lock:
             client = self._clients.setdefault(name, _Client())
             self._clients.move_to_end(name)
             if len(self._clients) > _CLIENTS:
                 self._clients.popitem(last=False)
-        frames.send(peer, {"lineage": self._lineage})
+        frames.send(peer, {"lineage": self._lineage, "proof": frames.proof("server", own, theirs)})
         peer.settimeout(None)
         return client
 
@@ -184,7 +241,7 @@ class Server:
         worker = head.get("worker")
         if not isinstance(worker, str) or len(worker) > 256:
             raise ServerError("a worker's name has at most 256 characters")
-        made = _Gradients(self._parts(head, body, 1), weight, scale)
+        made = _Gradients(self._parts(head, body, 1), weight, scale, len(body))
         with client.lock:
             # A worker that has not got the answer asks again.
             if number > client.pushed:
@@ -216,15 +273,19 @@ class Server:
         names = head.get("parts")
         if not isinstance(names, list):
             raise ServerError("a request has parts")
-        found, at = [], 0
+        found, seen, at, answer = [], set(), 0, 0
         for each in names:
             if not isinstance(each, list) or len(each) != 2:
                 raise ServerError("a part is a table and a number of ids")
             table, count = self._table(each[0]), _whole(each[1], "number of ids")
+            if table.name in seen:
+                raise ServerError("a request has each table once")
+            seen.add(table.name)
             end = at + 8 * count + 4 * count * table.dim * values
             if end > len(body):
                 raise ServerError("a request is shorter than its parts")
-            if not values and 4 * count * table.dim > frames.MAX_BODY:
+            answer += 4 * count * table.dim
+            if not values and answer > frames.MAX_BODY:
                 raise ServerError("the answer is too long: pull less")
             ids = np.frombuffer(body, dtype=np.uint64, count=count, offset=at)
             rows = np.frombuffer(body, dtype=np.float32, count=count * table.dim * values, offset=at + 8 * count)
@@ -234,13 +295,13 @@ class Server:
             raise ServerError("a request is longer than its parts")
         return found
 
-    def _check_memory(self, parts: list[tuple[Table, Any]]) -> None:
+    def _check_memory(self, parts: list[tuple[Table, Any]], more: int = 0) -> None:
         new = {table.name: table.count_new(ids) for table, ids in parts}
-        used = sum(table.nbytes(new.get(name, 0)) for name, table in self._tables.items())
+        used = more + self._kept + sum(table.nbytes(new.get(name, 0)) for name, table in self._tables.items())
         if used > self._memory:
             raise ServerError(
-                f"the tables of a server would need {used / 2**30:.1f} GiB, and it may use {self._memory / 2**30:.1f} "
-                "GiB: give the job more servers, or servers with more memory"
+                f"the parameters and gradients of a server would need {used / 2**30:.1f} GiB, and it may use "
+                f"{self._memory / 2**30:.1f} GiB: give the job more servers, or servers with more memory"
             )
 
     def _apply(self, parts: list[tuple[Table, Any, Any]], scale: float) -> None:
@@ -257,9 +318,14 @@ class Server:
         with self._lock:
             if step <= self._done:
                 return False
-            self._check_memory([(table, ids) for table, ids, _ in made.parts])
             # A worker that was started again in the step computes it again.
-            self._pending.setdefault(step, {})[worker] = made
+            kept = self._pending.get(step, {})
+            more = made.nbytes - (kept[worker].nbytes if worker in kept else 0)
+            if worker not in kept and len(kept) >= _WORKERS:
+                raise ServerError(f"a job has at most {_WORKERS} workers")
+            self._check_memory([(table, ids) for table, ids, _ in made.parts], more)
+            self._pending.setdefault(step, kept)[worker] = made
+            self._kept += more
             return True
 
     def _settle(self, step: int) -> None:
@@ -269,8 +335,12 @@ class Server:
         with self._lock:
             if step - 1 <= self._done:
                 return
+            if 0 < self._done < step - _AHEAD:  # the first one may be of a job that goes on
+                raise ServerError(f"step {step} is far ahead of step {self._done + 1}, where this server is")
             for each in sorted(number for number in self._pending if number < step):
-                self._merge(self._pending.pop(each))
+                made = self._pending.pop(each)
+                self._kept -= sum(gradients.nbytes for gradients in made.values())
+                self._merge(made)
             self._done = step - 1
 
     def _merge(self, made: dict[str, _Gradients]) -> None:
@@ -292,6 +362,21 @@ class Server:
             merged /= np.float32(total)
             with table.lock:
                 table.push(ids, merged, scale)
+
+
+def _most_strangers() -> int:
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return _STRANGERS if files == resource.RLIM_INFINITY else max(1, min(_STRANGERS, files // 4))
+
+
+def _nonce(value: Any) -> bytes:
+    try:
+        found = bytes.fromhex(value)
+    except (TypeError, ValueError):
+        found = b""
+    if len(found) != frames.NONCE:
+        raise ServerError("a worker sends other random bytes")
+    return found
 
 
 def _factor(value: Any) -> float:
