@@ -169,11 +169,11 @@ def make_plan(places: Places, steps: Sequence[Step], target: Store, store: Store
     """List the source and store the plan. Raises DatasetError, StoreError, ArgumentError."""
     with tempfile.TemporaryDirectory(prefix="avactl-process-") as folder:
         source = open_listing(places, Path(folder), progress)
-        for each in (target, store):
-            _want_apart(source.store.location, each.location)
+        for place in (target, store):
+            _want_apart(source.store.location, place.location)
             # A run that was killed before it had a plan has left the list.
-            if any(found.key != SOURCE or each is target for found in each.objects()):
-                raise ArgumentError(f"{each.location} is not empty", _EMPTY_HINT)
+            if any(found.key != SOURCE or place is target for found in place.objects()):
+                raise ArgumentError(f"{place.location} is not empty", _EMPTY_HINT)
         path = Path(folder, SOURCE)
         digest, count, size = hashlib.sha256(), 0, 0
         names: set[bytes] | None = set() if changes_names(steps) else None
