@@ -85,6 +85,8 @@ class EngineRecord:
     """Requests of the FUSE pod that runs on every machine."""
     copies: bool = False
     """True if it copies versions: one with a list of objects then has a directory of its own, with these only."""
+    mount_options: Callable[[Item[CacheTierSpec]], Sequence[str]] = lambda item: ()
+    """Options of mounts that pods have, which apply only when they are mounted anew."""
     host_mount: bool = False
     """True if FUSE mounts the tier at `dataset_access.host_path` on every machine."""
     reserved: Callable[[Item[CacheTierSpec]], int] = lambda item: 0

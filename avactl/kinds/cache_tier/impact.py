@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from avactl.kinds.cache_tier.juicefs.options import read_options
+from avactl.program.cache_engines import engine_of
 from avactl.program.dataset_access import PUSHED, has_durable_store
 from avactl.program.program import Item
 from avactl.program.registry import ObjectEffect
@@ -18,8 +18,8 @@ def impact(old: Item[CacheTierSpec], new: Item[CacheTierSpec], effects: Sequence
 
 
 def _mount_impact(old: Item[CacheTierSpec], new: Item[CacheTierSpec]) -> str | None:
-    """Return what mounts on machines do with other options: JuiceFS reads them when it is mounted."""
-    if old.spec.engine != "juicefs" or new.spec.engine != "juicefs" or read_options(old) == read_options(new):
+    """Return what mounts on machines do with other options."""
+    if old.spec.engine != new.spec.engine or engine_of(old).mount_options(old) == engine_of(new).mount_options(new):
         return None
     return "mounts that run keep their options until no pod on their machine uses them any more"
 

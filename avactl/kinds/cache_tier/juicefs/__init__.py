@@ -5,7 +5,7 @@ from fractions import Fraction
 from avactl.kinds.cache_tier.juicefs import dataset, volumes
 from avactl.kinds.cache_tier.juicefs.checks import check, check_dataset
 from avactl.kinds.cache_tier.juicefs.lower import lower
-from avactl.kinds.cache_tier.juicefs.options import FREE_SPACE
+from avactl.kinds.cache_tier.juicefs.options import FREE_SPACE, read_options
 from avactl.program.cache_engines import EngineRecord
 
 ENGINE = EngineRecord(
@@ -18,6 +18,7 @@ ENGINE = EngineRecord(
     shared=False,
     copies=True,
     disk_share=1 - Fraction(FREE_SPACE),
+    mount_options=read_options,
     check_dataset=check_dataset,
     dataset=dataset.dataset,
 )
