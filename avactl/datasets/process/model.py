@@ -5,9 +5,6 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any, Protocol
 
-MAX_SIDE = 16_384
-"""Longest side of an image that a step makes, in pixels."""
-
 
 class Resize(Protocol):
     """A new size."""

@@ -24,6 +24,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import orjson
 
+from avactl.contracts.processing import BESIDE
 from avactl.datasets.errors import ArgumentError, DatasetError, ObjectStoreError
 from avactl.datasets.process.model import Step
 from avactl.datasets.process.steps import changes_names
@@ -36,8 +37,6 @@ from avactl.datasets.text import display_name
 
 RECORD, SOURCE, SKIPPED, MANIFEST = "process.json", "source.jsonl", "skipped.jsonl", "manifest.jsonl"
 PARTS = "parts/"
-BESIDE = ".manifest"
-"""End of the name of the directory beside a target."""
 MAX_MANIFEST_BYTES = 8 * 1024**3
 _TASKS, _MAX_OBJECTS_PER_TASK = 512, 100
 """Tasks that a small source has about, and objects of a task."""
@@ -72,7 +71,7 @@ class SourceLine(NamedTuple):
 
 
 class Plan:
-    """A plan that is stored. `len(plan)` is the number of objects, `plan[start:end]` are their lines."""
+    """A plan that is stored. `len(plan)` is the number of objects, `plan.lines` has them."""
 
     def __init__(self, record: dict[str, Any], store: Store) -> None:
         """Read the list of the source. Raises DatasetError, StoreError."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from avactl.base.installation import install_command
+from avactl.contracts.processing import MAX_SIDE
 from avactl.datasets.errors import ArgumentError, DatasetError, ObjectStoreError
 from avactl.datasets.images import (
     ImageContentError,
@@ -19,7 +20,7 @@ from avactl.datasets.images import (
     is_image,
     readable,
 )
-from avactl.datasets.process.model import MAX_SIDE, Crop, Resize, Step, Watermark
+from avactl.datasets.process.model import Crop, Resize, Step, Watermark
 from avactl.datasets.process.video import MAX_PIXELS, VideoError, is_video, video_frames
 from avactl.datasets.stores.locations import key_problem
 from avactl.datasets.text import display_name

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from avactl.contracts.processing import BESIDE
 from avactl.diagnostics import Diagnostic, Note, Reference
 from avactl.diagnostics.suggest import WordIndex, did_you_mean
 from avactl.kinds.dataset.lower import dataset_readers
-from avactl.kinds.processing.job import BESIDE, Versions, find_versions, located_job, target_url
+from avactl.kinds.processing.job import Versions, find_versions, located_job, target_url
 from avactl.kinds.processing.spec import ProcessingJob, ProcessingJobSpec
 from avactl.kinds.training.check import check as check_job
 from avactl.program import dataset_access

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from avactl.base.quantity import parse_quantity
+from avactl.contracts.processing import BESIDE
 from avactl.diagnostics import Diagnostic, Span
 from avactl.kinds.processing.spec import ProcessingJob, ProcessingJobSpec
 from avactl.kinds.training.local import local_run
@@ -24,8 +25,6 @@ from avactl.spec.documents.document import Document, Path
 from avactl.spec.platform.dataset import DatasetSpec, Version
 from avactl.spec.schema.pod_settings import PodSettings
 
-BESIDE = ".manifest"
-"""End of the directory beside a version, as `avactl.datasets.process.plan` writes it."""
 SOURCE_LIST = "/source"
 """Mount path of the source's list of objects, if it is a file of the repository."""
 _PLACES: dict[str, Path] = {"checkpoint": ("spec", "to"), "command": ("spec", "steps"), "args": ("spec", "steps")}

@@ -7,11 +7,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
+from avactl.contracts.processing import MAX_SIDE
 from avactl.spec.schema.base import Model
 from avactl.spec.schema.values import PositiveDuration, duration_seconds, value_error
 
-MAX_SIDE = 16_384
-"""Longest side of an image that a step makes, in pixels."""
 MAX_FRAMES = 100_000
 Pixels = Annotated[int, Field(ge=1, le=MAX_SIDE)]
 
