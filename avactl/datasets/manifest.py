@@ -21,6 +21,10 @@ from avactl.datasets.stores.locations import url_problem
 MAX_LINE = 64 * 1024
 """Longest line in bytes."""
 FORM = 'write each line as `{"url": "s3://bucket/path", "size": 1024, "labels": {"class": "cat"}}`'
+MAX_INTEGER = 2**63 - 1
+"""Largest number of bytes or records: that of 64-bit integers with a sign, which other programs read it into."""
+_MAX_LEVELS = 50
+"""Lists and objects within each other in a label."""
 _IS_DIGEST = {"sha256": re.compile("[0-9a-f]{64}").fullmatch, "md5": re.compile("[0-9a-f]{32}").fullmatch}
 
 
@@ -86,13 +90,15 @@ def parse_line(line: bytes, number: int) -> ManifestEntry | ManifestProblem:
     if problem := url_problem(url):
         return _value_problem(line, number, "url", url, f"the `url` of line {number} {problem}")
     size = data.get("size")
-    if size is not None and (type(size) is not int or size < 0):
+    if size is not None and (type(size) is not int or not 0 <= size <= MAX_INTEGER):
         return _value_problem(line, number, "size", size, f"the `size` of line {number} is not a number of bytes")
     labels = data.get("labels")
     if labels is None:
         labels = {}
     elif not isinstance(labels, dict):
         return _value_problem(line, number, "labels", labels, f"the `labels` of line {number} are not a JSON object")
+    if problem := labels_problem(labels):
+        return ManifestProblem(number, line.find(b'"labels"') + 1, 0, f"the `labels` of line {number} {problem}")
     sha256, md5 = data.get("sha256", ""), data.get("md5", "")
     for (name, fits), value in zip(_IS_DIGEST.items(), (sha256, md5), strict=True):
         if value != "" and not (isinstance(value, str) and fits(value)):
@@ -103,21 +109,39 @@ def parse_line(line: bytes, number: int) -> ManifestEntry | ManifestProblem:
     if not isinstance(etag, str):
         return _value_problem(line, number, "etag", etag, f"the `etag` of line {number} is not a text")
     records = data.get("records")
-    if records is not None and (type(records) is not int or records < 1):
+    if records is not None and (type(records) is not int or not 1 <= records <= MAX_INTEGER):
         return _value_problem(line, number, "records", records, f"the `records` of line {number} are not a number")
     return ManifestEntry(url, size, sha256, md5, etag, labels, number, records)
+
+
+def labels_problem(labels: Mapping[str, Any]) -> str:
+    """Return what is wrong with labels that were parsed from JSON, as the end of a sentence; "" if nothing is."""
+    level: list[Any] = [labels]
+    for _ in range(_MAX_LEVELS):
+        nested = (each.values() if isinstance(each, dict) else each for each in level)
+        level = [value for values in nested for value in values if isinstance(value, (dict, list))]
+        if not level:
+            return ""
+    return f"have more than {_MAX_LEVELS} lists and objects within each other"
 
 
 def _value_problem(line: bytes, number: int, key: str, value: Any, message: str) -> ManifestProblem:
     """Build the problem of a value, at its place in the line."""
     text = line.decode("utf-8", "replace")
-    written = value if isinstance(value, str) else orjson.dumps(value).decode()
+    written = value if isinstance(value, str) else _json_text(value)
     after = text.find(f'"{key}"')
     column = text.find(written, after + len(key) + 2) + 1
     end = column + len(written) if column and len(written) <= 200 else 0
     if isinstance(value, str) and value:
         message += f": `{visible_text(shorten_middle(value, 80))}`"
     return ManifestProblem(number, column or after + 1 or 1, end, message)
+
+
+def _json_text(value: Any) -> str:
+    try:
+        return orjson.dumps(value).decode()
+    except orjson.JSONEncodeError:  # too many lists within each other
+        return "[" if isinstance(value, list) else "{"
 
 
 def dump_entry(entry: ManifestEntry) -> bytes:

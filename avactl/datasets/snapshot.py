@@ -83,7 +83,7 @@ def write_manifest(out: Path | BinaryIO, entries: Iterable[ManifestEntry], sourc
         return _write(out, entries)
     if source.contains(parse_location(str(out))):
         raise ArgumentError(f"{out} is inside {source}", "write the manifest elsewhere: the next one would list it")
-    with _replacing(out) as file:
+    with replacing(out) as partial, partial.open("wb") as file:
         return _write(file, entries)
 
 
@@ -99,7 +99,7 @@ def write_lines(out: Path, lines: Iterable[bytes]) -> tuple[int, str]:
     Raises StoreError.
     """
     digest, count = hashlib.sha256(), 0
-    with _replacing(out) as file:
+    with replacing(out) as partial, partial.open("wb") as file:
         for line in lines:
             digest.update(line)
             file.write(line)
@@ -108,14 +108,13 @@ def write_lines(out: Path, lines: Iterable[bytes]) -> tuple[int, str]:
 
 
 @contextmanager
-def _replacing(out: Path) -> Iterator[BinaryIO]:
-    """Open a file that takes the place of another one at the end of the `with` block. Raises StoreError."""
+def replacing(out: Path) -> Iterator[Path]:
+    """Yield the path of a new file that takes the place of `out` at the end of the `with` block. Raises StoreError."""
     try:
         want_no_link(out)
         partial = out.with_name(f".{out.name}.{os.getpid()}.partial")
         try:
-            with partial.open("wb") as file:
-                yield file
+            yield partial
             partial.replace(out)
         except BaseException:
             partial.unlink(missing_ok=True)

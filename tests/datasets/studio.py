@@ -16,6 +16,7 @@ class FakeStudio:
 
     def __init__(self) -> None:
         self.tasks: list[dict[str, Any]] = []
+        self.controls = ["class"]
         self.fails_after: int | None = None
         """Number of imports that succeed before the server fails."""
         studio = self
@@ -56,7 +57,8 @@ class FakeStudio:
             return 401, {"detail": "Invalid token."}
         where = urlsplit(path)
         if where.path == "/api/projects/1/":
-            return 200, {"id": 1}
+            config = {name: {"type": "Choices", "to_name": ["image"], "labels": []} for name in self.controls}
+            return 200, {"id": 1, "parsed_label_config": config}
         query = {name: values[0] for name, values in parse_qs(where.query).items()}
         if where.path != "/api/tasks/" or query.get("project") != "1":
             return 404, {"detail": "No Project matches the given query."}
@@ -83,5 +85,9 @@ class FakeStudio:
         """Add an annotation of one person."""
         value = {"choices": [*choices]}
         result = [{"from_name": "class", "to_name": "image", "type": "choices", "value": value}]
+        self.send(number, person, result, at, skipped)
+
+    def send(self, number: int, person: int, result: object, at: str = "2026-01-01", skipped: bool = False) -> None:
+        """Add an annotation as a person's own program may send it."""
         annotation = {"completed_by": person, "was_cancelled": skipped, "updated_at": at, "result": result}
         self.tasks[number]["annotations"].append(annotation)

@@ -84,6 +84,50 @@ def test_agreement(tmp_path: Path, avactl: Run, studio: FakeStudio) -> None:
     assert lines(tmp_path / "v2.jsonl")[0]["labels"] == {"night": True, "class": "cat", "class_agreement": 0.6667}
 
 
+def choice(name: str, *chosen: object) -> dict[str, object]:
+    return {"from_name": name, "to_name": "image", "type": "choices", "value": {"choices": [*chosen]}}
+
+
+def deep(levels: int) -> list[object]:
+    value: list[object] = []
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        [choice("url", "s3://data/raw/0001.jpg"), choice("class", "dog")],
+        [choice("path", "0001.jpg"), choice("class", "dog")],
+        [choice("size", "1")],
+        [choice("class_agreement", 1.0)],
+        ["class"],
+        {"class": "dog"},
+        "dog",
+        [{"from_name": "class", "type": "rating", "value": {"rating": 2**70}}],
+        [choice("class", deep(60))],
+        [choice("class", "dog"), {"from_name": "class", "type": "rectanglelabels", "value": {"x": 1}}],
+        [{"from_name": ["class"], "type": "choices", "value": {"choices": ["dog"]}}],
+    ],
+)
+def test_a_person_labels_only_what_was_given(tmp_path: Path, avactl: Run, studio: FakeStudio, result: object) -> None:
+    objects(tmp_path / "v1.jsonl", 2)
+    run(avactl, "label-tasks", "v1.jsonl", "--project", "1")
+    studio.annotate(0, 1, "cat")
+    studio.send(0, 2, result)
+    told = run(avactl, "label-results", "--project", "1", "-o", "r.jsonl")
+    assert "left out 1 annotation with" in told
+    assert lines(tmp_path / "r.jsonl") == [{"url": "s3://data/raw/0000.jpg", "labels": {"class": "cat"}}]
+
+
+@pytest.mark.parametrize("controls", [["class", "url"], ["size"], ["class", "class_agreement"]])
+def test_controls_that_are_no_labels(tmp_path: Path, avactl: Run, studio: FakeStudio, controls: list[str]) -> None:
+    studio.controls = controls
+    assert "rename" in run(avactl, "label-results", "--project", "1", "-o", "r.jsonl", code=1)
+    assert not (tmp_path / "r.jsonl").exists()
+
+
 def test_refusals(tmp_path: Path, avactl: Run, studio: FakeStudio, monkeypatch: pytest.MonkeyPatch) -> None:
     objects(tmp_path / "v1.jsonl", 2)
     assert "404" in run(avactl, "label-results", "--project", "9", "-o", "r.jsonl", code=3)

@@ -346,6 +346,54 @@ def test_a_source_that_changes_is_an_error(tmp_path: Path, avactl: Run) -> None:
     assert (done.returncode, "changed: its SHA-256 was 000" in done.stderr) == (1, True), done.stderr
 
 
+def test_a_complete_version_of_a_source_that_has_changed(tmp_path: Path, avactl: Run) -> None:
+    fill(tmp_path / "raw", files(3))
+    args = ("raw", "v2", "--steps", STEPS, "--jobs", "1")
+    process(avactl, *args)
+    assert "complete since an earlier run" in process(avactl, *args)
+    fill(tmp_path / "raw", {"new.png": encoded(noise(9))})
+    done = avactl("dataset", "process", *args)
+    assert done.returncode == 1
+    assert "the source has changed since this version was begun: 4 objects now, 3 then" in done.stderr
+    # What was interrupted is continued; it is told that more has come.
+    (tmp_path / "v2.manifest" / "manifest.jsonl").unlink()
+    assert "note: the source has changed since this version was begun: 4 objects" in process(avactl, *args)
+    assert len(lines(tmp_path / "v2.manifest" / "manifest.jsonl")) == 3
+
+
+def test_objects_that_no_step_changes_are_told(tmp_path: Path, avactl: Run) -> None:
+    fill(tmp_path / "raw", {"a.gif": encoded(noise(1), "GIF"), "b.txt": b"text", "c.png": encoded(noise(2))})
+    args = ("raw", "v2", "--steps", "[{rotate: 90}]", "--jobs", "1")
+    for _ in range(2):
+        assert "2 objects as in the source: no step changes them" in process(avactl, *args)
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        ("[{rotate: 90}, {rotate: 45}]", "--steps:1: "),
+        ("[]", "steps"),
+        ("- resize: {width: 3}\n- call: blur\n", "steps.yaml:2: steps[1].call: `blur` is not `module:function`"),
+        ("kind: ProcessingJob\nspec:\n  steps:\n  - turn: 90\n", "steps.yaml:4: `steps[0]` has no key `turn`"),
+        ("rotate: 90\n", "is no list of steps"),
+    ],
+)
+def test_steps_that_are_refused(tmp_path: Path, avactl: Run, steps: str, message: str) -> None:
+    fill(tmp_path / "raw", files(1))
+    (tmp_path / "steps.yaml").write_text(steps)
+    done = avactl("dataset", "process", "raw", "v2", "--steps", steps if steps[0] == "[" else "steps.yaml")
+    assert (done.returncode, message in done.stderr) == (2, True), done.stderr
+    assert "pydantic" not in done.stderr
+    assert "Input should" not in done.stderr
+    assert "match pattern" not in done.stderr
+
+
+def test_a_video_with_odd_tags(tmp_path: Path, avactl: Run) -> None:
+    tagged = video(3).replace(b"Lavf", b"\xff\xfe\xfd\xfc")
+    assert tagged != video(3)
+    assert len(made("a.mp4", tagged, {"frames": {}})) == 1
+
+
 def test_frames_of_an_invalid_video_are_removed(tmp_path: Path, avactl: Run) -> None:
     fill(tmp_path / "raw", {"long.mp4": video(60), "short.mp4": video(20)})
     args = ("raw", "v2", "--steps", "[{frames: {max: 3}}]", "--skip-invalid", "1", "--jobs", "1")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import orjson
 import pytest
 
 from tests.cli.running import Run
@@ -118,6 +120,11 @@ def test_labels_are_written_back(tmp_path: Path, avactl: Run) -> None:
         ("d.csv", "path;class\nval/000.jpg;cat\n", "d.csv:1: no column is `url` or `path`, but: path;class"),
         ("d.csv", "path,class,class\nval/000.jpg,cat,dog\n", "d.csv:1: the column class is there twice"),
         ("e.csv", "path,size\nval/000.jpg,3\n", "`size` is no label"),
+        ("e.jsonl", '{"path": "val/000.jpg", "labels": {"url": "s3://data/v1/val/001.jpg"}}\n', "`url` is no label"),
+        ("e.jsonl", '{"path": "val/000.jpg", "labels": {"size": 3}}\n', "`size` is no label"),
+        ("e.jsonl", '{"path": "val/000.jpg", "class": "a", "labels": {"class": "b"}}\n', "class is there twice"),
+        ("e.jsonl", f'{{"path": "val/000.jpg", "class": {"[" * 300}{"]" * 300}}}\n', "more than 50 lists"),
+        ("e.csv", f"path,a,b\nval/000.jpg,{'x' * 40_000},{'y' * 40_000}\n", "is longer than 64 KiB"),
         ("f.jsonl", "[]\n", "is not a JSON object"),
         ("g.jsonl", "{\n", "g.jsonl: "),
         ("h.csv", "", "h.csv has no rows"),
@@ -135,6 +142,28 @@ def test_parquet(tmp_path: Path, avactl: Run) -> None:
     run(avactl, "query", "v1.jsonl", "SELECT url, class, score FROM objects; ", "-o", "v1.parquet")
     found = duckdb.execute("SELECT count(*), sum(score) FROM read_parquet(?)", [f"{tmp_path}/v1.parquet"]).fetchall()
     assert found == [(20, pytest.approx(19.0))]
+    run(avactl, "query", "v1.jsonl", "SELECT url FROM objects LIMIT 3", "-o", "v1.parquet")
+    assert duckdb.execute("SELECT count(*) FROM read_parquet(?)", [f"{tmp_path}/v1.parquet"]).fetchall() == [(3,)]
+    refused(avactl, "query", "v1.jsonl", "SELECT no FROM objects", "-o", "v1.parquet")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["v1.jsonl", "v1.parquet"]
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    (tmp_path / "out").symlink_to("/tmp")
+    told = refused(avactl, "query", "v1.jsonl", "SELECT url FROM objects", "-o", "out/v1.parquet", code=3)
+    assert "is a symbolic link" in told
+
+
+@pytest.mark.parametrize(
+    ("condition", "hint"),
+    [
+        ('class = "cat"', "texts are in single quotes"),
+        ("class = 'cat' AND (", "correct the SQL: https://duckdb.org"),
+        ("CAST(class AS INT) > 1", "TRY_CAST"),
+        ("url IN (SELECT url FROM 'v0.jsonl')", "by `--table NAME=MANIFEST`"),
+    ],
+)
+def test_hints_of_sql(tmp_path: Path, avactl: Run, condition: str, hint: str) -> None:
+    manifest(tmp_path / "v1.jsonl", *entries())
+    assert hint in refused(avactl, "query", "v1.jsonl", "--where", condition)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +206,22 @@ def test_limits(tmp_path: Path, avactl: Run) -> None:
     huge = "SELECT list(range) FROM range(100000000)"
     assert "needs more than 100MB" in refused(avactl, "query", "v1.jsonl", huge, "--memory", "100MB", code=1)
     assert "--memory lots" in refused(avactl, "query", "v1.jsonl", "SELECT 1", "--memory", "lots")
+    assert "leaves no time" in refused(avactl, "query", "v1.jsonl", "SELECT 1", "--timeout", "0s")
     assert "not a duration" in refused(avactl, "query", "v1.jsonl", "SELECT 1", "--timeout", "soon")
+
+
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        ({"size": 2**63}, "the `size` of line 1 is not a number of bytes"),
+        ({"records": 2**63}, "the `records` of line 1 are not a number"),
+        ({"size": orjson.Fragment("[" * 300 + "]" * 300)}, "the `size` of line 1 is not a number of bytes"),
+        ({"labels": {"a": orjson.Fragment("[" * 300 + "]" * 300)}}, "the `labels` of line 1 have more than 50 lists"),
+    ],
+)
+def test_values_that_no_object_has(tmp_path: Path, avactl: Run, facts: dict[str, object], message: str) -> None:
+    (tmp_path / "v1.jsonl").write_bytes(orjson.dumps({"url": "s3://d/1", **facts}) + b"\n")
+    assert message in refused(avactl, "query", "v1.jsonl", "SELECT 1", code=1)
 
 
 def test_odd_labels(tmp_path: Path, avactl: Run) -> None:

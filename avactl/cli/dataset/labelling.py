@@ -72,3 +72,6 @@ def label_results(
         print(f"agreement on {name}: {share:.2f} of {count_text(counts.pairs[name], 'pair')}")
     if counts.disputed:
         print(f"left out {count_text(counts.disputed, 'label')} without enough agreement")
+    if counts.refused:
+        annotations = count_text(counts.refused, "annotation")
+        print(f"left out {annotations} with other controls than the project's, or with values that are not labels")

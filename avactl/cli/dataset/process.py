@@ -12,6 +12,8 @@ from avactl.base.terminal import count_text
 from avactl.cli.dataset.options import Endpoint
 
 if TYPE_CHECKING:
+    from avactl.diagnostics import Span
+    from avactl.spec.documents.document import Document, Path
     from avactl.spec.schema.processing import Step
 
 
@@ -45,6 +47,7 @@ def process(
     TARGET.manifest/manifest.jsonl lists the new objects with the labels of the old ones. Run the same command again to
     continue after an interruption. With AVACTL_MASTER set, it is one of the workers of a job.
     """
+    from avactl.datasets.errors import DatasetError
     from avactl.datasets.process.plan import Places
     from avactl.datasets.process.run import ProcessOptions, run_here, run_worker
     from avactl.datasets.progress import PackProgress
@@ -56,8 +59,9 @@ def process(
     places = Places(source, target, to_endpoint, from_endpoint)
     given = tuple(_read_steps(steps))
     options = ProcessOptions(places, given, skip_invalid, jobs or len(os.sched_getaffinity(0)))
+    job = bool(os.environ.get("AVACTL_MASTER"))
     with PackProgress(sys.stderr) as progress:
-        if os.environ.get("AVACTL_MASTER"):
+        if job:
             done = run_worker(options, os.environ.get("AVACTL_WORKER", "").endswith("-0"), progress)
         else:
             done = run_here(options, progress)
@@ -68,18 +72,26 @@ def process(
     print(f"{target}: {made}{earlier}")
     if done.skipped:
         print(f"left out {count_text(done.skipped, 'invalid object')}: {done.first_skipped}")
+    if done.unchanged:
+        print(f"{count_text(done.unchanged, 'object')} as in the source: no step changes them")
     print(f"manifest: {done.manifest}, sha256 {done.sha256}")
+    if done.source_change and done.earlier and not job:
+        raise DatasetError(done.source_change, "process it into an empty directory or prefix, as a new version")
+    if done.source_change:
+        print(f"note: {done.source_change}")
 
 
 def _read_steps(text: str) -> list[Step]:
     """Return the steps of a file or of a text. Raises ArgumentError."""
     from pathlib import Path
 
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import ValidationError
 
+    from avactl.compiler.errors import to_diagnostics
     from avactl.datasets.errors import ArgumentError
+    from avactl.spec.documents.document import Document
     from avactl.spec.documents.yaml import load_yaml
-    from avactl.spec.schema.processing import Steps
+    from avactl.spec.schema.processing import StepFile
 
     name = "--steps" if text.lstrip().startswith("[") else text
     if name == text:
@@ -91,16 +103,27 @@ def _read_steps(text: str) -> list[Step]:
     documents, problems = load_yaml(name, text.encode())
     if problems:
         raise ArgumentError(f"{name}:{problems[0].span.line}: {problems[0].message}", problems[0].hint)
-    values = [document.value for document in documents]
-    specs = [each["spec"] for each in values if isinstance(each, dict) and isinstance(each.get("spec"), dict)]
-    found = [spec["steps"] for spec in specs if "steps" in spec]
+    found = [each for each in documents if each.get("spec", "steps") is not None]
     if len(found) > 1:
         raise ArgumentError(f"{name} has {len(found)} specs with steps", "write those of one to a file of their own")
-    steps = found[0] if found else values[0] if len(values) == 1 else None
-    try:
-        return TypeAdapter(Steps).validate_python(steps)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
+    given = found[0].get("spec", "steps") if found else documents[0].value if len(documents) == 1 else None
+    if not isinstance(given, list):
         hint = "write a list of steps: `- resize: {width: 256, height: 256}`"
-        raise ArgumentError(f"{name}: {place + ': ' if place else ''}{first['msg']}", hint) from None
+        raise ArgumentError(f"{name} is no list of steps, and no spec with one", hint)
+    try:
+        return StepFile.model_validate({"steps": given}).steps
+    except ValidationError as error:
+        place = _Below(found[0] if found else documents[0], ("spec", "steps") if found else ())
+        problem = to_diagnostics(StepFile, Document(name, 0, {"steps": given}, place), error)[0]
+        raise ArgumentError(f"{name}:{problem.span.line}: {problem.message}", problem.hint) from None
+
+
+class _Below:
+    """Locates the values of steps in the document that has them."""
+
+    def __init__(self, document: Document, path: Path) -> None:
+        self._document, self._path = document, path
+
+    def locate(self, index: int, path: Path, key: bool) -> Span:
+        """Return the location of a value of a `StepFile`."""
+        return self._document.span(*self._path, *path[1:], key=key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -42,7 +43,7 @@ def query(
     from avactl.datasets.errors import ArgumentError
     from avactl.datasets.progress import PackProgress
     from avactl.datasets.query.database import TABLE, QueryLimits, open_database, write_subset
-    from avactl.datasets.snapshot import want_no_input
+    from avactl.datasets.snapshot import replacing, want_no_input
     from avactl.spec.schema.values import parse_duration
 
     if bool(sql) == bool(where):
@@ -56,12 +57,18 @@ def query(
         limits = QueryLimits(memory, parse_duration(timeout, "--timeout"))
     except ValueError as error:
         raise ArgumentError(str(error)) from None
+    if not limits.seconds:
+        raise ArgumentError("`--timeout 0s` leaves no time for the query", "write e.g. `--timeout 60s`")
     text = sql or f"SELECT * FROM {TABLE} WHERE (\n{where}\n)"  # noqa: S608 - the user's own SQL, in a sandbox
     tables = {name: Path(path) for name, _, path in pairs}
     for each in filter(None, (out, snapshot)):
         want_no_input(each, manifest, *tables.values())
-    parquet = out.absolute() if out is not None and out.suffix == ".parquet" else None
-    with PackProgress(sys.stderr) as progress, open_database(manifest, tables, limits, progress, parquet) as database:
+    with ExitStack() as stack:
+        parquet = None
+        if out is not None and out.suffix == ".parquet":
+            parquet = stack.enter_context(replacing(out)).absolute()
+        progress = stack.enter_context(PackProgress(sys.stderr))
+        database = stack.enter_context(open_database(manifest, tables, limits, progress, parquet))
         progress.start("")
         if snapshot is not None:
             urls_only = f"SELECT DISTINCT url FROM (\n{text.strip().rstrip(';')}\n)"  # noqa: S608

@@ -22,7 +22,7 @@ class AgreementCounts:
     """Sums over all objects."""
 
     def __init__(self) -> None:
-        self.objects = self.labelled = self.annotations = self.disputed = 0
+        self.objects = self.labelled = self.annotations = self.disputed = self.refused = 0
         self.pairs: Counter[str] = Counter()
         self.equal: Counter[str] = Counter()
 
@@ -38,6 +38,7 @@ def agreed_labels(tasks: Iterable[Task], least: float, people: int, counts: Agre
     """
     for task in tasks:
         counts.objects += 1
+        counts.refused += task.refused
         latest = _latest(task.annotations)
         counts.annotations += len(latest)
         labels: dict[str, Any] = {}

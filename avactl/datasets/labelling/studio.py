@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from importlib.util import find_spec
 from itertools import islice
 from typing import Any, NamedTuple
 
+import orjson
+
 from avactl.base.installation import install_command
 from avactl.base.terminal import shorten_middle, visible_text
 from avactl.datasets.errors import ArgumentError, DatasetError, ObjectStoreError
-from avactl.datasets.manifest import ManifestEntry
+from avactl.datasets.manifest import ManifestEntry, labels_problem
+from avactl.datasets.query.labels import FACTS
 
 TOKEN = "LABEL_STUDIO_API_KEY"  # noqa: S105 - the name of a variable, as of Label Studio's own SDK
 OBJECT = "object"
@@ -38,6 +41,8 @@ class Task(NamedTuple):
     url: str
     """URL of the object; "" for a task that `add_tasks` has not made."""
     annotations: list[Annotation]
+    refused: int
+    """Annotations left out: with a control that the project does not have, or with values that are not labels."""
 
 
 class Project:
@@ -61,7 +66,7 @@ class Project:
             self._client.headers["Authorization"] = f"Bearer {found['access']}"
         else:
             self._client.headers["Authorization"] = f"Token {token}"
-        self._json("GET", f"/api/projects/{project}/")  # a list of tasks is empty if there is no such project
+        self._controls = self._read_controls()
 
     def tasks(self) -> Iterator[Task]:
         """Yield all tasks. Raises DatasetError, StoreError."""
@@ -69,7 +74,8 @@ class Project:
             query = {"project": self._project, "page": page, "page_size": _PAGE, "fields": "all"}
             found = self._json("GET", "/api/tasks/", params=query)
             tasks = found.get("tasks", [])
-            yield from map(_read_task, tasks)
+            for task in tasks:
+                yield _read_task(task, self._controls)
             if not tasks or page * _PAGE >= int(found.get("total", 0)):
                 return
         raise DatasetError(f"project {self._project} has more than {_MAX_TASKS:,} tasks", "label in several projects")
@@ -92,6 +98,20 @@ class Project:
                 )
             added += len(batch)
         return added, len(known)
+
+    def _read_controls(self) -> frozenset[str]:
+        """Return the names of the project's controls, which become those of labels. Raises DatasetError, StoreError."""
+        found = self._json("GET", f"/api/projects/{self._project}/")
+        controls = found.get("parsed_label_config")
+        if not isinstance(controls, dict):
+            raise ObjectStoreError(f"{self._client.base_url}: project {self._project} has no configuration", "")
+        if taken := sorted(FACTS.intersection(controls)):
+            text = f"project {self._project} has a control `{taken[0]}`, which is no label, but a fact about the object"
+            raise DatasetError(text, "rename it in the project's labelling interface")
+        if shares := sorted(name for name in controls if f"{name}_agreement" in controls):
+            text = f"project {self._project} has controls `{shares[0]}` and `{shares[0]}_agreement`"
+            raise DatasetError(text, "rename the second one: that is the label with the agreement on the first")
+        return frozenset(controls)
 
     def _json(self, method: str, path: str, **options: Any) -> Any:
         import httpx
@@ -117,7 +137,7 @@ class Project:
             )
         try:
             return answer.json()
-        except ValueError:
+        except (ValueError, RecursionError):
             raise ObjectStoreError(
                 f"{self._client.base_url}{path}: the answer is not JSON", "check `--studio`"
             ) from None
@@ -127,33 +147,48 @@ def _label_data(entry: ManifestEntry) -> dict[str, Any]:
     return {"labels": dict(entry.labels)} if entry.labels else {}
 
 
-def _read_task(task: dict[str, Any]) -> Task:
+def _read_task(task: dict[str, Any], controls: Collection[str]) -> Task:
+    """Read a task. What an annotation says is whatever its author has sent."""
     url = task.get("data", {}).get(OBJECT, "")
-    annotations = []
+    annotations, refused = [], 0
     for each in task.get("annotations", ()):
         if each.get("was_cancelled"):
             continue  # skipped by the person
-        labels = _read_result(each.get("result") or [])
-        if labels:
+        labels = _read_result(each.get("result") or [], controls)
+        if labels is None:
+            refused += 1
+        elif labels:
             person = each.get("completed_by")
             if isinstance(person, dict):
                 person = person.get("id")
             annotations.append(Annotation(str(person), labels, str(each.get("updated_at") or each.get("created_at"))))
-    return Task(url if isinstance(url, str) else "", annotations)
+    return Task(url if isinstance(url, str) else "", annotations, refused)
 
 
-def _read_result(result: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return labels by the names of the controls; regions of one control are a list."""
+def _read_result(result: Any, controls: Collection[str]) -> dict[str, Any] | None:
+    """Return labels by the names of the controls; regions of one control are a list. None if these are not labels."""
     found: dict[str, Any] = {}
-    for region in result:
+    for region in result if isinstance(result, list) else [result]:
+        if not isinstance(region, dict):
+            return None
+        if region.get("type") == "relation":
+            continue  # between two regions
         name, kind, value = region.get("from_name"), str(region.get("type", "")), region.get("value")
-        if not isinstance(name, str) or not isinstance(value, dict):
-            continue
+        if not isinstance(name, str) or name not in controls or not isinstance(value, dict):
+            return None
         if kind in ("choices", "textarea"):
             chosen = value.get("choices" if kind == "choices" else "text") or []
             found[name] = chosen[0] if isinstance(chosen, list) and len(chosen) == 1 else chosen
         elif kind in ("rating", "number"):
             found[name] = value.get(kind)
+        elif isinstance(found.setdefault(name, []), list):
+            found[name].append({"type": kind, **value})
         else:
-            found.setdefault(name, []).append({"type": kind, **value})
+            return None
+    if labels_problem(found):
+        return None
+    try:
+        orjson.dumps(found)
+    except orjson.JSONEncodeError:  # e.g. a number of more than 64 bits
+        return None
     return found

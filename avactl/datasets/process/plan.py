@@ -24,6 +24,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import orjson
 
+from avactl.base.terminal import count_text
 from avactl.contracts.processing import BESIDE
 from avactl.datasets.errors import ArgumentError, DatasetError, ObjectStoreError
 from avactl.datasets.process.model import Step
@@ -117,8 +118,11 @@ def _source_line(data: dict[str, Any]) -> SourceLine:
     return SourceLine(found, data.get("sha256", ""), data.get("labels", {}))
 
 
-def read_plan(store: Store, places: Places, steps: Sequence[Step]) -> Plan | None:
-    """Return the plan that is stored; None if there is none. Raises DatasetError for one of another source or steps."""
+def read_plan(store: Store, places: Places, steps: Sequence[Step], objects: str = "") -> Plan | None:
+    """Return the plan that is stored; None if there is none. Raises DatasetError for one of another source or steps.
+
+    `objects`: URL of the directory with the objects of the source, if it is known.
+    """
     found = store.find(RECORD)
     if found is None:
         return None
@@ -130,7 +134,7 @@ def read_plan(store: Store, places: Places, steps: Sequence[Step]) -> Plan | Non
         if record["from"] != parse_location(places.source).url:
             text = f"{store.location} is of a processing of {display_name(record['from'])}"
             raise DatasetError(text, f"name the same source to continue it, or {_EMPTY_HINT}")
-        if record["source"] != _objects_of(places):  # others may write beside a target
+        if record["source"] != (objects or _objects_of(places)):  # others may write beside a target
             text = f"{store.location}/{RECORD} is of objects in {display_name(str(record['source']))}"
             raise DatasetError(text, _EMPTY_HINT)
         return Plan(record, store)
@@ -149,14 +153,30 @@ def _objects_of(places: Places) -> str:
         return open_listing(places, Path(folder), silent).store.location.url
 
 
-def wait_for_plan(store: Store, places: Places, steps: Sequence[Step]) -> Plan:
-    """Wait until the first worker has made the plan. Raises DatasetError, StoreError."""
+def wait_for_plan(store: Store, places: Places, steps: Sequence[Step], objects: str = "") -> Plan:
+    """Wait until the first worker has made the plan; arguments as of `read_plan`. Raises DatasetError, StoreError."""
     began = monotonic()
-    while (plan := read_plan(store, places, steps)) is None:
+    while (plan := read_plan(store, places, steps, objects)) is None:
         if monotonic() - began > _WAIT_FOR_PLAN_S:
             raise ObjectStoreError(f"{store.location} has no plan after an hour", "see the log of worker 0")
         sleep(_LOOK_INTERVAL_S)
     return plan
+
+
+def source_change(plan: Plan, places: Places, progress: PackProgress) -> str:
+    """Return how the source differs from that of a plan; "" if it does not. Raises DatasetError, StoreError."""
+    digest, count = hashlib.sha256(), 0
+    with tempfile.TemporaryDirectory(prefix="avactl-process-") as folder:
+        source = open_listing(places, Path(folder), progress)
+        progress.start("comparing", source.total)
+        for each in progress.counted(source.objects()):
+            digest.update(_line(each))
+            count += 1
+    if digest.hexdigest() == plan.record["sha256"]:
+        return ""
+    if count == len(plan):
+        return f"the source has changed since this version was begun: other objects among its {count:,}"
+    return f"the source has changed since this version was begun: {count_text(count, 'object')} now, {len(plan):,} then"
 
 
 def step_data(steps: Sequence[Step]) -> list[dict[str, Any]]:
@@ -179,7 +199,7 @@ def make_plan(places: Places, steps: Sequence[Step], target: Store, store: Store
         progress.start("listing", source.total)
         with path.open("wb") as file:
             for each in progress.counted(source.objects()):
-                line = orjson.dumps(_line_data(each), option=orjson.OPT_APPEND_NEWLINE)
+                line = _line(each)
                 digest.update(line)
                 file.write(line)
                 count += 1
@@ -203,12 +223,13 @@ def make_plan(places: Places, steps: Sequence[Step], target: Store, store: Store
         return Plan(record, store)
 
 
-def _line_data(each: SourceObject) -> dict[str, Any]:
+def _line(each: SourceObject) -> bytes:
     found = each.found
-    data = {"key": found.key, "size": found.size, "etag": found.etag, "stamp": found.stamp, "sha256": each.sha256}
-    return {name: value for name, value in data.items() if value != ""} | (
-        {"labels": each.labels} if each.labels else {}
-    )
+    facts = {"key": found.key, "size": found.size, "etag": found.etag, "stamp": found.stamp, "sha256": each.sha256}
+    data: dict[str, Any] = {name: value for name, value in facts.items() if value != ""}
+    if each.labels:
+        data["labels"] = each.labels
+    return orjson.dumps(data, option=orjson.OPT_APPEND_NEWLINE)
 
 
 def open_listing(places: Places, folder: Path, progress: PackProgress) -> DatasetSource:

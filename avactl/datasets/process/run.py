@@ -33,6 +33,7 @@ from avactl.datasets.process.plan import (
     make_plan,
     open_beside,
     read_plan,
+    source_change,
     wait_for_plan,
 )
 from avactl.datasets.process.steps import InvalidObjectError, Output, load_steps
@@ -85,6 +86,10 @@ class Processed(NamedTuple):
     """Its URL or path."""
     earlier: bool
     """True if an earlier run had completed it."""
+    unchanged: int
+    """Objects that are as in the source, because no step is for them."""
+    source_change: str
+    """How the source differs now from that at the start of an earlier run; "" if it does not."""
 
 
 class Processor:
@@ -178,12 +183,21 @@ def run_here(options: ProcessOptions, progress: PackProgress) -> Processed:
     with lock_target(location, "processes into"):
         target = open_store(location, places.endpoint)
         store = open_beside(target, places.endpoint)
-        plan = read_plan(store, places, options.steps) or make_plan(places, options.steps, target, store, progress)
-        if (done := _earlier(store, plan)) is not None:
-            return done
-        progress.start("processing", len(plan))
-        _run_tasks(options, plan, progress)
-        return publish(options, plan, target, store, progress)
+        plan, change = _plan(options, target, store, progress)
+        done = _earlier(store, plan)
+        if done is None:
+            progress.start("processing", len(plan))
+            _run_tasks(options, plan, progress)
+            done = publish(options, plan, target, store, progress)
+        return done._replace(source_change=change)
+
+
+def _plan(options: ProcessOptions, target: Store, store: Store, progress: PackProgress) -> tuple[Plan, str]:
+    """Make the plan; return that of an earlier run with what has changed in the source since then."""
+    plan = read_plan(store, options.places, options.steps)
+    if plan is None:
+        return make_plan(options.places, options.steps, target, store, progress), ""
+    return plan, source_change(plan, options.places, progress)
 
 
 def _run_tasks(options: ProcessOptions, plan: Plan, progress: PackProgress) -> None:
@@ -195,7 +209,7 @@ def _run_tasks(options: ProcessOptions, plan: Plan, progress: PackProgress) -> N
             progress.add(end - start, processor.run(start, end, 1))
         return
     # Processes and not forks: the store's library has threads.
-    pool = ProcessPoolExecutor(count, get_context("spawn"), _start_process, (options, os.getpid()))
+    pool = ProcessPoolExecutor(count, get_context("spawn"), _start_process, (options, plan.source, os.getpid()))
     try:
         for (start, end), size in zip(tasks, pool.map(_run_task, tasks), strict=True):
             if isinstance(size, WorkerError):
@@ -213,11 +227,11 @@ _PROCESSOR: list[Processor] = []
 """The one of a process of the pool."""
 
 
-def _start_process(options: ProcessOptions, parent: int) -> None:
+def _start_process(options: ProcessOptions, source: str, parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command ends its processes
     Thread(target=_end_with, args=(parent,), daemon=True).start()
     target = open_store(options.places.target, options.places.endpoint)
-    plan = wait_for_plan(open_beside(target, options.places.endpoint), options.places, options.steps)
+    plan = wait_for_plan(open_beside(target, options.places.endpoint), options.places, options.steps, source)
     _PROCESSOR.append(Processor(options, plan))
 
 
@@ -247,17 +261,18 @@ def run_worker(options: ProcessOptions, first: bool, progress: PackProgress) -> 
     places = options.places
     target = open_store(places.target, places.endpoint)
     store = open_beside(target, places.endpoint)
+    change = ""
     if first:
-        plan = read_plan(store, places, options.steps) or make_plan(places, options.steps, target, store, progress)
+        plan, change = _plan(options, target, store, progress)
     else:
         plan = wait_for_plan(store, places, options.steps)
     if (done := _earlier(store, plan)) is not None:
-        return done
+        return done._replace(source_change=change)
     processor = Processor(options, plan)
     progress.start("processing")
     for start, end in _master_tasks(plan):
         progress.add(end - start, processor.run(start, end, options.jobs))
-    return publish(options, plan, target, store, progress) if first else None
+    return publish(options, plan, target, store, progress)._replace(source_change=change) if first else None
 
 
 def _master_tasks(plan: Plan) -> Iterator[tuple[int, int]]:
@@ -283,15 +298,17 @@ def _earlier(store: Store, plan: Plan) -> Processed | None:
     if found is None:
         return None
     _remove_parts(store, plan)
-    digest, objects, size = hashlib.sha256(), 0, 0
+    digest, objects, size, unchanged = hashlib.sha256(), 0, 0, 0
     for line in _stored_lines(store, MANIFEST):
         digest.update(line + b"\n")
+        made = orjson.loads(line)
         objects += 1
-        size += orjson.loads(line)["size"]
+        size += made["size"]
+        unchanged += made["sha256"] == made["source"]["sha256"]
     skipped = [orjson.loads(line) for line in _stored_lines(store, SKIPPED)]
     first = skipped[0]["reason"] if skipped else ""
     place = f"{store.location}/{MANIFEST}"
-    return Processed(len(plan), objects, size, len(skipped), first, digest.hexdigest(), place, True)
+    return Processed(len(plan), objects, size, len(skipped), first, digest.hexdigest(), place, True, unchanged, "")
 
 
 def _stored_lines(store: Store, key: str) -> Iterator[bytes]:
@@ -311,7 +328,7 @@ def publish(options: ProcessOptions, plan: Plan, target: Store, store: Store, pr
         processor = Processor(options, plan)
         for start, end in lost:
             processor.run(start, end, options.jobs)
-    objects = size = 0
+    objects = size = unchanged = 0
     digest = hashlib.sha256()
     with tempfile.TemporaryDirectory(prefix="avactl-process-") as folder:
         path = Path(folder, MANIFEST)
@@ -336,6 +353,7 @@ def publish(options: ProcessOptions, plan: Plan, target: Store, store: Store, pr
                 file.write(line)
                 objects += 1
                 size += made["size"]
+                unchanged += made["sha256"] == made["source"]["sha256"]
             if listed is not None:
                 raise _stray(target, listed.key)
         first = skipped[0]["reason"] if skipped else ""
@@ -350,7 +368,7 @@ def publish(options: ProcessOptions, plan: Plan, target: Store, store: Store, pr
             store.write(MANIFEST, iter(lambda: file.read(1024 * 1024), b""))
     _remove_parts(store, plan)
     place = f"{store.location}/{MANIFEST}"
-    return Processed(len(plan), objects, size, len(skipped), first, digest.hexdigest(), place, False)
+    return Processed(len(plan), objects, size, len(skipped), first, digest.hexdigest(), place, False, unchanged, "")
 
 
 def _remove_parts(store: Store, plan: Plan) -> None:

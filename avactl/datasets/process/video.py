@@ -7,6 +7,7 @@ from fractions import Fraction
 from io import BytesIO
 from typing import Any
 
+from avactl.base.terminal import visible_text
 from avactl.datasets.process.model import Frames
 
 _DEMUXERS = {
@@ -46,10 +47,13 @@ def video_frames(name: str, data: bytes, frames: Frames) -> Iterator[Any]:
 
     extension = name.rpartition(".")[2].lower()
     try:
-        with av.open(BytesIO(data), format=_DEMUXERS[extension]) as container:
+        # Tags are not used, and need not be UTF-8.
+        with av.open(BytesIO(data), format=_DEMUXERS[extension], metadata_errors="replace") as container:
             yield from _chosen_frames(container, frames.interval, frames.max)
-    except av.FFmpegError as error:
-        raise VideoError(f"it is not a readable {extension} video: {error.strerror}") from None
+    except (av.FFmpegError, ValueError, ArithmeticError, NotImplementedError) as error:
+        # PyAV raises all of these for values in a file; av.FFmpegError is an OSError for some codes.
+        text = visible_text(getattr(error, "strerror", None) or str(error) or type(error).__name__)
+        raise VideoError(f"it is not a readable {extension} video: {text}") from None
 
 
 def _chosen_frames(container: Any, step: Fraction, most: int) -> Iterator[Any]:

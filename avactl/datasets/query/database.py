@@ -16,6 +16,7 @@ from avactl.base.installation import install_command
 from avactl.base.terminal import shorten_middle, visible_text
 from avactl.datasets.errors import ArgumentError, DatasetError, ObjectStoreError
 from avactl.datasets.manifest import (
+    MAX_INTEGER,
     ManifestEntry,
     ManifestReader,
     invalid_manifest,
@@ -42,7 +43,6 @@ _COLUMNS = {
     "records": "BIGINT",
     "line": "BIGINT",
 }
-_MAX_INTEGER = 2**63
 _SPILL = "8GB"
 """Largest size of temporary files."""
 
@@ -108,8 +108,7 @@ class Database:
             raise DatasetError(f"the query needs more than {self._limits.memory}", hint) from None
         except duckdb.Error as error:
             text = visible_text(shorten_middle(" ".join(str(error).split()), 500))
-            hint = f"the table is `{TABLE}`, with columns such as `url`, `size` and the labels"
-            raise ArgumentError(text, hint) from None
+            raise ArgumentError(text, _hint(error)) from None
         finally:
             timer.cancel()
 
@@ -122,7 +121,9 @@ def open_database(
     progress: PackProgress,
     out: Path | None = None,
 ) -> Iterator[Database]:
-    """Load a manifest as the table `objects`, and other manifests by their names; `out`: a file that may be written.
+    """Load a manifest as the table `objects`, and other manifests by their names.
+
+    `out`: a file that may be written, and does not exist.
 
     Raises StoreError if DuckDB is not installed, DatasetError for a bad manifest, ArgumentError.
     """
@@ -155,6 +156,22 @@ def open_database(
             connection.execute("SET enable_external_access = false")
             connection.execute("SET lock_configuration = true")
             yield Database(connection, limits)
+
+
+def _hint(error: duckdb.Error) -> str:
+    """Return the remedy for SQL that DuckDB refuses."""
+    import duckdb
+
+    if isinstance(error, duckdb.ParserException):
+        return "correct the SQL: https://duckdb.org/docs/stable/sql/introduction"
+    if isinstance(error, (duckdb.BinderException, duckdb.CatalogException)):
+        return (
+            f"the table is `{TABLE}`, with columns such as `url`, `size` and the labels; texts are in single quotes: "
+            "`class = 'cat'`"
+        )
+    if isinstance(error, duckdb.PermissionException):
+        return "SQL reads the tables only: other manifests are tables by `--table NAME=MANIFEST`"
+    return "correct the SQL, or the values of this label: `TRY_CAST(score AS DOUBLE)`"
 
 
 def _load(
@@ -210,7 +227,7 @@ def _kind(value: Any) -> str:
         return ""
     if isinstance(value, bool):
         return "BOOLEAN"
-    if isinstance(value, int) and -_MAX_INTEGER <= value < _MAX_INTEGER:
+    if isinstance(value, int) and -MAX_INTEGER <= value <= MAX_INTEGER:
         return "BIGINT"
     if isinstance(value, (int, float)):
         return "DOUBLE"

@@ -12,14 +12,15 @@ import orjson
 
 from avactl.base.terminal import count_text
 from avactl.datasets.errors import ArgumentError, DatasetError
-from avactl.datasets.manifest import ManifestEntry, numbered_lines, parse_line, read_valid
+from avactl.datasets.manifest import MAX_LINE, ManifestEntry, labels_problem, numbered_lines, parse_line, read_valid
 from avactl.datasets.progress import PackProgress
 from avactl.datasets.snapshot import want_no_input, write_lines
 from avactl.datasets.text import display_name
 
 MAX_ROWS = 20_000_000
 _KEYS = ("url", "path")
-_FACTS = frozenset(("size", "sha256", "md5", "etag", "records", "line"))
+FACTS = frozenset((*_KEYS, "size", "sha256", "md5", "etag", "records", "line"))
+"""Names that no label of a file may have: they say which object it is, or a fact about it."""
 
 
 class Labelled(NamedTuple):
@@ -60,7 +61,11 @@ def label_manifest(manifest: Path, labels: Path, out: Path, ignore_unknown: bool
             changed += data["labels"] != entry.labels
             if not data["labels"]:
                 del data["labels"]
-            yield orjson.dumps(data, option=orjson.OPT_APPEND_NEWLINE)
+            merged_line = orjson.dumps(data, option=orjson.OPT_APPEND_NEWLINE)
+            if len(merged_line) > MAX_LINE:
+                text = f"{manifest}:{number}: with its new labels the line is longer than {MAX_LINE >> 10} KiB"
+                raise DatasetError(text, "write long labels into files of their own, and their URLs as labels")
+            yield merged_line
         if rest and not ignore_unknown:
             text = (
                 f"{count_text(len(rest), 'row')} of {labels} are of no object in {manifest}: {display_name(min(rest))}"
@@ -87,9 +92,7 @@ def read_labels(path: Path) -> dict[str, dict[str, Any]]:
         name = row[key]
         if not isinstance(name, str):
             raise DatasetError(f"{path}:{number}: `{key}` is not a text", "write the name of the object")
-        if taken := sorted(_FACTS.intersection(row)):
-            hint = "select `url` and the labels: `SELECT url, 'cat' AS class FROM objects WHERE …`"
-            raise DatasetError(f"{path}:{number}: `{taken[0]}` is no label, but a fact about the object", hint)
+        _want_labels(f"{path}:{number}", {label: value for label, value in row.items() if label not in _KEYS})
         new = {str(label): value for label, value in row.items() if label not in _KEYS and value != ""}
         if found.setdefault(name, new) != new:
             raise DatasetError(f"{path}:{number}: other labels for {display_name(name)} than before", "keep one row")
@@ -98,6 +101,14 @@ def read_labels(path: Path) -> dict[str, dict[str, Any]]:
     if not found:
         raise DatasetError(f"{path} has no rows", "write a CSV with a header, or JSON lines")
     return found
+
+
+def _want_labels(place: str, labels: Mapping[str, Any]) -> None:
+    if taken := sorted(FACTS.intersection(labels)):
+        hint = "select `url` and the labels: `SELECT url, 'cat' AS class FROM objects WHERE …`"
+        raise DatasetError(f"{place}: `{taken[0]}` is no label, but a fact about the object", hint)
+    if problem := labels_problem(labels):
+        raise DatasetError(f"{place}: the labels {problem}", "write such values as texts")
 
 
 def _check_header(path: Path, header: list[str]) -> None:
@@ -128,6 +139,9 @@ def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
             labels = row.pop("labels", {})
             if not isinstance(labels, dict):
                 raise DatasetError(f"{path}:{number}: `labels` is not a JSON object", "")
+            _want_labels(f"{path}:{number}", labels)
+            if twice := sorted(row.keys() & labels.keys()):
+                raise DatasetError(f"{path}:{number}: {display_name(twice[0])} is there twice", "keep one of them")
             yield number, {**row, **labels}
     except (OSError, UnicodeDecodeError) as error:
         raise ArgumentError(f"{path}: {getattr(error, 'strerror', None) or error}") from None

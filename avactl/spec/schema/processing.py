@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
+from avactl.base.terminal import shorten_middle, visible_text
 from avactl.contracts.processing import MAX_SIDE
 from avactl.spec.schema.base import Model
 from avactl.spec.schema.values import PositiveDuration, duration_seconds, value_error
 
 MAX_FRAMES = 100_000
+_TEXT_PATTERN = "^[ -~]{1,100}$"
+_CALL_PATTERN = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$"
+
+
+def _check_text(value: str) -> str:
+    if not re.fullmatch(_TEXT_PATTERN, value):
+        message = f"`{visible_text(shorten_middle(value, 80))}` is not 1 to 100 characters of ASCII on one line"
+        raise value_error(message, "the font that Pillow has built in has no others")
+    return value
+
+
+def _check_call(value: str) -> str:
+    if len(value) > 200 or not re.fullmatch(_CALL_PATTERN, value, re.ASCII):
+        message = f"`{visible_text(shorten_middle(value, 80))}` is not `module:function`"
+        raise value_error(message, "write e.g. `call: steps:blur`, for the function `blur` in steps.py")
+    return value
+
+
 Pixels = Annotated[int, Field(ge=1, le=MAX_SIDE)]
 
 
@@ -52,8 +72,8 @@ class Crop(Model):
 class Watermark(Model):
     """A text on images."""
 
-    text: Annotated[str, Field(pattern="^[ -~]{1,100}$")] = Field(
-        description="Text, of ASCII characters: the built-in font has no others."
+    text: Annotated[str, AfterValidator(_check_text), WithJsonSchema({"type": "string", "pattern": _TEXT_PATTERN})] = (
+        Field(description="Text, of ASCII characters: the built-in font has no others.")
     )
     position: Literal["topLeft", "topRight", "bottomLeft", "bottomRight", "center"] = Field(
         "bottomRight", description="Place of the text."
@@ -107,7 +127,14 @@ class Step(Model):
         None, description="Store images in this format, whose name becomes the extension."
     )
     frames: Frames | None = Field(None, description="Take frames of videos; the steps after it change the frames.")
-    call: Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$", max_length=200)] | None = Field(
+    call: (
+        Annotated[
+            str,
+            AfterValidator(_check_call),
+            WithJsonSchema({"type": "string", "pattern": _CALL_PATTERN, "maxLength": 200}),
+        ]
+        | None
+    ) = Field(
         None,
         description="A function of yours, `module:function`: called with the content as bytes and the line of the "
         "manifest as a dict; returns the new content, or pairs of a name below the object's and a content.",
@@ -128,3 +155,9 @@ class Step(Model):
 
 
 Steps = Annotated[list[Step], Field(min_length=1, max_length=32)]
+
+
+class StepFile(Model):
+    """A list of steps that is no part of a spec."""
+
+    steps: Steps = Field(description="The steps, in order.")
