@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -19,6 +20,7 @@ pytestmark = pytest.mark.xdist_group("alluxio")
 TIER = Tier("write")
 MEM = 64 * MIB  # of each worker
 PATIENCE = 180.0  # seconds
+DEAD = 5.0  # seconds: the kernel's answers have expired, and the volumes' container has looked
 MISSPELT = "alluxio.no.such.property"
 VOLUME = objects()["PersistentVolume", "ads-bucket-results"]["spec"]["hostPath"]["path"]
 OTHER = objects()["PersistentVolume", "video-bucket-results"]["spec"]["hostPath"]["path"]
@@ -90,6 +92,8 @@ def test_pods_see_their_volumes_again_after_fuse_was_killed(cluster: Alluxio, fu
     for _ in range(2):
         fuse.kill()
         assert not fuse.mounted(pod)
+        # The volumes' container looks for the directories that are not there yet, but not in a process that has ended.
+        time.sleep(DEAD)
         fuse.start()
         assert wait((pod / "checkpoint").read_bytes) == checkpoint
         # One that starts after it sees the next one, too.
@@ -119,6 +123,21 @@ def test_a_volume_that_no_spec_has_ends_with_its_fuse_process(cluster: Alluxio, 
     fuse.volumes.write_text(listed)
     wait(fuse.volume(VOLUME).is_dir)
     assert (fuse.path / "results" / "ads").is_dir()
+
+
+def test_pods_that_start_have_their_volumes_whatever_was_asked_of_an_ended_fuse(cluster: Alluxio, fuse: Fuse) -> None:
+    """The kernel forgets the directory then, and mounts nothing over it any more."""
+    fuse.keep_volumes()
+    cluster.fs("mkdir", "/results/ads/kept")
+    assert (fuse.pod_with(VOLUME) / "kept").is_dir()
+    fuse.kill()
+    time.sleep(DEAD)
+    with pytest.raises(OSError, match="not connected"):
+        (fuse.path / "results" / "ads" / "kept").stat()
+    fuse.start()
+    wait(fuse.volume(VOLUME).is_dir)
+    assert (fuse.pod_with(VOLUME) / "kept").is_dir()
+    assert "start them anew" in cluster.log("volumes").read_text()
 
 
 def test_a_fuse_process_that_hangs_is_found(cluster: Alluxio, fuse: Fuse) -> None:

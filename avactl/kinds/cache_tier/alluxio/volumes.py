@@ -3,6 +3,9 @@
 A pod's volume is a bind mount of one directory. If that directory were in FUSE itself, the pod would keep the mount of
 a FUSE process that has ended. It is a bind mount of its own instead, and once FUSE is mounted anew, a new bind mount is
 put over it: mount propagation (`HostToContainer`) puts it over the pod's mount too.
+
+The kernel mounts on a directory of an ended FUSE process as long as it has not forgotten it. It forgets one, and those
+below it, when a request for it fails: so nothing may look for a directory in a FUSE process that does not answer.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ KEY = "volumes"
 """Key of the list in its ConfigMap."""
 _PASS_INTERVAL_S = 2
 """Seconds between two looks at the mounts."""
-_UNMOUNT_TIMEOUT_S = 30
+_REQUEST_TIMEOUT_S = 30
 """Seconds for a request to FUSE, which can hang."""
 
 
@@ -55,6 +58,8 @@ def volumes_script(tier: Item[CacheTierSpec]) -> str:
 # Keeps a bind mount of each volume's directory in FUSE. One that belongs to a FUSE process that has ended stays, and
 # gets another one over it: pods that run see that one, and lose both if the first is unmounted. Nothing is unmounted or
 # removed here: a volume that no spec has any more ends with its FUSE process.
+# A directory that is looked for while FUSE does not answer is forgotten by the kernel, and nothing can be mounted over
+# its mounts any more. Hence the look at the root before, which asks FUSE and forgets nothing.
 set -u
 fuse={shlex.quote(fuse)}
 volumes={shlex.quote(volumes)}
@@ -73,14 +78,25 @@ while sleep {_PASS_INTERVAL_S} & wait $!; do
   fi
   mkdir -p "$volumes/.mounts"
   while read -r name path; do
-    at=$volumes/.mounts/$name
-    if [ "${{device[{shlex.quote(_escape_path(volumes))}/.mounts/$name]:-}}" != "$now" ]; then
-      timeout {_UNMOUNT_TIMEOUT_S} test -d "$fuse$path" || continue
-      mkdir "$at" 2>/dev/null || true
-      timeout {_UNMOUNT_TIMEOUT_S} mount --bind "$fuse$path" "$at" || continue
+    place=$(readlink "$volumes/$name" || echo ".mounts/$name")
+    mounted=${{device[{shlex.quote(_escape_path(volumes))}/$place]:-}}
+    if [ "$mounted" != "$now" ]; then
+      timeout {_REQUEST_TIMEOUT_S} ls "$fuse" >/dev/null || break
+      timeout {_REQUEST_TIMEOUT_S} test -d "$fuse$path" || continue
+      mkdir "$volumes/$place" 2>/dev/null || true
+      if ! timeout {_REQUEST_TIMEOUT_S} mount --bind "$fuse$path" "$volumes/$place"; then
+        # Forgotten all the same. Pods that run must be started anew; those that start get a mount of their own.
+        [ -n "$mounted" ] || continue
+        place=.mounts/$name.${{now/:/-}}
+        mkdir "$volumes/$place" 2>/dev/null || true
+        timeout {_REQUEST_TIMEOUT_S} mount --bind "$fuse$path" "$volumes/$place" || continue
+        echo "$name: pods that run have lost this volume: start them anew"
+      fi
     fi
     # Pods mount this name: it must not lead to a directory before that is mounted.
-    [ -L "$volumes/$name" ] || ln -s ".mounts/$name" "$volumes/$name"
+    if [ "$(readlink "$volumes/$name")" != "$place" ]; then
+      ln -sfn "$place" "$volumes/.mounts/.link" && mv -T "$volumes/.mounts/.link" "$volumes/$name"
+    fi
   done <{names.VOLUMES_DIR}/{KEY}
 done
 """
