@@ -133,3 +133,23 @@ def test_readers_of_other_namespaces_cannot_wait() -> None:
     result = unchecked(joined(CLUSTER, TEAM, other, shared, processing("first", "raw", "square"), reader))
     assert codes(result) == ["other-cluster"]
     assert after(body(result, "Job", "reader-worker", "vision")) == []
+
+
+def test_a_version_has_a_directory_of_its_own() -> None:
+    """Of those of all datasets of the team, with the directory beside it."""
+    other = """
+kind: Dataset
+metadata: {{name: other, team: photos}}
+spec:
+  size: 1Gi
+  versions: [{{name: v1, url: "s3://photos/{}"}}]
+"""
+    specs = joined(CLUSTER, TEAM, DATASET, processing("make", "raw", "square"))
+    for path in ("square", "square/part", "square.manifest", "square.manifest/x", ""):
+        (problem,) = unchecked(joined(specs, other.format(path))).diagnostics
+        assert "overlaps with that of Dataset photos/other" in problem.message
+    for path in ("squares", "squar", "square.manifests", "Square", "a/square"):
+        assert not unchecked(joined(specs, other.format(path))).diagnostics
+    inside = DATASET.replace('"s3://photos/raw"', '"s3://photos/square/raw"')
+    (problem,) = unchecked(joined(CLUSTER, TEAM, inside, processing("make", "raw", "square"))).diagnostics
+    assert "overlaps with that of version `raw`" in problem.message

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_left
 from collections.abc import Iterator
+from itertools import islice, takewhile
+from typing import NamedTuple
 
 from avactl.contracts.processing import BESIDE
 from avactl.diagnostics import Diagnostic, Note, Reference
@@ -14,6 +18,7 @@ from avactl.kinds.training.check import check as check_job
 from avactl.program import dataset_access
 from avactl.program.dataset_listing import version_directory
 from avactl.program.program import Item, Program
+from avactl.spec.platform.dataset import DatasetSpec, Version
 
 
 def check(item: Item[ProcessingJobSpec], program: Program) -> Iterator[Diagnostic]:
@@ -97,16 +102,16 @@ def _check_versions(item: Item[ProcessingJobSpec], program: Program, versions: V
             notes=(note,),
         )
         return
-    if source.url is not None:
-        own, other = f"{url}/", f"{version_directory(dataset, program, source).rstrip('/')}/"
-        if any(each.startswith(other) or other.startswith(each) for each in (own, f"{url}{BESIDE}/")):
-            yield Diagnostic(
-                "conflicting-keys",
-                f"versions `{source.name}` and `{target.name}` overlap: one would change the other",
-                item.span("spec", "to"),
-                hint="give each version a directory of its own",
-                notes=(note,),
-            )
+    for other in _overlapping(item, program, versions, url)[:1]:
+        name = f"version `{other.version.name}`" if other.dataset is dataset else f"{other.dataset}"
+        yield Diagnostic(
+            "conflicting-keys",
+            f"version `{target.name}` is made in a directory that overlaps with that of {name}: one would change the "
+            "other",
+            item.span("spec", "to"),
+            hint="give each version a directory of its own; `DIRECTORY.manifest` belongs to it",
+            notes=(note, Note(other.dataset.span("spec", "versions", other.index), f"{other.url}")),
+        )
     cluster = program.cluster(item.cluster)
     if not cluster.spec.daemons.scheduler:
         yield Diagnostic(
@@ -117,6 +122,49 @@ def _check_versions(item: Item[ProcessingJobSpec], program: Program, versions: V
             hint=f"write `daemons: {{scheduler: true}}` in Cluster {cluster.name}",
             notes=(Note(cluster.span("metadata", "name"), "the cluster"),),
         )
+
+
+class _Place(NamedTuple):
+    """The directory of a version."""
+
+    url: str
+    """With a slash at its end."""
+    dataset: Item[DatasetSpec]
+    index: int
+    version: Version
+
+
+def _places(program: Program) -> list[_Place]:
+    """Return the directories of all versions that have one, sorted."""
+    found = [
+        _Place(f"{version_directory(dataset, program, version).rstrip('/')}/", dataset, index, version)
+        for dataset in program.datasets()
+        for index, version in enumerate(dataset.spec.versions)
+        if version.url is not None
+    ]
+    return sorted(found, key=lambda place: place.url)
+
+
+def _beginning_with(places: list[_Place], url: str) -> Iterator[_Place]:
+    """Yield the places in a directory, itself first."""
+    first = bisect_left(places, url, key=lambda place: place.url)
+    return takewhile(lambda place: place.url.startswith(url), islice(places, first, None))
+
+
+def _overlapping(item: Item[ProcessingJobSpec], program: Program, versions: Versions, url: str) -> list[_Place]:
+    """Return versions of the team in, or around, what a processing writes; `find_overlaps` reports other teams'."""
+    places = program.memo("version places", lambda: _places(program))
+    found = []
+    for own in (f"{url}/", f"{url}{BESIDE}/"):
+        above = [own[: match.end()] for match in re.finditer("(?<!/)/(?!/)", own)][:-1]
+        around = (place for each in above for place in _beginning_with(places, each) if place.url == each)
+        found += [
+            place
+            for place in (*around, *_beginning_with(places, own))
+            if place.dataset.team == item.team
+            and (place.dataset is not versions.dataset or place.version is not versions.target)
+        ]
+    return found
 
 
 def _is_bucket(url: str) -> bool:
