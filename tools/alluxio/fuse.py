@@ -15,7 +15,7 @@ from pathlib import Path
 from tools.alluxio.cluster import Alluxio
 from tools.controlplane import StartError, UnavailableError, process
 from tools.fuse import require_fuse
-from tools.waiting import patience
+from tools.waiting import patience, wait_until
 
 START_TIMEOUT = 180.0  # seconds
 POLL = 0.05  # seconds
@@ -88,6 +88,8 @@ class Fuse:
         """Stop the FUSE process for the length of a block, so that it answers nothing."""
         group = os.getpgid(self._cluster.pid("fuse"))
         os.killpg(group, signal.SIGSTOP)
+        # A thread that takes a request before it stops would keep whoever asks, even after a kill -9.
+        wait_until(lambda: _is_stopped(group), "all threads of FUSE have stopped")
         try:
             yield
         finally:
@@ -152,6 +154,18 @@ class Fuse:
             if not self._cluster.running(name) or time.monotonic() > deadline:
                 raise StartError(f"{name} did not start:\n{process.tail(self._cluster.log(name), 30)}")
             time.sleep(POLL)
+
+
+def _is_stopped(group: int) -> bool:
+    """Return True if no thread of a process group runs."""
+    for stat in Path("/proc").glob("[0-9]*/task/*/stat"):
+        try:
+            state, _, its_group = stat.read_text().rpartition(")")[2].split()[:3]
+        except OSError:
+            continue  # it has ended
+        if int(its_group) == group and state not in "TtZX":
+            return False
+    return True
 
 
 def _is_directory(path: Path) -> bool:
