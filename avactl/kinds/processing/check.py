@@ -110,7 +110,7 @@ def _check_versions(item: Item[ProcessingJobSpec], program: Program, versions: V
             "other",
             item.span("spec", "to"),
             hint="give each version a directory of its own; `DIRECTORY.manifest` belongs to it",
-            notes=(note, Note(other.dataset.span("spec", "versions", other.index), f"{other.url}")),
+            notes=(note, Note(other.dataset.span("spec", "versions", other.number), f"{other.url}")),
         )
     cluster = program.cluster(item.cluster)
     if not cluster.spec.daemons.scheduler:
@@ -130,7 +130,7 @@ class _Place(NamedTuple):
     url: str
     """With a slash at its end."""
     dataset: Item[DatasetSpec]
-    index: int
+    number: int
     version: Version
 
 
