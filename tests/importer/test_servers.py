@@ -586,3 +586,46 @@ def test_a_model_of_several_sizes_keeps_its_size(product: str, kept: bool, tmp_p
     found = _compiled(made, "Deployment")["spec"]["template"]["spec"]["nodeSelector"]
     assert found["avactl.dev/gpu"] == "A100"
     assert (selector.items() <= found.items()) is kept
+
+
+def test_ports_that_only_services_name_are_listed(tmp_path: Path) -> None:
+    """Ports of containers are informative: a Service may lead to one that no container declares."""
+    ports = [{"name": "api", "port": 80, "targetPort": "web"}, {"name": "grpc", "port": 9000}]
+    for name in ("rank", "front"):
+        made = _import(tmp_path, _deployment(), _service(name, ports=ports))
+        assert any("admits requests to 8080, and not to port 9000" in each.why for each in made.losses)
+
+
+@pytest.mark.parametrize(
+    ("replicas", "why"),
+    [
+        ({"minReplicas": 5, "maxReplicas": 3}, "`minReplicas: 5` above `maxReplicas: 3`"),
+        ({"minReplicas": -1}, "`minReplicas: -1`"),
+        ({"maxReplicas": -1}, "`maxReplicas: -1`"),
+        ({"minReplicas": 1.5}, "`minReplicas: 1.5`"),
+        ({"minReplicas": 5, "maxReplicas": 0}, ""),
+        ({"minReplicas": 0, "maxReplicas": 3}, ""),
+        ({"maxReplicas": 1}, ""),
+    ],
+)
+def test_an_inference_service_that_kserve_refuses_stays(replicas: Body, why: str, tmp_path: Path) -> None:
+    container = {"image": "registry.example.com/iris:1", "resources": {"limits": {"cpu": "1", "memory": "1Gi"}}}
+    mode = {"serving.kserve.io/deploymentMode": "Standard"}
+    given = {
+        "apiVersion": "serving.kserve.io/v1beta1",
+        "kind": "InferenceService",
+        "metadata": {"name": "iris", "namespace": "ads", "annotations": mode},
+        "spec": {"predictor": {"containers": [container], **replicas}},
+    }
+    made = _import(tmp_path, given)
+    if why:
+        assert f"KServe refuses {why}" in _reasons(made)["InferenceService ads/iris"]
+    else:
+        assert "ServingDeployment" in _kinds(made.outcomes)
+
+
+def test_an_inference_service_without_knative_has_one_pod_at_least(tmp_path: Path) -> None:
+    text = (HERE / "kserve-standard.yaml").read_text().replace("minReplicas: 2", "minReplicas: 0")
+    made = _import(tmp_path, *yaml.safe_load_all(text))
+    lost = [each.why for each in made.losses if each.path == "spec.predictor.minReplicas" and "iris" in each.source]
+    assert lost == ["without Knative, KServe runs at least one pod"]

@@ -85,6 +85,7 @@ class _Deployment:
         annotations = given.get("metadata", "annotations") or {}
         if not pod.keys() <= _schema("spec")["fields"].keys() or annotations.get(_SCALER, "hpa") != "hpa":
             raise _Unlike
+        _check_replicas(predictor)
         self.runtime: GivenValue | None = None
         self.url = ""
         """Location of a model that is copied."""
@@ -309,6 +310,8 @@ class _Deployment:
             reader.note(path, why, remedy)
         why = f"KServe also makes Service {self.given.name}, and a route from outside: the spec has Service {self.name}"
         reader.lose(("metadata", "name"), why, "let clients ask that Service, or write `expose`")
+        if predictor.get("minReplicas") == 0:
+            reader.note(("spec", "predictor", "minReplicas"), "without Knative, KServe runs at least one pod", "")
         for key in ("containerConcurrency", "timeout"):
             if predictor.get(key) is not None:
                 reader.lose(("spec", "predictor", key), "it is for Knative, and for routes of KServe", "")
@@ -317,6 +320,17 @@ class _Deployment:
                 for key in self.given.get(*place, group) or ():
                     if _OWN_DOMAIN in key and key != _MODE:
                         reader.lose((*place, group, key), "it is for KServe", "")
+
+
+def _check_replicas(predictor: Body) -> None:
+    """Raise _Unlike for numbers of replicas that KServe refuses: `validateReplicas` of apis/serving/v1beta1."""
+    least, most = predictor.get("minReplicas"), predictor.get("maxReplicas")
+    for key, value in (("minReplicas", least), ("maxReplicas", most)):
+        if value is not None and (type(value) is not int or value < 0):
+            raise _Unlike(f"KServe refuses `{key}: {str(value)[:40]}`")
+    least = 1 if least is None else least
+    if most and least > most:
+        raise _Unlike(f"KServe refuses `minReplicas: {least}` above `maxReplicas: {most}`")
 
 
 def _join(group: str, *parts: Body) -> Body:
