@@ -596,32 +596,77 @@ def test_ports_that_only_services_name_are_listed(tmp_path: Path) -> None:
         assert any("admits requests to 8080, and not to port 9000" in each.why for each in made.losses)
 
 
-@pytest.mark.parametrize(
-    ("replicas", "why"),
-    [
-        ({"minReplicas": 5, "maxReplicas": 3}, "`minReplicas: 5` above `maxReplicas: 3`"),
-        ({"minReplicas": -1}, "`minReplicas: -1`"),
-        ({"maxReplicas": -1}, "`maxReplicas: -1`"),
-        ({"minReplicas": 1.5}, "`minReplicas: 1.5`"),
-        ({"minReplicas": 5, "maxReplicas": 0}, ""),
-        ({"minReplicas": 0, "maxReplicas": 3}, ""),
-        ({"maxReplicas": 1}, ""),
-    ],
-)
-def test_an_inference_service_that_kserve_refuses_stays(replicas: Body, why: str, tmp_path: Path) -> None:
+def _inference_service(**predictor: Any) -> Body:
     container = {"image": "registry.example.com/iris:1", "resources": {"limits": {"cpu": "1", "memory": "1Gi"}}}
     mode = {"serving.kserve.io/deploymentMode": "Standard"}
-    given = {
+    return {
         "apiVersion": "serving.kserve.io/v1beta1",
         "kind": "InferenceService",
         "metadata": {"name": "iris", "namespace": "ads", "annotations": mode},
-        "spec": {"predictor": {"containers": [container], **replicas}},
+        "spec": {"predictor": predictor if "model" in predictor else {"containers": [container], **predictor}},
     }
-    made = _import(tmp_path, given)
-    if why:
-        assert f"KServe refuses {why}" in _reasons(made)["InferenceService ads/iris"]
-    else:
-        assert "ServingDeployment" in _kinds(made.outcomes)
+
+
+@pytest.mark.parametrize(
+    ("predictor", "why"),
+    [
+        ({"minReplicas": 5, "maxReplicas": 3}, "KServe refuses `minReplicas: 5` above `maxReplicas: 3`"),
+        ({"minReplicas": -1}, "KServe refuses `minReplicas: -1`"),
+        ({"maxReplicas": -1}, "KServe refuses `maxReplicas: -1`"),
+        ({"minReplicas": 1.5}, "KServe refuses `minReplicas: 1.5`"),
+        ({"workerSpec": {}}, "its predictor has `workerSpec`"),
+        ({"model": {"modelFormat": {"name": "vLLM"}}}, "KServe chooses a server for `vLLM`, unless `runtime`"),
+        ({"model": {"runtime": "a", "storage": {"key": "a"}}}, "`storage` of its model"),
+        ({"model": {"runtime": "a"}}, "its ServingRuntime a is not in this import"),
+    ],
+)
+def test_an_inference_service_stays_with_the_reason(predictor: Body, why: str, tmp_path: Path) -> None:
+    assert why in _reasons(_import(tmp_path, _inference_service(**predictor)))["InferenceService ads/iris"]
+
+
+@pytest.mark.parametrize(
+    "predictor",
+    [{"minReplicas": 5, "maxReplicas": 0}, {"minReplicas": 0, "maxReplicas": 3}, {"maxReplicas": 1}],
+)
+def test_numbers_of_replicas_that_kserve_accepts(predictor: Body, tmp_path: Path) -> None:
+    assert "ServingDeployment" in _kinds(_import(tmp_path, _inference_service(**predictor)).outcomes)
+
+
+def test_the_status_says_how_kserve_runs_an_inference_service(tmp_path: Path) -> None:
+    """Without the annotation, KServe's settings decide."""
+    given = {**_inference_service(), "status": {"deploymentMode": "Standard"}}
+    del given["metadata"]["annotations"]
+    assert "ServingDeployment" in _kinds(_import(tmp_path, given).outcomes)
+    given["status"]["deploymentMode"] = "Knative"
+    assert "Knative scales it" in _reasons(_import(tmp_path, given))["InferenceService ads/iris"]
+
+
+def test_a_container_gets_the_model_that_its_variable_locates(tmp_path: Path) -> None:
+    given = _inference_service()
+    (container,) = given["spec"]["predictor"]["containers"]
+    container["env"] = [{"name": "STORAGE_URI", "value": "pvc://models/iris/3/"}]
+    pod = _compiled(_import(tmp_path, given), "Deployment", "iris-predictor")["spec"]["template"]["spec"]
+    (server,) = pod["containers"]
+    assert {"name": "STORAGE_URI", "value": "/mnt/models"} in server["env"]
+    (mount,) = [each for each in server["volumeMounts"] if each["mountPath"] == "/mnt/models"]
+    assert (mount["subPath"], mount["readOnly"]) == ("iris/3", True)
+    claims = {each["name"]: each.get("persistentVolumeClaim") for each in pod["volumes"]}
+    assert claims[mount["name"]]["claimName"] == "models"
+
+
+@pytest.mark.parametrize(
+    ("uri", "why"),
+    [
+        ("gs://models/iris", "init container copies gs://models/iris"),
+        ("hf://org/iris", "and it names no commit"),
+        ("oci://registry.example.com/iris:1", "beside the server"),
+        ("s3://models/iris", "its server is none that avactl knows"),
+    ],
+)
+def test_a_container_whose_model_kserve_copies_stays(uri: str, why: str, tmp_path: Path) -> None:
+    given = _inference_service()
+    given["spec"]["predictor"]["containers"][0]["env"] = [{"name": "STORAGE_URI", "value": uri}]
+    assert why in _reasons(_import(tmp_path, given))["InferenceService ads/iris"]
 
 
 def test_an_inference_service_without_knative_has_one_pod_at_least(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
+from avactl.base.variable_references import expand_references
 from avactl.workbench.importer.model import ImportReader
 from avactl.workbench.importer.reading import read_scripts
 from avactl.workbench.importer.session import import_objects, write
@@ -407,7 +408,7 @@ def test_steps_in_the_background_run_as_many_at_a_time_as_have_cpus(wrapper: str
     step = tmp_path / "step"
     step.write_text("#!/bin/sh\nmkdir run.$$\nls -d run.* | wc -l >> counts\nsleep 0.05\nrmdir run.$$\n")
     step.chmod(0o755)
-    words = ["bash", "-c", outcome.spec.spec["args"][0]]
+    words = ["bash", "-c", expand_references(outcome.spec.spec["args"][0], {})]
     done = subprocess.run(words, cwd=tmp_path, check=True, timeout=60, capture_output=True, text=True)
     assert "descriptor" not in done.stderr
     counts = [int(line) for line in (tmp_path / "counts").read_text().split()]
@@ -421,7 +422,7 @@ def test_tasks_that_end_at_once_end_well(tmp_path: Path) -> None:
     context = Context(ImportOptions(namespace="hpc", images={"job": "job:1"}), [given])
     made = convert_script(context, ImportReader(given))
     assert not isinstance(made, str), made
-    script = made.spec["args"][0].replace("$$", "$")
+    script = expand_references(made.spec["args"][0], {})
     done = subprocess.run(["bash", "-c", script], env=made.spec["env"], cwd=tmp_path, check=False, timeout=60)
     assert done.returncode == 3
 
