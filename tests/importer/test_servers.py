@@ -520,6 +520,33 @@ def test_a_jobset_of_one_kind_of_workers_is_a_training_job(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
+    ("words", "alone"),
+    [
+        (["torchrun", "train.py"], True),
+        (["torchrun", "--standalone", "--nproc-per-node=8", "train.py"], True),
+        (["sh", "-c", "python -m torch.distributed.run --nnodes 1 train.py"], True),
+        (["torchrun", "--nnodes=4", "train.py"], False),
+        (["sh", "-c", "torchrun --nnodes $NODES train.py"], False),
+        (["sh", "-c", "PET_NNODES=4 torchrun train.py"], False),
+        (["python", "train.py"], False),
+    ],
+)
+def test_torchrun_that_joins_no_pods_finds_no_variables(words: list[str], alone: bool, tmp_path: Path) -> None:
+    """By PET_NNODES it would wait for the other pods; in a JobSet, it starts in each of them by itself."""
+    given = _jobset()
+    container = given["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0]
+    container.update(command=words, image="registry.example.com/torch:1")
+    made = _import(tmp_path, given)
+    (spec,) = [each for each in made.specs if each.kind == "TrainingJob"]
+    assert (spec.spec["framework"] == "custom") is alone
+    assert any("by itself, as before" in each.why for each in made.losses) is alone
+    assert spec.spec["command"] == words
+    pod = _compiled(made, "Job", f"{spec.name}-worker")["spec"]["template"]["spec"]
+    names = {each["name"] for each in pod["containers"][0]["env"]}
+    assert any(name.startswith("PET_") for name in names) is not alone
+
+
+@pytest.mark.parametrize(
     ("change", "why"),
     [
         ({"successPolicy": {"operator": "Any"}}, "when any of its Jobs has"),

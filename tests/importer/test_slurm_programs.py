@@ -178,6 +178,7 @@ RUN = {
     "nodes-branches": TWO + 'if [ -n "$DEBUG" ]; then srun python d.py; else srun torchrun t.py; fi\n',
     "nodes-uname": TWO + "export MASTER_ADDR=$(uname -n)\nsrun python train.py\n",
     "nodes-wrapped": EIGHT + "timeout -k 10s 30m srun -l python train.py\n",
+    "nodes-torchrun-alone": TWO + "srun torchrun --nproc_per_node=4 train.py --seed $SLURM_PROCID\n",
     "nodes-standalone": TWO + "srun torchrun --standalone --nproc_per_node=4 train.py --seed $SLURM_PROCID\n",
     "nodes": TWO + "srun python train.py\n",
     "nodes-tasks": EIGHT + HEAD + "export MASTER_PORT=29500 WORLD_SIZE=$SLURM_NTASKS\nsrun python train.py\n",
