@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from avactl.base.object_identity import namespaced_name
+from avactl.base.variable_references import expand_references
 from avactl.contracts import names
 from avactl.kube.client import STRATEGIC, ApiError, Client
 from avactl.kube.reflector import Reflector
 from avactl.workbench.local.addresses import AddressBlock, path_translator
-from avactl.workbench.local.environment import expand_references, resolve
+from avactl.workbench.local.environment import resolve
 from avactl.workbench.local.errors import LocalRunError
 from avactl.workbench.local.pods import LocalPod
 from avactl.workbench.local.process import PodProcess

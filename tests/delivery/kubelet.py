@@ -13,8 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from avactl.base.variable_references import expand_references
 from avactl.contracts import names
-from avactl.workbench.local.environment import expand_references, resolve
+from avactl.workbench.local.environment import resolve
 from tools.controlplane import ApiError, ControlPlane, KubeClient
 
 Body = dict[str, Any]

@@ -520,6 +520,33 @@ def test_a_jobset_of_one_kind_of_workers_is_a_training_job(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
+    ("words", "alone"),
+    [
+        (["torchrun", "train.py"], True),
+        (["torchrun", "--standalone", "--nproc-per-node=8", "train.py"], True),
+        (["sh", "-c", "python -m torch.distributed.run --nnodes 1 train.py"], True),
+        (["torchrun", "--nnodes=4", "train.py"], False),
+        (["sh", "-c", "torchrun --nnodes $NODES train.py"], False),
+        (["sh", "-c", "PET_NNODES=4 torchrun train.py"], False),
+        (["python", "train.py"], False),
+    ],
+)
+def test_torchrun_that_joins_no_pods_finds_no_variables(words: list[str], alone: bool, tmp_path: Path) -> None:
+    """By PET_NNODES it would wait for the other pods; in a JobSet, it starts in each of them by itself."""
+    given = _jobset()
+    container = given["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0]
+    container.update(command=words, image="registry.example.com/torch:1")
+    made = _import(tmp_path, given)
+    (spec,) = [each for each in made.specs if each.kind == "TrainingJob"]
+    assert (spec.spec["framework"] == "custom") is alone
+    assert any("by itself, as before" in each.why for each in made.losses) is alone
+    assert spec.spec["command"] == words
+    pod = _compiled(made, "Job", f"{spec.name}-worker")["spec"]["template"]["spec"]
+    names = {each["name"] for each in pod["containers"][0]["env"]}
+    assert any(name.startswith("PET_") for name in names) is not alone
+
+
+@pytest.mark.parametrize(
     ("change", "why"),
     [
         ({"successPolicy": {"operator": "Any"}}, "when any of its Jobs has"),
@@ -586,3 +613,91 @@ def test_a_model_of_several_sizes_keeps_its_size(product: str, kept: bool, tmp_p
     found = _compiled(made, "Deployment")["spec"]["template"]["spec"]["nodeSelector"]
     assert found["avactl.dev/gpu"] == "A100"
     assert (selector.items() <= found.items()) is kept
+
+
+def test_ports_that_only_services_name_are_listed(tmp_path: Path) -> None:
+    """Ports of containers are informative: a Service may lead to one that no container declares."""
+    ports = [{"name": "api", "port": 80, "targetPort": "web"}, {"name": "grpc", "port": 9000}]
+    for name in ("rank", "front"):
+        made = _import(tmp_path, _deployment(), _service(name, ports=ports))
+        assert any("admits requests to 8080, and not to port 9000" in each.why for each in made.losses)
+
+
+def _inference_service(**predictor: Any) -> Body:
+    container = {"image": "registry.example.com/iris:1", "resources": {"limits": {"cpu": "1", "memory": "1Gi"}}}
+    mode = {"serving.kserve.io/deploymentMode": "Standard"}
+    return {
+        "apiVersion": "serving.kserve.io/v1beta1",
+        "kind": "InferenceService",
+        "metadata": {"name": "iris", "namespace": "ads", "annotations": mode},
+        "spec": {"predictor": predictor if "model" in predictor else {"containers": [container], **predictor}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("predictor", "why"),
+    [
+        ({"minReplicas": 5, "maxReplicas": 3}, "KServe refuses `minReplicas: 5` above `maxReplicas: 3`"),
+        ({"minReplicas": -1}, "KServe refuses `minReplicas: -1`"),
+        ({"maxReplicas": -1}, "KServe refuses `maxReplicas: -1`"),
+        ({"minReplicas": 1.5}, "KServe refuses `minReplicas: 1.5`"),
+        ({"workerSpec": {}}, "its predictor has `workerSpec`"),
+        ({"model": {"modelFormat": {"name": "vLLM"}}}, "KServe chooses a server for `vLLM`, unless `runtime`"),
+        ({"model": {"runtime": "a", "storage": {"key": "a"}}}, "`storage` of its model"),
+        ({"model": {"runtime": "a"}}, "its ServingRuntime a is not in this import"),
+    ],
+)
+def test_an_inference_service_stays_with_the_reason(predictor: Body, why: str, tmp_path: Path) -> None:
+    assert why in _reasons(_import(tmp_path, _inference_service(**predictor)))["InferenceService ads/iris"]
+
+
+@pytest.mark.parametrize(
+    "predictor",
+    [{"minReplicas": 5, "maxReplicas": 0}, {"minReplicas": 0, "maxReplicas": 3}, {"maxReplicas": 1}],
+)
+def test_numbers_of_replicas_that_kserve_accepts(predictor: Body, tmp_path: Path) -> None:
+    assert "ServingDeployment" in _kinds(_import(tmp_path, _inference_service(**predictor)).outcomes)
+
+
+def test_the_status_says_how_kserve_runs_an_inference_service(tmp_path: Path) -> None:
+    """Without the annotation, KServe's settings decide."""
+    given = {**_inference_service(), "status": {"deploymentMode": "Standard"}}
+    del given["metadata"]["annotations"]
+    assert "ServingDeployment" in _kinds(_import(tmp_path, given).outcomes)
+    given["status"]["deploymentMode"] = "Knative"
+    assert "Knative scales it" in _reasons(_import(tmp_path, given))["InferenceService ads/iris"]
+
+
+def test_a_container_gets_the_model_that_its_variable_locates(tmp_path: Path) -> None:
+    given = _inference_service()
+    (container,) = given["spec"]["predictor"]["containers"]
+    container["env"] = [{"name": "STORAGE_URI", "value": "pvc://models/iris/3/"}]
+    pod = _compiled(_import(tmp_path, given), "Deployment", "iris-predictor")["spec"]["template"]["spec"]
+    (server,) = pod["containers"]
+    assert {"name": "STORAGE_URI", "value": "/mnt/models"} in server["env"]
+    (mount,) = [each for each in server["volumeMounts"] if each["mountPath"] == "/mnt/models"]
+    assert (mount["subPath"], mount["readOnly"]) == ("iris/3", True)
+    claims = {each["name"]: each.get("persistentVolumeClaim") for each in pod["volumes"]}
+    assert claims[mount["name"]]["claimName"] == "models"
+
+
+@pytest.mark.parametrize(
+    ("uri", "why"),
+    [
+        ("gs://models/iris", "init container copies gs://models/iris"),
+        ("hf://org/iris", "and it names no commit"),
+        ("oci://registry.example.com/iris:1", "beside the server"),
+        ("s3://models/iris", "its server is none that avactl knows"),
+    ],
+)
+def test_a_container_whose_model_kserve_copies_stays(uri: str, why: str, tmp_path: Path) -> None:
+    given = _inference_service()
+    given["spec"]["predictor"]["containers"][0]["env"] = [{"name": "STORAGE_URI", "value": uri}]
+    assert why in _reasons(_import(tmp_path, given))["InferenceService ads/iris"]
+
+
+def test_an_inference_service_without_knative_has_one_pod_at_least(tmp_path: Path) -> None:
+    text = (HERE / "kserve-standard.yaml").read_text().replace("minReplicas: 2", "minReplicas: 0")
+    made = _import(tmp_path, *yaml.safe_load_all(text))
+    lost = [each.why for each in made.losses if each.path == "spec.predictor.minReplicas" and "iris" in each.source]
+    assert lost == ["without Knative, KServe runs at least one pod"]

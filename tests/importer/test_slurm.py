@@ -164,16 +164,24 @@ def test_what_scripts_share_is_said_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("", ["torchrun", "--nproc-per-node=1", "train.py"]),
+        ("--nnodes=2", ["torchrun", "--nproc-per-node=1", "train.py"]),
         ("--nnodes 2 --nproc_per_node 2", ["torchrun", "--nproc_per_node", "2", "train.py"]),
         ("--nnodes=$SLURM_NNODES --nproc-per-node=4", ["torchrun", "train.py"]),
-        ("--nproc_per_node gpu --rdzv_id $RANDOM", ["torchrun", "train.py"]),
+        ("--nnodes 2 --nproc_per_node gpu --rdzv_id $RANDOM", ["torchrun", "train.py"]),
     ],
 )
 def test_torchrun_starts_as_many_processes_as_before(options: str, words: list[str]) -> None:
     """avactl tells it to start one for each GPU, unless it is told otherwise."""
     script = f"#SBATCH -N 2 --ntasks-per-node=1 --gres=gpu:4 --mem=8G\nsrun torchrun {options} train.py\n"
     assert _spec(script)["command"] == words
+
+
+@pytest.mark.parametrize("options", ["", "--nnodes=1", "--nnodes 1:1 --nproc-per-node=4", "--rdzv_id $RANDOM"])
+def test_torchrun_that_joins_no_machines_finds_no_variables(options: str) -> None:
+    """By PET_NNODES it would wait for the other machines; under Slurm it starts on each by itself."""
+    spec = _spec(f"#SBATCH -N 2 --ntasks-per-node=1 --gres=gpu:4 --mem=8G\nsrun torchrun {options} train.py\n")
+    assert spec["framework"] == "custom"
+    assert " ".join(f"srun 1 torchrun {options} train.py".split()) in " ".join(spec["args"][0].split())
 
 
 def test_no_report_repeats_the_credentials_of_an_image(tmp_path: Path) -> None:

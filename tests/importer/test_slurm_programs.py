@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
+from avactl.base.variable_references import expand_references
 from avactl.workbench.importer.model import ImportReader
 from avactl.workbench.importer.reading import read_scripts
 from avactl.workbench.importer.session import import_objects, write
@@ -177,6 +178,7 @@ RUN = {
     "nodes-branches": TWO + 'if [ -n "$DEBUG" ]; then srun python d.py; else srun torchrun t.py; fi\n',
     "nodes-uname": TWO + "export MASTER_ADDR=$(uname -n)\nsrun python train.py\n",
     "nodes-wrapped": EIGHT + "timeout -k 10s 30m srun -l python train.py\n",
+    "nodes-torchrun-alone": TWO + "srun torchrun --nproc_per_node=4 train.py --seed $SLURM_PROCID\n",
     "nodes-standalone": TWO + "srun torchrun --standalone --nproc_per_node=4 train.py --seed $SLURM_PROCID\n",
     "nodes": TWO + "srun python train.py\n",
     "nodes-tasks": EIGHT + HEAD + "export MASTER_PORT=29500 WORLD_SIZE=$SLURM_NTASKS\nsrun python train.py\n",
@@ -407,7 +409,7 @@ def test_steps_in_the_background_run_as_many_at_a_time_as_have_cpus(wrapper: str
     step = tmp_path / "step"
     step.write_text("#!/bin/sh\nmkdir run.$$\nls -d run.* | wc -l >> counts\nsleep 0.05\nrmdir run.$$\n")
     step.chmod(0o755)
-    words = ["bash", "-c", outcome.spec.spec["args"][0]]
+    words = ["bash", "-c", expand_references(outcome.spec.spec["args"][0], {})]
     done = subprocess.run(words, cwd=tmp_path, check=True, timeout=60, capture_output=True, text=True)
     assert "descriptor" not in done.stderr
     counts = [int(line) for line in (tmp_path / "counts").read_text().split()]
@@ -421,7 +423,7 @@ def test_tasks_that_end_at_once_end_well(tmp_path: Path) -> None:
     context = Context(ImportOptions(namespace="hpc", images={"job": "job:1"}), [given])
     made = convert_script(context, ImportReader(given))
     assert not isinstance(made, str), made
-    script = made.spec["args"][0].replace("$$", "$")
+    script = expand_references(made.spec["args"][0], {})
     done = subprocess.run(["bash", "-c", script], env=made.spec["env"], cwd=tmp_path, check=False, timeout=60)
     assert done.returncode == 3
 

@@ -14,7 +14,7 @@ import pytest
 from avactl.compiler import Compilation, compile_tree
 from avactl.spec.repository.tree import DirTree
 from avactl.workbench.local.addresses import AddressBlock, path_translator
-from avactl.workbench.local.environment import expand_references, resolve
+from avactl.workbench.local.environment import resolve
 from avactl.workbench.local.errors import LocalRunError
 from avactl.workbench.local.pods import LocalJob, LocalPlace, LocalPod, describe
 from avactl.workbench.local.selection import select
@@ -184,13 +184,6 @@ def test_runs_have_addresses_of_their_own(block: AddressBlock) -> None:
         assert other.own_port() != block.own_port()
     finally:
         other.close()
-
-
-def test_expansion_is_that_of_kubernetes() -> None:
-    known = {"A": "1", "B": "$(A)"}
-    assert expand_references("$(A)$(A)", known) == "11"
-    assert expand_references("$(B)", known) == "$(A)"
-    assert expand_references("$$(A) $(C) $A $", known) == "$(A) $(C) $A $"
 
 
 def variables(entries: list[dict[str, Any]], **more: Any) -> dict[str, str]:

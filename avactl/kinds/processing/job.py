@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from fractions import Fraction
 from math import ceil
 from typing import Any, NamedTuple
@@ -10,6 +9,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from avactl.base.quantity import parse_quantity
+from avactl.base.variable_references import escape_references
 from avactl.contracts.processing import BESIDE
 from avactl.diagnostics import Diagnostic, Span
 from avactl.kinds.processing.spec import ProcessingJob, ProcessingJobSpec
@@ -116,8 +116,7 @@ def job_of(item: Item[ProcessingJobSpec], source: str = "", target: str = "") ->
     """Return a processing as a job that reads and writes these places."""
     spec = item.spec
     steps = [step.to_data() for step in spec.steps]
-    # Kubernetes replaces `$(NAME)` in an argument by a variable, and `$$` by `$`.
-    text = re.sub(r"\$(?=[$(])", "$$", orjson.dumps(steps).decode())
+    text = escape_references(orjson.dumps(steps).decode())
     args = [source, target, "--steps", text, "--jobs", str(_cores(spec))]
     if spec.skip_invalid:
         args += ["--skip-invalid", str(spec.skip_invalid)]

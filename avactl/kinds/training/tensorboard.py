@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from avactl.base.variable_references import escape_references
 from avactl.contracts.names import WORKSPACE_PRIORITY
 from avactl.kinds.team.names import RUN_ACCOUNT, team_namespaces
 from avactl.kinds.training.pod import log_path, store_env
@@ -47,7 +48,7 @@ def build_tensorboard(item: Item[TrainingJobSpec], program: Program) -> list[Man
         "name": COMPONENT,
         "image": program.cluster_spec(cluster).images.tensorboard,
         "command": ["tensorboard"],
-        "args": [f"--logdir={declared.logdir}", "--bind_all", f"--port={PORT}"],
+        "args": [f"--logdir={escape_references(declared.logdir)}", "--bind_all", f"--port={PORT}"],
         "env": store_env(item, program, declared.logdir),
         "ports": [{"name": "http", "containerPort": PORT}],
         "readinessProbe": {"httpGet": {"path": "/", "port": PORT}, "periodSeconds": 10},

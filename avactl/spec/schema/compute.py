@@ -21,6 +21,7 @@ from avactl.spec.schema.values import (
     label_key,
     value_error,
     want_length,
+    want_no_references,
 )
 
 Link = Literal["nvlink", "pcieSwitch", "socket", "node", "any"]
@@ -161,6 +162,7 @@ _GIT_URL = re.compile(r"(?!-)(https://[^\s@/]+/\S+|ssh://[^\s:-]\S+|[\w.-]+@\w[\
 
 def _git_url(value: str) -> str:
     want_length(value)
+    want_no_references(value)
     if not _GIT_URL(value):
         hint = "write `https://host/path.git` or `git@host:path.git`; put credentials in `secret`"
         shown = re.sub(r"//[^/]*@", "//***@", value)

@@ -19,6 +19,7 @@ from pydantic_core import PydanticCustomError
 
 from avactl.base.object_urls import BUCKET, SCHEMES
 from avactl.base.quantity import parse_quantity
+from avactl.base.variable_references import escape_references
 from avactl.diagnostics.lookalikes import LOOK_ALIKES, describe_character
 from avactl.spec.schema.worded_durations import plain_duration
 
@@ -456,6 +457,13 @@ def want_length(value: str) -> None:
         raise value_error(f"the value has {len(value):,} characters; the limit is {MAX_PATH:,}", "shorten it")
 
 
+def want_no_references(value: str) -> None:
+    """Raise an error if a path or URL has `$$` or `$(`, which Kubernetes replaces in programs' arguments."""
+    if escape_references(value) != value:
+        message = f"`{value}` contains `$$` or `$(`, which Kubernetes replaces where programs read it"
+        raise value_error(message, "write the path or URL itself")
+
+
 def _unsafe_path(message: str, hint: str) -> PydanticCustomError:
     return PydanticCustomError("unsafe_path", "{message}", {"message": message, "hint": hint})
 
@@ -467,6 +475,7 @@ def _abs_path(value: str) -> str:
         message = f"`{value}` is not an absolute path without `..`, `.`, `//` and `:`"
         fixed = f"/{value}" if inner != [""] and re.fullmatch(r"[\w-]+(/[\w-]+)*", value) else "/data"
         raise _unsafe_path(message, f"write a path such as `{fixed}`")
+    want_no_references(value)
     return value
 
 
@@ -482,10 +491,10 @@ def _rel_path(value: str) -> str:
 AbsPath = Annotated[
     str,
     AfterValidator(_abs_path),
-    WithJsonSchema({"type": "string", "pattern": r"^(/|(/(?!\.{1,2}(/|$))[^/:]+)+/*)$"}),
+    WithJsonSchema({"type": "string", "pattern": r"^(?!.*\$[$(])(/|(/(?!\.{1,2}(/|$))[^/:]+)+/*)$"}),
     Says("absolute path"),
 ]
-"""An absolute path in its only form: without `..`, `.` and `//`."""
+"""An absolute path in its only form: without `..`, `.` and `//`, and without references to variables."""
 _SYSTEM = (
     "bin",
     "boot",
@@ -533,7 +542,7 @@ def _host_directory(value: str) -> str:
 HostPath = Annotated[
     str,
     AfterValidator(_host_directory),
-    WithJsonSchema({"type": "string", "pattern": r"^(/(?!\.{1,2}(/|$))[^/:,]+)+/*$"}),
+    WithJsonSchema({"type": "string", "pattern": r"^(?!.*\$[$(])(/(?!\.{1,2}(/|$))[^/:,]+)+/*$"}),
     Says("directory on machines"),
 ]
 """A directory on machines outside of the system's own."""

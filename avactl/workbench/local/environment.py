@@ -6,26 +6,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from avactl.base.variable_references import expand_references
 from avactl.workbench.local.errors import LocalRunError
 
 Body = dict[str, Any]
-_REFERENCE = re.compile(r"\$\$|\$\(([^()]+)\)")
 _KEYED_FIELD = re.compile(r"metadata\.(annotations|labels)\['([^']+)'\]")
-
-
-def expand_references(text: str, variables: Mapping[str, str]) -> str:
-    """Replace `$(NAME)` by known variables; `$$` is a literal dollar.
-
-    Source: https://kubernetes.io/docs/tasks/inject-data-application/define-interdependent-environment-variables/
-
-    >>> expand("$(A)-$(B)-$$(A)", {"A": "1"})
-    '1-$(B)-$(A)'
-    """
-
-    def replace(found: re.Match[str]) -> str:
-        return "$" if found[0] == "$$" else variables.get(found[1], found[0])
-
-    return _REFERENCE.sub(replace, text)
 
 
 def resolve(

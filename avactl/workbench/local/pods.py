@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from avactl.base.terminal import count_text
+from avactl.base.variable_references import expand_references
 from avactl.contracts.pod_annotations import DEFAULT_CONTAINER, JOB_INDEX
 from avactl.program.local_run import LocalRole, LocalRun
 from avactl.program.manifest import Manifest
 from avactl.program.program import Item
 from avactl.workbench.local.addresses import MAX_PODS, AddressBlock, Translation, path_translator
-from avactl.workbench.local.environment import expand_references, resolve
+from avactl.workbench.local.environment import resolve
 from avactl.workbench.local.errors import LocalRunError, LocalUsageError
 from avactl.workbench.local.volumes import make_volumes
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 
+from avactl.base.variable_references import escape_references
 from avactl.diagnostics.secrets import looks_secret
 from avactl.workbench.importer.gpus import known_gpu_model
 from avactl.workbench.importer.model import Body, ImportedSpec, ImportReader
@@ -22,7 +23,7 @@ from avactl.workbench.importer.slurm.options import (
     bound_gpus,
 )
 from avactl.workbench.importer.slurm.prelude import constant_variables, open_constants
-from avactl.workbench.importer.slurm.program import JobProgram, escape_references
+from avactl.workbench.importer.slurm.program import JobProgram
 from avactl.workbench.importer.slurm.script import (
     MAX_ELEMENTS,
     Directive,

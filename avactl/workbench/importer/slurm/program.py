@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Mapping
 from itertools import combinations
 
+from avactl.base.variable_references import escape_references
 from avactl.diagnostics.secrets import has_shape
 from avactl.workbench.importer.model import Body, ImportReader
 from avactl.workbench.importer.shell import (
@@ -626,8 +627,3 @@ def _has_input(program: Program, node: Node) -> bool:
             return True
         above = parent
     return False
-
-
-def escape_references(text: str) -> str:
-    """Return a text of a pod that Kubernetes does not change: it reads `$(NAME)` as a variable, and `$$` as `$`."""
-    return re.sub(r"\$(?=\$|\([A-Za-z_]\w*\))", "$$", text)

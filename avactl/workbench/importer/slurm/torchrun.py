@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from avactl.workbench.importer.launchers import starts_alone
 from avactl.workbench.importer.shell import Node, Program, Word, is_at_top, statement_of
 from avactl.workbench.importer.slurm.commands import Note
 from avactl.workbench.importer.slurm.steps import Step, program_name
@@ -27,13 +28,14 @@ _OF_HOSTS = re.compile(r"\bscontrol\b|\bSLURM_(JOB_|STEP_)?NODELIST\b|\bSLURM_LA
 
 
 def torchrun_words(program: Program, step: Step) -> list[Word] | None:
-    """Return the words of torchrun if the step is that, and the script tells its options, else None."""
+    """Return the words of torchrun if the step is that, joins machines, and the script tells its options, else None."""
     words = _find_torchrun(step)
     index = 1
     while words and index < len(words) and words[index].text.startswith("-"):
         index += _width(words[index].text)
     unknown = words and index < len(words) and words[index].value is None and not program_name(program, words[index])
-    return None if unknown else words
+    alone = words and starts_alone(" ".join(("torchrun", *(each.text for each in words[1:index]))))
+    return None if unknown or alone else words
 
 
 def _width(text: str) -> int:

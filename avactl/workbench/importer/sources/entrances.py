@@ -61,7 +61,7 @@ def carry_services(
     _list_pod_monitors(context, spec, given, labels, container)
     _list_lost_labels(context, spec, given, labels)
     _mend_targets(context, spec, given)
-    _list_closed_ports(reader, spec, container, place)
+    _list_closed_ports(reader, spec, services, container, place)
     return ""
 
 
@@ -272,14 +272,25 @@ def _backends(value: Any, path: Path) -> Iterator[tuple[Path, str]]:
             yield place, each.partition(".")[0]
 
 
-def _list_closed_ports(reader: ImportReader, spec: ImportedSpec, container: Body, place: Path) -> None:
-    """List ports of the container to which the NetworkPolicy of the spec admits nobody."""
+def _list_closed_ports(
+    reader: ImportReader, spec: ImportedSpec, services: list[GivenValue], container: Body, place: Path
+) -> None:
+    """List ports of the container, and those to which Services lead, that the spec's NetworkPolicy does not admit."""
     known = {*server_ports(spec).values(), *facts_of(spec.spec["runtime"]["name"]).ports.values()}
     closed = [
         f"{each.get('name') or 'port'} {each['containerPort']}"
         for each in container.get("ports") or ()
         if isinstance(each, dict) and each.get("containerPort") not in known
     ]
+    declared = [each.get("containerPort") for each in container.get("ports") or () if isinstance(each, dict)]
+    targets = [
+        port.get("targetPort") or port.get("port")
+        for service in services
+        for port in service.get("spec", "ports") or ()
+        if isinstance(port, dict)
+    ]
+    undeclared = {each for each in targets if isinstance(each, int) and each not in known and each not in declared}
+    closed += [f"port {each}" for each in sorted(undeclared)]
     names = {number: name for name, number in server_ports(spec).items()}
     for name, number in named_ports(container).items():
         if number in names and names[number] != name:

@@ -10,7 +10,13 @@ from avactl.workbench.importer.sources.context import Context
 from avactl.workbench.importer.sources.contracts import indexed_job_contract, job_names
 from avactl.workbench.importer.sources.metadata import CARRIED, take_common
 from avactl.workbench.importer.sources.pods import Pod
-from avactl.workbench.importer.sources.training import format_seconds, framework_of, make_training_job, read_role
+from avactl.workbench.importer.sources.training import (
+    format_seconds,
+    framework_of,
+    framework_of_pods,
+    make_training_job,
+    read_role,
+)
 
 _TEMPLATE_PATH = ("spec", "template")
 
@@ -74,7 +80,7 @@ def convert_job(context: Context, reader: ImportReader, hosts: str = "", subdoma
         context,
         reader,
         [role],
-        framework=framework_of(role.pod),
+        framework=framework_of_pods(reader, role.pod, pods, framework_of(role.pod)),
         strategy="allReduce" if pods > 1 else "single",
         timeout=format_seconds(reader.take("spec", "activeDeadlineSeconds")),
         ttl=format_seconds(reader.take("spec", "ttlSecondsAfterFinished")),

@@ -24,7 +24,8 @@ _MODE = f"{_GROUP}/deploymentMode"
 _SCALER = f"{_GROUP}/autoscalerClass"
 _METADATA = ("labels", "annotations")
 _OWN_DOMAIN = "kserve.io/"
-_MODES = ("RawDeployment", "Standard")
+MODES = ("RawDeployment", "Standard")
+"""Modes in which KServe makes Deployments."""
 _EXTENSION_KEYS = (
     "minReplicas",
     "maxReplicas",
@@ -42,12 +43,33 @@ _POD_KEYS = ("containers", "volumes", "nodeSelector", "tolerations", "affinity",
 _RUNTIME_KEYS = (*_POD_KEYS, "supportedModelFormats", "protocolVersions", "annotations", "labels", "hostIPC")
 _CONTAINER = "kserve-container"
 _PORT = 8080
-_STORAGE: Path = ("spec", "predictor", "model", "storageUri")
+_STORAGE_VARIABLE = "STORAGE_URI"
+"""Variable of a container whose value KServe takes for the location of a model, and replaces by its directory."""
 _MOUNT = "/mnt/models"
 _DEFAULTS = {"cpu": "1", "memory": "2Gi"}
 """Values of `resource` in the settings that KServe ships."""
 _UTILIZATION = 80
 _GPU_BUILDS = ("tfserving", "tensorflow-serving", "torchserve", "huggingfaceserver")
+
+
+def deployment_mode(given: GivenValue) -> Any:
+    """Return how KServe runs an InferenceService: as its status says, or its annotation; None leaves it to KServe."""
+    return given.get("status", "deploymentMode") or given.get("metadata", "annotations", _MODE)
+
+
+def describe_storage(uri: Any) -> str:
+    """Say how KServe brings a model to its server."""
+    shown = str(uri)[:200]
+    if shown.startswith("oci://"):
+        return f"KServe runs {shown} beside the server, and links its files to {_MOUNT}"
+    commit = ", and it names no commit" if re.fullmatch(r"hf://[^:@]*", shown) else ""
+    return f"KServe's init container copies {shown} to {_MOUNT}{commit}"
+
+
+def describe_canary(predictor: Body) -> str:
+    """Say how KServe shares requests between two versions."""
+    percent = str(predictor["canaryTrafficPercent"])[:40]
+    return f"{percent}% of the requests go to its last version until a person changes it"
 
 
 class _Unlike(Exception):  # noqa: N818 - the reason, which the report says
@@ -58,14 +80,14 @@ def convert_inference_service(context: Context, reader: ImportReader) -> Importe
     """Return the ServingDeployment of an InferenceService, or "" if KServe does more than run a Deployment."""
     given = reader.given
     predictor = given.get("spec", "predictor")
-    if given.get("metadata", "annotations", _MODE) not in _MODES or not isinstance(predictor, dict):
+    if deployment_mode(given) not in MODES or not isinstance(predictor, dict):
         return ""
     if set(given.get("spec")) - {"predictor"}:
         return ""
     try:
         deployment = _Deployment(context, given, predictor)
     except _Unlike as reason:
-        return f"{_PLACE}; {reason}" if str(reason) else ""
+        return f"{_PLACE}; {reason}"
     return deployment.convert(reader)
 
 
@@ -83,17 +105,26 @@ class _Deployment:
         pod = {key: copy.deepcopy(value) for key, value in predictor.items() if key not in (*_EXTENSION_KEYS, "model")}
         model = predictor.get("model")
         annotations = given.get("metadata", "annotations") or {}
-        if not pod.keys() <= _schema("spec")["fields"].keys() or annotations.get(_SCALER, "hpa") != "hpa":
-            raise _Unlike
+        foreign = [key for key in pod if key not in _schema("spec")["fields"]]
+        if predictor.get("canaryTrafficPercent") is not None:
+            raise _Unlike(describe_canary(predictor))
+        if foreign:
+            raise _Unlike(f"its predictor has `{foreign[0]}`, of which KServe makes more than a Deployment")
+        if annotations.get(_SCALER, "hpa") != "hpa":
+            raise _Unlike(f"its autoscaler is of class {annotations[_SCALER]}")
+        _check_replicas(predictor)
         self.runtime: GivenValue | None = None
         self.url = ""
         """Location of a model that is copied."""
+        self.storage: Path = (*own, "model", "storageUri")
         if model is not None:
             if pod.get("containers"):
-                raise _Unlike
+                raise _Unlike("it has a model, and containers beside that of its server")
             pod = self._with_model(pod, model)
         elif not pod.get("containers"):
-            raise _Unlike
+            raise _Unlike("it has no container")
+        else:
+            self._take_storage_variable(pod)
         for index in range(len(pod["containers"])):
             place: Path = ("containers", index) if model is None else ("model",)
             self.aliases["spec", "template", "spec", "containers", index] = (*own, *place)
@@ -109,8 +140,13 @@ class _Deployment:
 
     def _with_model(self, pod: Body, model: Any) -> Body:
         """Return the pod of a model: that of its ServingRuntime, with what the model changes."""
-        if not isinstance(model, dict) or not model.get("runtime") or model.get("storage"):
-            raise _Unlike
+        if not isinstance(model, dict):
+            raise _Unlike("it has no model")
+        if model.get("storage"):
+            raise _Unlike("`storage` of its model names a place in a Secret of KServe")
+        if not model.get("runtime"):
+            form = (model.get("modelFormat") or {}).get("name")
+            raise _Unlike(f"KServe chooses a server for `{form}`, unless `runtime` of the model names a ServingRuntime")
         runtime = _find_runtime(self.context, self.given, str(model["runtime"]))
         if runtime is None:
             raise _Unlike(f"its ServingRuntime {model['runtime']} is not in this import")
@@ -164,10 +200,10 @@ class _Deployment:
             self.url = re.sub(r"^(hf://.*):", r"\1@", str(uri))
             why = f"pods copy it by themselves, in place of KServe's init container, and not to {_MOUNT}"
             remedy = "its credentials are those of the team's bucket, or `model: {secret: NAME}`"
-            self.notes.append((_STORAGE, why, remedy))
+            self.notes.append((self.storage, why, remedy))
             return
         if found is None:
-            raise _Unlike
+            raise _Unlike(describe_storage(uri))
         mount: Body = {"name": "kserve-pvc-source", "mountPath": _MOUNT, "readOnly": True}
         if found[2]:
             mount["subPath"] = found[2].strip("/")
@@ -175,7 +211,20 @@ class _Deployment:
         volume = {"name": mount["name"], "persistentVolumeClaim": {"claimName": found[1]}}
         pod["volumes"] = [*(pod.get("volumes") or ()), volume]
         why = f"the claim is mounted at {_MOUNT}, read-only; KServe without direct mounts copies it there"
-        self.notes.append((_STORAGE, why, ""))
+        self.notes.append((self.storage, why, ""))
+
+    def _take_storage_variable(self, pod: Body) -> None:
+        """Give a container the model that its variable locates, as KServe does."""
+        for index, container in enumerate(pod["containers"]):
+            for position, entry in enumerate(container.get("env") or ()):
+                if entry.get("name") != _STORAGE_VARIABLE:
+                    continue
+                if index or container.get("name", _CONTAINER) != _CONTAINER or not entry.get("value"):
+                    raise _Unlike(f"KServe reads {_STORAGE_VARIABLE} of a container in its own way")
+                self.storage = ("spec", "predictor", "containers", index, "env", position)
+                self._mount(pod, container, entry["value"])
+                entry["value"] = _MOUNT
+                break
 
     def _set_defaults(self, container: Body, own: Body) -> None:
         """Give the container what KServe sets if it is missing."""
@@ -279,10 +328,10 @@ class _Deployment:
             return f"{_PLACE}; {spec}"
         if self.url:
             if spec.spec["model"].get("path") != _MOUNT:
-                return ""
+                return f"{_PLACE}; its server is none that avactl knows, and finds its model in {_MOUNT}"
             del spec.spec["model"]["path"]
             spec.spec["model"]["url"] = self.url
-            spec.origins["spec", "model", "url"] = (given, _STORAGE)
+            spec.origins["spec", "model", "url"] = (given, self.storage)
         spec.acts_as = [GivenValue(self.body, doc, given.path), *others]
         spec.given = [given]
         deployment = str(inner.given)
@@ -309,6 +358,8 @@ class _Deployment:
             reader.note(path, why, remedy)
         why = f"KServe also makes Service {self.given.name}, and a route from outside: the spec has Service {self.name}"
         reader.lose(("metadata", "name"), why, "let clients ask that Service, or write `expose`")
+        if predictor.get("minReplicas") == 0:
+            reader.note(("spec", "predictor", "minReplicas"), "without Knative, KServe runs at least one pod", "")
         for key in ("containerConcurrency", "timeout"):
             if predictor.get(key) is not None:
                 reader.lose(("spec", "predictor", key), "it is for Knative, and for routes of KServe", "")
@@ -317,6 +368,17 @@ class _Deployment:
                 for key in self.given.get(*place, group) or ():
                     if _OWN_DOMAIN in key and key != _MODE:
                         reader.lose((*place, group, key), "it is for KServe", "")
+
+
+def _check_replicas(predictor: Body) -> None:
+    """Raise _Unlike for numbers of replicas that KServe refuses: `validateReplicas` of apis/serving/v1beta1."""
+    least, most = predictor.get("minReplicas"), predictor.get("maxReplicas")
+    for key, value in (("minReplicas", least), ("maxReplicas", most)):
+        if value is not None and (type(value) is not int or value < 0):
+            raise _Unlike(f"KServe refuses `{key}: {str(value)[:40]}`")
+    least = 1 if least is None else least
+    if most and least > most:
+        raise _Unlike(f"KServe refuses `minReplicas: {least}` above `maxReplicas: {most}`")
 
 
 def _join(group: str, *parts: Body) -> Body:

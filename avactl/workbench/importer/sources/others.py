@@ -7,6 +7,7 @@ from typing import Any
 
 from avactl.workbench.importer.failures import READ_ERRORS, explain_failure
 from avactl.workbench.importer.model import Body, GivenValue
+from avactl.workbench.importer.sources.kserve import MODES, deployment_mode, describe_canary, describe_storage
 
 _SERVICE = "a ServingDeployment would take its place"
 _TRAINING = "a TrainingJob would take its place"
@@ -65,15 +66,15 @@ def _inference_service(given: GivenValue) -> str:
     elif predictor.get("containers"):
         found.append("its containers get probes and ports of KServe")
     if uri:
-        found.append(f"KServe's init container copies {_names([uri])} to /mnt/models")
+        found.append(describe_storage(uri))
     if predictor.get("canaryTrafficPercent") is not None:
-        percent = predictor["canaryTrafficPercent"]
-        found.append(f"{percent}% of the requests go to its last version until a person changes it")
-    if given.get("metadata", "annotations", "serving.kserve.io/deploymentMode") not in ("RawDeployment", "Standard"):
-        found.append("Knative scales it by requests, unless KServe's settings say otherwise")
-    elif predictor.get("minReplicas") is not None or predictor.get("maxReplicas") is not None:
-        low, high = predictor.get("minReplicas", 1), predictor.get("maxReplicas", "no limit")
-        found.append(f"its autoscaler, {low} to {high}, has KServe's metric {predictor.get('scaleMetric') or 'cpu'}")
+        found.append(describe_canary(predictor))
+    mode = deployment_mode(given)
+    if mode is None:
+        why = "Knative scales it by requests, unless KServe's settings say otherwise: then write the annotation"
+        found.append(f"{why} serving.kserve.io/deploymentMode: Standard")
+    elif mode not in MODES:
+        found.append("Knative scales it by requests")
     found += [f"it has `{key}`" for key in ("transformer", "explainer") if given.get("spec", key)]
     return f"{_SERVICE}; {'; '.join(found)}"
 

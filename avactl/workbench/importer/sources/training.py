@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from avactl.diagnostics import Span
 from avactl.spec.documents.document import Path
+from avactl.workbench.importer.launchers import starts_alone
 from avactl.workbench.importer.model import Body, ImportedSpec, ImportReader
 from avactl.workbench.importer.sources.context import Context
 from avactl.workbench.importer.sources.contracts import UnmetContract
@@ -172,6 +173,17 @@ def _note_differences(reader: ImportReader, lead: ImportedRole, framework: str, 
     ):
         at = lead.pod.paths["command",] if lead.pod.command else image
         reader.note(at, f"torchrun starts one process per GPU, {gpus} in each pod", "start them by `torchrun` yourself")
+
+
+def framework_of_pods(reader: ImportReader, pod: Pod, pods: int, framework: str) -> str:
+    """Return the framework of pods whose system sets no variables of torchrun: none if it starts in each pod alone."""
+    words = [*pod.command, *pod.args]
+    values = [value for value in pod.env.values() if isinstance(value, str)]
+    if pods == 1 or not starts_alone(" ".join((*words, *pod.env, *values))):
+        return framework
+    at = pod.paths["command",] if pod.command else pod.paths["args",]
+    reader.note(at, f"torchrun starts in each of {pods} pods by itself, as before", f"join them: `--nnodes={pods}`")
+    return "custom"
 
 
 def framework_of(pod: Pod) -> str:

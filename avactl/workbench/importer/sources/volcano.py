@@ -11,6 +11,7 @@ from avactl.workbench.importer.sources.training import (
     ImportedRole,
     format_seconds,
     framework_of,
+    framework_of_pods,
     make_training_job,
     read_role,
     want_same_program,
@@ -71,6 +72,7 @@ def convert_volcano_job(context: Context, reader: ImportReader) -> ImportedSpec 
     framework = (
         "tensorflow" if "tensorflow" in plugins else "pytorch" if "pytorch" in plugins else framework_of(model.pod)
     )
+    framework = framework_of_pods(reader, merged.pod, merged.replicas, framework)
     strategy = "mpi" if "launcher" in keys else "parameterServer" if "servers" in keys else "allReduce"
     if strategy == "mpi":
         framework = "custom"
