@@ -1,6 +1,10 @@
 """Messages between workers and parameter servers: a JSON object, and bytes of arrays behind it.
 
 Both sides receive into memory that they keep or hand on, so an array is copied once at most.
+
+With a token, connections are encrypted by TLS with keys that are agreed on anew, and without certificates; a proof by
+the token holds for one connection only, because it is about the messages that agreed on its keys (RFC 5929,
+tls-unique). Two connections of somebody between the peers have different keys, so no proof can be handed on.
 """
 
 from __future__ import annotations
@@ -10,28 +14,48 @@ import hmac
 import json
 import os
 import socket
+import ssl
 import struct
 import time
 from typing import Any, Sequence
 
 from avactl_worker.ps.errors import ServerError
 
-PROTOCOL = 2
+PROTOCOL = 3
 PORT = 29500
-NONCE = 32
-"""Random bytes of each side, so that no proof serves twice."""
+_CIPHERS = "AECDH-AES256-SHA:@SECLEVEL=0"
+"""OpenSSL has no anonymous ciphers on its levels from 1, because they authenticate nobody: the proofs do."""
 MAX_HEAD, MAX_BODY = 1 << 16, 1 << 30
 """Bytes."""
 _PREFIX = struct.Struct("<IQ")
 
 
-def proof(side: str, server: bytes, client: bytes) -> str:
-    """Return what shows that `side` knows the job's token, $AVACTL_PS_TOKEN, which may be empty.
+def token() -> bytes:
+    """Return the token of the job, $AVACTL_PS_TOKEN; it may be empty."""
+    return os.environ.get("AVACTL_PS_TOKEN", "").encode()
 
-    `server`, `client`: the random bytes of both. That of one side does not serve for the other.
+
+def encrypted(peer: socket.socket, server: bool) -> ssl.SSLSocket:
+    """Return a connection in place of `peer`, which is encrypted after `do_handshake`.
+
+    Raises OSError, and ServerError if OpenSSL lacks the ciphers.
     """
-    token = os.environ.get("AVACTL_PS_TOKEN", "").encode()
-    return hmac.new(token, side.encode() + server + client, hashlib.sha256).hexdigest()
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_2  # 1.3 has neither of both
+        context.options |= ssl.OP_NO_TICKET  # a connection that goes on with old keys could have an old `tls-unique`
+        context.set_ciphers(_CIPHERS)
+    except (ssl.SSLError, ValueError) as error:
+        raise ServerError(f"AVACTL_PS_TOKEN needs OpenSSL with the cipher {_CIPHERS.split(':')[0]}: {error}") from None
+    return context.wrap_socket(peer, server_side=server, do_handshake_on_connect=False)
+
+
+def proof(side: str, peer: ssl.SSLSocket) -> str:
+    """Return what shows on an encrypted connection that `side`, "client" or "server", has the token."""
+    binding = peer.get_channel_binding("tls-unique") or b""
+    return hmac.new(token(), side.encode() + binding, hashlib.sha256).hexdigest()
 
 
 def is_proof(found: Any, expected: str) -> bool:
