@@ -147,7 +147,7 @@ class Server:
         with peer:
             while True:
                 head, size = frames.receive_head(peer)
-                body = bytearray(size)
+                body: Any = np.empty(size, dtype=np.uint8)  # not zeroed
                 frames.receive_into(peer, body)
                 try:
                     answer, values = self._answer(client, head, memoryview(body))
@@ -229,7 +229,7 @@ class Server:
         ((table, ids, values),) = parts
         with self._lock, table.lock:
             if not table.ready:  # else another process that takes itself for the first one was faster
-                self._check_memory([(table, ids)])
+                self._check_memory([(table, table.find(ids))])
                 table.set(ids, values)
         return {}, []
 
@@ -310,7 +310,8 @@ class Server:
         return found
 
     def _check_memory(self, parts: list[tuple[Table, Any]], more: int = 0) -> None:
-        new = {table.name: table.count_new(ids) for table, ids in parts}
+        """Raise ServerError unless there is memory. `parts`: tables, and what `find` has returned for ids of them."""
+        new = {table.name: int(np.count_nonzero(rows < 0)) for table, rows in parts}
         used = more + self._kept + sum(table.nbytes(new.get(name, 0)) for name, table in self._tables.items())
         if used > self._memory:
             raise ServerError(
@@ -320,10 +321,11 @@ class Server:
 
     def _apply(self, parts: list[tuple[Table, Any, Any]], scale: float) -> None:
         with self._lock:
-            self._check_memory([(table, ids) for table, ids, _ in parts])
-            for table, ids, gradients in parts:
+            found = [table.find(ids) for table, ids, _ in parts]
+            self._check_memory([(table, rows) for (table, _, _), rows in zip(parts, found)])
+            for (table, ids, gradients), rows in zip(parts, found):
                 with table.lock:
-                    table.push(ids, gradients, scale)
+                    table.push(ids, gradients, scale, rows)
 
     # -- synchronous steps -------------------------------------------------------------------------------------------
 
@@ -337,7 +339,7 @@ class Server:
             more = made.nbytes - (kept[worker].nbytes if worker in kept else 0)
             if worker not in kept and len(kept) >= _WORKERS:
                 raise ServerError(f"a job has at most {_WORKERS} workers")
-            self._check_memory([(table, ids) for table, ids, _ in made.parts], more)
+            self._check_memory([(table, table.find(ids)) for table, ids, _ in made.parts], more)
             self._pending.setdefault(step, kept)[worker] = made
             self._kept += more
             return True
