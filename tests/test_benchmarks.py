@@ -27,6 +27,7 @@ SMALLEST = {
     "links": "--jobs 50 --nodes 4",
     "processing": "--images 60 --repeats 1",
     "plan": "--jobs 4 --machines 100 --repeats 1",
+    "ps": "--clients 2 --ids 50 --dim 4 --rounds 3 --repeats 1",
 }
 """Options for a run of at most some CPU seconds."""
 ELSEWHERE = {

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +45,8 @@ def greeted(address: str, name: str = "x") -> socket.socket:
     """Return a connection to a server that has said who it is."""
     host, port = address.split(":")
     peer = socket.create_connection((host, int(port)), timeout=30)
-    nonce, own = bytearray(frames.NONCE), bytes(frames.NONCE)
-    frames.receive_into(peer, nonce)
-    about = {"protocol": frames.PROTOCOL, "client": name, "nonce": own.hex()}
-    frames.send(peer, {**about, "proof": frames.proof("client", bytes(nonce), own)})
+    assert frames.receive_head(peer)[0] == {"protocol": frames.PROTOCOL, "token": False}
+    frames.send(peer, {"client": name})
     assert "error" not in frames.receive_head(peer)[0]
     return peer
 
@@ -437,18 +435,27 @@ def test_a_listener_that_is_closed_ends_serving() -> None:
     Server(MEMORY).serve(listener)
 
 
-@pytest.mark.parametrize("field", ["proof", "client", "nonce"])
-def test_every_connection_gives_its_place_back(field: str) -> None:
+@pytest.mark.parametrize("token", ["", "secret"])
+def test_every_connection_gives_its_place_back(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AVACTL_PS_TOKEN", token)
     server = Server(MEMORY)
     before = server._places._value
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=server.serve, args=(listener,), daemon=True).start()
         wrong: list[Any] = ["\ud800", None, [], {}, 7, "0" * 65]
         for bad in wrong:
-            with socket.create_connection(listener.getsockname()) as peer:
-                frames.receive_into(peer, bytearray(frames.NONCE))
-                head = {"protocol": frames.PROTOCOL, "client": "x", "nonce": "00" * frames.NONCE, "proof": "x"}
-                frames.send(peer, {**head, field: bad})
+            for field in ("client", "proof"):
+                with socket.create_connection(listener.getsockname()) as plain:
+                    frames.receive_head(plain)
+                    peer: socket.socket = plain
+                    if token:
+                        peer = encrypted = frames.encrypted(plain, server=False)
+                        encrypted.do_handshake()
+                    with peer:
+                        frames.send(peer, {"client": "x", "proof": "x", field: bad})
+            with socket.create_connection(listener.getsockname()) as plain:
+                frames.receive_head(plain)
+                plain.sendall(bytes(20))  # no handshake
         wait_until(lambda: server._places._value == before and not server._strangers, "all places")
 
 
@@ -457,7 +464,7 @@ def test_a_peer_that_says_slowly_who_it_is_is_cut_off(monkeypatch: pytest.Monkey
     with running(1) as addresses:
         host, port = addresses[0].split(":")
         with socket.create_connection((host, int(port))) as peer:
-            frames.receive_into(peer, bytearray(frames.NONCE))
+            frames.receive_head(peer)
             peer.settimeout(0.2)
             peer.sendall(struct.pack("<IQ", 60_000, 0))
 
@@ -473,31 +480,122 @@ def test_a_peer_that_says_slowly_who_it_is_is_cut_off(monkeypatch: pytest.Monkey
             wait_until(ended, "the end of the connection")
 
 
-@pytest.mark.parametrize("answer", [{}, {"proof": ""}, {"proof": "\ud800"}, {"proof": "00" * 32}])
-def test_a_server_without_the_token_is_refused(answer: dict[str, Any]) -> None:
+@contextmanager
+def serving_once(serve: Callable[[socket.socket], None]) -> Iterator[str]:
+    """Call a function with each connection, in a thread; yields the address."""
+
+    def run(listener: socket.socket) -> None:
+        while True:
+            try:
+                peer, _ = listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=serve_one, args=(peer,), daemon=True).start()
+
+    def serve_one(peer: socket.socket) -> None:
+        with suppress(OSError):
+            serve(peer)
+
     with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def pretend() -> None:
-            peer, _ = listener.accept()
-            with peer:
-                peer.sendall(bytes(frames.NONCE))
-                frames.receive_head(peer)
-                frames.send(peer, {"lineage": "x", **answer})
-
-        def work() -> None:
-            with (
-                ps.connect([f"127.0.0.1:{listener.getsockname()[1]}"]) as servers,
-                pytest.raises(ps.ServerError, match="does not have AVACTL_PS_TOKEN"),
-            ):
-                servers.table("e", 2, ps.SGD(1.0))
-
-        together(pretend, work)
+        threading.Thread(target=run, args=(listener,), daemon=True).start()
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
 
 
-def test_a_proof_serves_one_side_and_one_connection() -> None:
-    one, other = bytes(32), bytes([1]) * 32
-    found = {frames.proof(side, *both) for side in ("client", "server") for both in ((one, other), (other, one))}
-    assert len(found) == 4
+def _refused(address: str) -> None:
+    with ps.connect([address]) as servers, pytest.raises(ps.ServerError, match="AVACTL_PS_TOKEN"):
+        servers.table("e", 2, ps.SGD(1.0))
+
+
+@pytest.mark.parametrize("answer", [{}, {"proof": ""}, {"proof": "\ud800"}, {"proof": "00" * 32}])
+def test_a_server_without_the_token_is_refused(answer: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AVACTL_PS_TOKEN", "secret")
+
+    def plain(peer: socket.socket) -> None:
+        frames.send(peer, {"protocol": frames.PROTOCOL, "token": False})
+        frames.receive_head(peer)
+
+    def pretend(peer: socket.socket) -> None:
+        frames.send(peer, {"protocol": frames.PROTOCOL, "token": True})
+        encrypted = frames.encrypted(peer, server=True)
+        encrypted.do_handshake()
+        frames.receive_head(encrypted)
+        frames.send(encrypted, {"lineage": "x", **answer})
+
+    for each in (plain, pretend):
+        with serving_once(each) as address:
+            _refused(address)
+
+
+def test_a_proof_is_not_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AVACTL_PS_TOKEN", "secret")
+    answers: list[Any] = []
+    with running(1) as addresses:
+        host, port = addresses[0].split(":")
+
+        def between(peer: socket.socket) -> None:
+            with socket.create_connection((host, int(port))) as server:
+                frames.send(peer, frames.receive_head(server)[0])
+                to_client, to_server = frames.encrypted(peer, server=True), frames.encrypted(server, server=False)
+                to_client.do_handshake()
+                to_server.do_handshake()
+                frames.send(to_server, frames.receive_head(to_client)[0])  # the proof of a worker with the token
+                answers.append(frames.receive_head(to_server)[0])
+                frames.send(to_client, answers[-1])
+
+        with serving_once(between) as address:
+            _refused(address)
+        assert answers == [{"error": "AVACTL_PS_TOKEN is another one here"}]
+
+
+def test_what_passes_between_is_neither_read_nor_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AVACTL_PS_TOKEN", "secret")
+    seen, change, changed = bytearray(), threading.Event(), []
+    with running(1) as addresses:
+        host, port = addresses[0].split(":")
+
+        def between(peer: socket.socket) -> None:
+            server = socket.create_connection((host, int(port)))
+
+            def copy(source: socket.socket, target: socket.socket) -> None:
+                with source, target:
+                    try:
+                        while chunk := bytearray(source.recv(1 << 16)):
+                            seen.extend(chunk)
+                            if change.is_set() and source is peer and len(chunk) > 1000:
+                                chunk[-100] ^= 1
+                                change.clear()
+                                changed.append(True)
+                            target.sendall(chunk)
+                    except OSError:
+                        pass
+
+            threading.Thread(target=copy, args=(server, peer), daemon=True).start()
+            copy(peer, server)
+
+        gradient = np.full((1, 1000), 1.25, dtype=np.float32)
+        with serving_once(between) as address, ps.connect([address]) as servers:
+            table = servers.table("embedding", 1000, ps.SGD(1.0))
+            for _ in range(3):
+                table.push(table.pull([1]), gradient)
+                servers.flush()
+                change.set()  # the worker sends the next push again, and it counts once
+            assert table.pull([1]).values.tolist() == [[-3.75] * 1000]
+        assert changed == [True, True]
+        assert b"embedding" not in seen
+        assert gradient.tobytes()[:40] not in seen
+
+
+def test_strangers_in_a_handshake_are_closed_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AVACTL_PS_TOKEN", "secret")
+    monkeypatch.setattr("avactl_worker.ps.server._STRANGERS", 4)
+    with running(1) as addresses, ExitStack() as stack:
+        host, port = addresses[0].split(":")
+        peers = [stack.enter_context(socket.create_connection((host, int(port)))) for _ in range(12)]
+        peers[0].settimeout(5)  # far below the time for a greeting
+        frames.receive_head(peers[0])
+        assert peers[0].recv(1) == b""
+        with ps.connect(addresses) as servers:
+            assert servers.table("e", 2, ps.SGD(1.0)).pull([1]).values.shape == (1, 2)
 
 
 def test_kept_gradients_are_memory() -> None:
@@ -535,11 +633,10 @@ def test_a_step_that_is_far_ahead_is_not_believed() -> None:
     ids, values = np.zeros(1, dtype=np.uint64), np.ones((1, 1), dtype=np.float32)
     with running(1) as addresses, ps.connect(addresses) as servers, greeted(addresses[0]) as peer:
         servers.table("e", 1, ps.SGD(1.0))
-        assert "error" not in asked(peer, {"do": "pull", "step": 1_000_000_000, "parts": []})  # of a job that goes on
         for head in ({"do": "pull", "parts": []}, {"do": "export", "name": "e", "start": 0}):
             assert "far ahead" in asked(peer, {**head, "step": 2**53})["error"]
         assert "far ahead" in asked(peer, push(2**53, 1, "w", [["e", 1]]), ids, values)["error"]
-        assert asked(peer, push(1_000_000_000, 2, "w", [["e", 1]]), ids, values) == {"late": False}
+        assert asked(peer, push(1_000_000, 2, "w", [["e", 1]]), ids, values) == {"late": False}
 
 
 def _unmixed(values: Any) -> Any:

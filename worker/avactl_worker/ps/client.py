@@ -52,6 +52,9 @@ class _Link:
         self._peer: socket.socket | None = None
         self._lineage = ""
 
+    def __str__(self) -> str:
+        return f"the parameter server at {self.address}"
+
     def send(self, head: dict[str, Any], body: Sequence[Any]) -> bool:
         """Send a request if the connection is good; returns False if it broke."""
         try:
@@ -74,7 +77,7 @@ class _Link:
                 except OSError:
                     self.close()
             if time.monotonic() > deadline:
-                raise ServerError(f"no answer from the parameter server at {self.address} for {self._patience:g} s")
+                raise ServerError(f"no answer from {self} for {self._patience:g} s")
             sent = self.send(head, body)
             if not sent:
                 time.sleep(0.2)
@@ -90,7 +93,7 @@ class _Link:
             return answer["count"], raw
         if size != sum(each.nbytes for each in into):
             self.close()
-            raise ServerError(f"the parameter server at {self.address} sent {size} bytes, which were not asked for")
+            raise ServerError(f"{self} sent {size} bytes, which were not asked for")
         for each in into:
             if each.nbytes:
                 frames.receive_into(self._peer, each)
@@ -103,25 +106,29 @@ class _Link:
             peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             deadline = time.monotonic() + _CONNECT
-            theirs, own = bytearray(frames.NONCE), os.urandom(frames.NONCE)
-            frames.receive_into(peer, theirs, deadline)
-            about = {"protocol": frames.PROTOCOL, "client": self._client, "nonce": own.hex()}
-            frames.send(peer, {**about, "proof": frames.proof("client", bytes(theirs), own)})
+            about, _ = frames.receive_head(peer, most=0, deadline=deadline)
+            if about.get("protocol") != frames.PROTOCOL:
+                raise ServerError(f"{self} speaks another protocol than {frames.PROTOCOL}: use its avactl-worker here")
+            if about.get("token") is not bool(frames.token()):
+                raise ServerError(f"{self} does not have AVACTL_PS_TOKEN of this worker")
+            own: dict[str, Any] = {"client": self._client}
+            if frames.token():
+                peer = encrypted = frames.encrypted(peer, server=False)
+                encrypted.do_handshake()
+                own["proof"] = frames.proof("client", encrypted)
+            frames.send(peer, own)
             answer, _ = frames.receive_head(peer, most=0, deadline=deadline)
+            if "error" in answer:
+                raise ServerError(f"{self}: {answer['error']}")
+            if frames.token() and not frames.is_proof(answer.get("proof"), frames.proof("server", encrypted)):
+                raise ServerError(f"{self} does not have AVACTL_PS_TOKEN of this worker")
+            if self._lineage and answer.get("lineage") != self._lineage:
+                raise ServerError(f"{self} was started again, and has lost its parameters")
+            self._lineage = str(answer.get("lineage"))
+            peer.settimeout(None)
         except BaseException:
             peer.close()
             raise
-        if "error" in answer:
-            peer.close()
-            raise ServerError(f"the parameter server at {self.address}: {answer['error']}")
-        if not frames.is_proof(answer.get("proof"), frames.proof("server", bytes(theirs), own)):
-            peer.close()
-            raise ServerError(f"the parameter server at {self.address} does not have AVACTL_PS_TOKEN of this worker")
-        if self._lineage and answer.get("lineage") != self._lineage:
-            peer.close()
-            raise ServerError(f"the parameter server at {self.address} was started again, and has lost its parameters")
-        self._lineage = str(answer.get("lineage"))
-        peer.settimeout(None)
         self._peer = peer
 
     def close(self) -> None:

@@ -1,6 +1,10 @@
 """Messages between workers and parameter servers: a JSON object, and bytes of arrays behind it.
 
 Both sides receive into memory that they keep or hand on, so an array is copied once at most.
+
+With a token, connections are encrypted by TLS with keys that are agreed on anew, and without certificates; a proof by
+the token holds for one connection only, because it is about the messages that agreed on its keys (RFC 5929,
+tls-unique). Two connections of somebody between the peers have different keys, so no proof can be handed on.
 """
 
 from __future__ import annotations
@@ -10,28 +14,50 @@ import hmac
 import json
 import os
 import socket
+import ssl
 import struct
 import time
 from typing import Any, Sequence
 
 from avactl_worker.ps.errors import ServerError
 
-PROTOCOL = 2
+PROTOCOL = 3
 PORT = 29500
-NONCE = 32
-"""Random bytes of each side, so that no proof serves twice."""
+_CIPHERS = "AECDH-AES256-SHA:@SECLEVEL=0"
+"""OpenSSL has no anonymous ciphers on its levels from 1, because they authenticate nobody: the proofs do."""
 MAX_HEAD, MAX_BODY = 1 << 16, 1 << 30
 """Bytes."""
+_VIEWS = 512
+"""Parts of a message in one system call, of which Linux takes 1,024."""
 _PREFIX = struct.Struct("<IQ")
 
 
-def proof(side: str, server: bytes, client: bytes) -> str:
-    """Return what shows that `side` knows the job's token, $AVACTL_PS_TOKEN, which may be empty.
+def token() -> bytes:
+    """Return the token of the job, $AVACTL_PS_TOKEN; it may be empty."""
+    return os.environ.get("AVACTL_PS_TOKEN", "").encode()
 
-    `server`, `client`: the random bytes of both. That of one side does not serve for the other.
+
+def encrypted(peer: socket.socket, server: bool) -> ssl.SSLSocket:
+    """Return a connection in place of `peer`, which is encrypted after `do_handshake`.
+
+    Raises OSError, and ServerError if OpenSSL lacks the ciphers.
     """
-    token = os.environ.get("AVACTL_PS_TOKEN", "").encode()
-    return hmac.new(token, side.encode() + server + client, hashlib.sha256).hexdigest()
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_2  # 1.3 has neither of both
+        context.options |= ssl.OP_NO_TICKET  # a connection that goes on with old keys could have an old `tls-unique`
+        context.set_ciphers(_CIPHERS)
+    except (ssl.SSLError, ValueError) as error:
+        raise ServerError(f"AVACTL_PS_TOKEN needs OpenSSL with the cipher {_CIPHERS.split(':')[0]}: {error}") from None
+    return context.wrap_socket(peer, server_side=server, do_handshake_on_connect=False)
+
+
+def proof(side: str, peer: ssl.SSLSocket) -> str:
+    """Return what shows on an encrypted connection that `side`, "client" or "server", has the token."""
+    binding = peer.get_channel_binding("tls-unique") or b""
+    return hmac.new(token(), side.encode() + binding, hashlib.sha256).hexdigest()
 
 
 def is_proof(found: Any, expected: str) -> bool:
@@ -46,9 +72,20 @@ def send(peer: socket.socket, head: dict[str, Any], body: Sequence[Any] = ()) ->
     size = sum(map(len, views))
     if len(raw) > MAX_HEAD or size > MAX_BODY:
         raise ServerError(f"a message of {size} bytes and {len(raw)} bytes of names is too long: push or pull less")
-    peer.sendall(_PREFIX.pack(len(raw), size) + raw)
-    for each in views:
-        peer.sendall(each)
+    _send_all(peer, [memoryview(_PREFIX.pack(len(raw), size) + raw), *views])
+
+
+def _send_all(peer: socket.socket, views: list[memoryview]) -> None:
+    if isinstance(peer, ssl.SSLSocket):
+        for each in views:
+            peer.sendall(each)
+        return
+    while views:
+        count = peer.sendmsg(views[:_VIEWS])
+        while views and count >= len(views[0]):
+            count -= len(views.pop(0))
+        if count:
+            views[0] = views[0][count:]
 
 
 def receive_head(
@@ -74,13 +111,15 @@ def receive_head(
 def receive_into(peer: socket.socket, buffer: Any, deadline: float | None = None) -> None:
     """Fill a buffer. Raises OSError, also if the connection ends before, or at the deadline, by `time.monotonic`."""
     view = memoryview(buffer).cast("B")
+    # One system call, and one wait for the interpreter's lock, for all of it; TLS has no such flag.
+    flags = 0 if isinstance(peer, ssl.SSLSocket) else socket.MSG_WAITALL
     while view:
         if deadline is not None:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise TimeoutError("the peer did not say in time who it is")
             peer.settimeout(left)
-        count = peer.recv_into(view)
+        count = peer.recv_into(view, 0, flags)
         if not count:
             raise ConnectionResetError("the connection was closed")
         view = view[count:]

@@ -15,6 +15,8 @@ import numpy as np
 
 _BITS = 12
 """Bits of a slot."""
+_PLACES = 8
+"""Ids of a bucket: as many as a cache line has."""
 
 
 def mixed(values: Any) -> Any:
@@ -34,7 +36,7 @@ def owners(servers: int) -> Any:
     """Return the server of each slot."""
     slots = mixed(np.arange(1 << _BITS, dtype=np.uint64))
     ranks = [mixed(slots ^ mixed(np.full(1, server, dtype=np.uint64))) for server in range(servers)]
-    return np.argmax(np.stack(ranks), axis=0)
+    return np.argmax(np.stack(ranks), axis=0).astype(np.uint16)
 
 
 def slots_of(ids: Any, salt: Any) -> Any:
@@ -57,17 +59,22 @@ def initial(kind: str, scale: float, salt: Any, ids: Any, dim: int) -> Any:
 
 
 class Index:
-    """The row of each id: open addressing, for arrays of ids at a time. No id is ever removed.
+    """The row of each id: buckets of eight places, for arrays of ids at a time. No id is ever removed.
 
-    Places follow from a random salt: else ids that share one could be written into the data, and each look-up of them
-    would take as long as all others together.
+    One comparison of a bucket finds nearly all ids; a full bucket goes on in the next one. Buckets follow from a random
+    salt: else ids that share one could be written into the data, and each look-up of them would take as long as all
+    others together.
     """
 
     def __init__(self) -> None:
         self._salt = np.uint64(int.from_bytes(os.urandom(8), "little"))
-        self._ids = np.zeros(1024, dtype=np.uint64)
-        self._rows = np.full(1024, -1, dtype=np.int64)
         self._count = 0
+        self._reset(128)
+
+    def _reset(self, buckets: int) -> None:
+        self._ids = np.zeros((buckets, _PLACES), dtype=np.uint64)
+        self._rows = np.full((buckets, _PLACES), -1, dtype=np.int64)
+        self._used = np.zeros(buckets, dtype=np.int64)
 
     def __len__(self) -> int:
         return self._count
@@ -75,7 +82,7 @@ class Index:
     @property
     def nbytes(self) -> int:
         """Bytes of memory."""
-        return int(self._ids.nbytes + self._rows.nbytes)
+        return int(self._ids.nbytes + self._rows.nbytes + self._used.nbytes)
 
     def ids(self) -> Any:
         """Return all ids, by row."""
@@ -87,43 +94,52 @@ class Index:
     def find(self, ids: Any) -> Any:
         """Return the row of each id, -1 for unknown ones."""
         found = np.full(len(ids), -1, dtype=np.int64)
-        mask = np.uint64(len(self._rows) - 1)
-        wanted, at, slot = ids, None, mixed(ids ^ self._salt) & mask
-        while len(wanted):
-            rows = self._rows[slot]
-            hit = (self._ids[slot] == wanted) & (rows >= 0)
-            result = np.where(hit, rows, -1)
-            if at is None:
-                found = result
-            else:
-                found[at] = result
-            left = np.flatnonzero(~hit & (rows >= 0))
+        wanted, at, bucket = ids, None, self._bucket(ids)
+        while True:
+            place = np.flatnonzero(self._ids.take(bucket, axis=0) == wanted[:, None])
+            asked = place // _PLACES
+            rows = self._rows.reshape(-1).take(bucket[asked] * _PLACES + place % _PLACES)
+            if len(rows) == len(wanted) and (not len(rows) or rows.min() >= 0):  # one place of each
+                if at is None:
+                    return rows
+                found[at] = rows
+                return found
+            known = rows >= 0  # an empty place looks like that of id 0
+            here = asked[known] if at is None else at[asked[known]]
+            found[here] = rows[known]
+            unknown = (found if at is None else found[at]) < 0
+            left = np.flatnonzero(unknown & (self._used[bucket] == _PLACES))
+            if not len(left):
+                return found
             at = left if at is None else at[left]
-            wanted, slot = wanted[left], (slot[left] + np.uint64(1)) & mask
-        return found
+            wanted, bucket = wanted[left], (bucket[left] + 1) & (len(self._used) - 1)
 
     def add(self, ids: Any) -> Any:
         """Give unknown, different ids the next rows, and return these."""
         rows = np.arange(self._count, self._count + len(ids), dtype=np.int64)
         self._count += len(ids)
-        if 2 * self._count > len(self._rows):
-            known, old = self._rows >= 0, self._ids
-            before = (old[known], self._rows[known])
-            size = len(self._rows)
-            while 2 * self._count > size:
+        size = len(self._used)
+        if 2 * self._count > _PLACES * size:
+            known = self._rows >= 0
+            before = (self._ids[known], self._rows[known])
+            while 2 * self._count > _PLACES * size:
                 size *= 2
-            self._ids, self._rows = np.zeros(size, dtype=np.uint64), np.full(size, -1, dtype=np.int64)
+            self._reset(size)
             self._insert(*before)
         self._insert(ids, rows)
         return rows
 
+    def _bucket(self, ids: Any) -> Any:
+        return (mixed(ids ^ self._salt) & np.uint64(len(self._used) - 1)).astype(np.int64)
+
     def _insert(self, ids: Any, rows: Any) -> None:
-        mask = np.uint64(len(self._rows) - 1)
-        slot = mixed(ids ^ self._salt) & mask
+        bucket = self._bucket(ids)
         while len(ids):
-            free = np.flatnonzero(self._rows[slot] < 0)
-            self._rows[slot[free]] = rows[free]  # of several, the last one gets the place
-            won = self._rows[slot] == rows
-            self._ids[slot[won]] = ids[won]
-            lost = ~won
-            ids, rows, slot = ids[lost], rows[lost], (slot[lost] + np.uint64(1)) & mask
+            order = np.argsort(bucket, kind="stable")
+            ids, rows, bucket = ids[order], rows[order], bucket[order]
+            place = self._used[bucket] + np.arange(len(ids)) - np.searchsorted(bucket, bucket)
+            fits = place < _PLACES
+            self._ids[bucket[fits], place[fits]] = ids[fits]
+            self._rows[bucket[fits], place[fits]] = rows[fits]
+            np.maximum.at(self._used, bucket[fits], place[fits] + 1)
+            ids, rows, bucket = ids[~fits], rows[~fits], (bucket[~fits] + 1) & (len(self._used) - 1)

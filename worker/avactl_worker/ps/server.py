@@ -12,6 +12,7 @@ import logging
 import os
 import resource
 import socket
+import ssl
 import threading
 import time
 from collections import OrderedDict
@@ -75,8 +76,8 @@ class Server:
         self._done = 0
         """Last synchronous step that is in the parameters."""
         self._places = threading.Semaphore(_CONNECTIONS)
-        self._strangers: dict[socket.socket, None] = {}
-        """Connections that have not said yet who they are, the oldest one first."""
+        self._strangers: dict[socket.socket, socket.socket] = {}
+        """Connections that have not said yet who they are, as they are and as they are encrypted; the oldest first."""
         self._most_strangers = _most_strangers()
         self._door = threading.Lock()
         self._operations: dict[Any, Callable[..., tuple[dict[str, Any], list[Any]]]] = {
@@ -119,10 +120,9 @@ class Server:
 
     def _let_in(self, peer: socket.socket) -> None:
         with self._door:
-            self._strangers[peer] = None
+            self._strangers[peer] = peer
             if len(self._strangers) > self._most_strangers:  # workers say at once who they are, so the oldest is none
-                oldest = next(iter(self._strangers))
-                del self._strangers[oldest]
+                oldest = self._strangers.pop(next(iter(self._strangers)))
                 with contextlib.suppress(OSError):
                     oldest.shutdown(socket.SHUT_RDWR)  # its thread closes it
 
@@ -143,46 +143,60 @@ class Server:
             self._leave(peer)
 
     def _converse(self, peer: socket.socket) -> None:
-        client = self._greet(peer)
-        while True:
-            head, size = frames.receive_head(peer)
-            body = bytearray(size)
-            frames.receive_into(peer, body)
-            try:
-                answer, values = self._answer(client, head, memoryview(body))
-            except ServerError as error:
-                answer, values = {"error": str(error)}, []
-            except Exception as error:  # the worker would ask again for ever
-                log.exception("a request failed")
-                answer, values = {"error": f"a request failed: {type(error).__name__}: {error}"}, []
-            frames.send(peer, answer, values)
+        peer, client = self._greet(peer)
+        with peer:
+            while True:
+                head, size = frames.receive_head(peer)
+                body: Any = np.empty(size, dtype=np.uint8)  # not zeroed
+                frames.receive_into(peer, body)
+                try:
+                    answer, values = self._answer(client, head, memoryview(body))
+                except ServerError as error:
+                    answer, values = {"error": str(error)}, []
+                except Exception as error:  # the worker would ask again for ever
+                    log.exception("a request failed")
+                    answer, values = {"error": f"a request failed: {type(error).__name__}: {error}"}, []
+                frames.send(peer, answer, values)
 
-    def _greet(self, peer: socket.socket) -> _Client:
+    def _greet(self, stranger: socket.socket) -> tuple[socket.socket, _Client]:
+        """Return the connection, encrypted if there is a token, and the worker's process that is at its other end."""
         deadline = time.monotonic() + _GREETING
-        peer.settimeout(_GREETING)
-        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        own = os.urandom(frames.NONCE)
-        peer.sendall(own)
-        head, _ = frames.receive_head(peer, most=0, deadline=deadline)
-        if head.get("protocol") != frames.PROTOCOL:
-            frames.send(peer, {"error": f"the servers speak protocol {frames.PROTOCOL}: install their avactl-worker"})
-            raise ServerError("a worker speaks another protocol")
-        theirs = _nonce(head.get("nonce"))
-        if not frames.is_proof(head.get("proof"), frames.proof("client", own, theirs)):
-            frames.send(peer, {"error": "AVACTL_PS_TOKEN is another one here"})
-            raise ServerError("a peer does not have the job's token")
+        stranger.settimeout(_GREETING)
+        stranger.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        stranger.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        frames.send(stranger, {"protocol": frames.PROTOCOL, "token": bool(frames.token())})
+        peer = self._encrypted(stranger) if frames.token() else stranger
+        try:
+            if isinstance(peer, ssl.SSLSocket):
+                peer.do_handshake()
+            head, _ = frames.receive_head(peer, most=0, deadline=deadline)
+            answer: dict[str, Any] = {"lineage": self._lineage}
+            if isinstance(peer, ssl.SSLSocket):
+                if not frames.is_proof(head.get("proof"), frames.proof("client", peer)):
+                    frames.send(peer, {"error": "AVACTL_PS_TOKEN is another one here"})
+                    raise ServerError("a peer does not have the job's token")
+                answer["proof"] = frames.proof("server", peer)
+            with self._door:
+                self._strangers.pop(stranger, None)
+            name = str(head.get("client", ""))[:100]
+            with self._lock:
+                client = self._clients.setdefault(name, _Client())
+                self._clients.move_to_end(name)
+                if len(self._clients) > _CLIENTS:
+                    self._clients.popitem(last=False)
+            frames.send(peer, answer)
+            peer.settimeout(None)
+        except BaseException:
+            peer.close()
+            raise
+        return peer, client
+
+    def _encrypted(self, stranger: socket.socket) -> ssl.SSLSocket:
         with self._door:
-            self._strangers.pop(peer, None)
-        name = str(head.get("client", ""))[:100]
-        with self._lock:
-            client = self._clients.setdefault(name, _Client())
-            self._clients.move_to_end(name)
-            if len(self._clients) > _CLIENTS:
-                self._clients.popitem(last=False)
-        frames.send(peer, {"lineage": self._lineage, "proof": frames.proof("server", own, theirs)})
-        peer.settimeout(None)
-        return client
+            peer = frames.encrypted(stranger, server=True)
+            if stranger in self._strangers:
+                self._strangers[stranger] = peer  # it has the descriptor now
+            return peer
 
     def _answer(self, client: _Client, head: dict[str, Any], body: Any) -> tuple[dict[str, Any], list[Any]]:
         operation = self._operations.get(head.get("do") if isinstance(head.get("do"), str) else None)
@@ -215,7 +229,7 @@ class Server:
         ((table, ids, values),) = parts
         with self._lock, table.lock:
             if not table.ready:  # else another process that takes itself for the first one was faster
-                self._check_memory([(table, ids)])
+                self._check_memory([(table, table.find(ids))])
                 table.set(ids, values)
         return {}, []
 
@@ -296,7 +310,8 @@ class Server:
         return found
 
     def _check_memory(self, parts: list[tuple[Table, Any]], more: int = 0) -> None:
-        new = {table.name: table.count_new(ids) for table, ids in parts}
+        """Raise ServerError unless there is memory. `parts`: tables, and what `find` has returned for ids of them."""
+        new = {table.name: int(np.count_nonzero(rows < 0)) for table, rows in parts}
         used = more + self._kept + sum(table.nbytes(new.get(name, 0)) for name, table in self._tables.items())
         if used > self._memory:
             raise ServerError(
@@ -306,10 +321,11 @@ class Server:
 
     def _apply(self, parts: list[tuple[Table, Any, Any]], scale: float) -> None:
         with self._lock:
-            self._check_memory([(table, ids) for table, ids, _ in parts])
-            for table, ids, gradients in parts:
+            found = [table.find(ids) for table, ids, _ in parts]
+            self._check_memory([(table, rows) for (table, _, _), rows in zip(parts, found)])
+            for (table, ids, gradients), rows in zip(parts, found):
                 with table.lock:
-                    table.push(ids, gradients, scale)
+                    table.push(ids, gradients, scale, rows)
 
     # -- synchronous steps -------------------------------------------------------------------------------------------
 
@@ -323,7 +339,7 @@ class Server:
             more = made.nbytes - (kept[worker].nbytes if worker in kept else 0)
             if worker not in kept and len(kept) >= _WORKERS:
                 raise ServerError(f"a job has at most {_WORKERS} workers")
-            self._check_memory([(table, ids) for table, ids, _ in made.parts], more)
+            self._check_memory([(table, table.find(ids)) for table, ids, _ in made.parts], more)
             self._pending.setdefault(step, kept)[worker] = made
             self._kept += more
             return True
@@ -335,7 +351,7 @@ class Server:
         with self._lock:
             if step - 1 <= self._done:
                 return
-            if 0 < self._done < step - _AHEAD:  # the first one may be of a job that goes on
+            if step > self._done + _AHEAD:
                 raise ServerError(f"step {step} is far ahead of step {self._done + 1}, where this server is")
             for each in sorted(number for number in self._pending if number < step):
                 made = self._pending.pop(each)
@@ -367,16 +383,6 @@ class Server:
 def _most_strangers() -> int:
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return _STRANGERS if files == resource.RLIM_INFINITY else max(1, min(_STRANGERS, files // 4))
-
-
-def _nonce(value: Any) -> bytes:
-    try:
-        found = bytes.fromhex(value)
-    except (TypeError, ValueError):
-        found = b""
-    if len(found) != frames.NONCE:
-        raise ServerError("a worker sends other random bytes")
-    return found
 
 
 def _factor(value: Any) -> float:

@@ -74,14 +74,14 @@ class Table:
         found[missing] = self._initial(ids[missing])
         return found
 
-    def count_new(self, ids: Any) -> int:
-        """Return how many ids have no row."""
-        return int(np.count_nonzero(self._index.find(ids) < 0))
+    def find(self, ids: Any) -> Any:
+        """Return the row of each id, -1 for those without one."""
+        return self._index.find(ids)
 
-    def push(self, ids: Any, gradients: Any, scale: float) -> None:
-        """Update the rows of different ids."""
-        rows = self._rows(ids)
-        values, kept = self._values[rows], [each[rows] for each in self._kept]
+    def push(self, ids: Any, gradients: Any, scale: float, rows: Any = None) -> None:
+        """Update the rows of different ids. `rows`: what `find` has just returned for them."""
+        rows = self._rows(ids, rows)
+        values, kept = self._values.take(rows, axis=0), [each.take(rows, axis=0) for each in self._kept]
         self._optimizer.update(values, kept, gradients, scale)
         self._values[rows] = values
         for each, changed in zip(self._kept, kept):
@@ -99,8 +99,8 @@ class Table:
     def _initial(self, ids: Any) -> Any:
         return initial(self.definition["init"], self.definition["scale"], self._salt, ids, self.dim)
 
-    def _rows(self, ids: Any) -> Any:
-        rows = self._index.find(ids)
+    def _rows(self, ids: Any, rows: Any = None) -> Any:
+        rows = self._index.find(ids) if rows is None else rows
         missing = np.flatnonzero(rows < 0)
         if len(missing):
             added = ids[missing]
