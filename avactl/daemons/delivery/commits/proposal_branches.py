@@ -52,7 +52,7 @@ def find_abandoned(repository: Repository, branch: str, tip: str) -> AbandonedPr
 
 
 class _Proposed(NamedTuple):
-    """What the specs of all clusters and environments may propose."""
+    """Proposals that the specs of all clusters and environments may make."""
 
     pipelines: frozenset[str]
     """TEAM/NAME of those that deploy by pull request."""
