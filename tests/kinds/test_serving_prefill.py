@@ -226,7 +226,10 @@ def test_a_picker_chooses_and_a_sidecar_obeys() -> None:
     decode, prefill = server(found, "decode"), server(found, "prefill")
     assert "--port=8200" in decode["args"]
     assert "--port=8000" in prefill["args"]
-    assert decode["readinessProbe"]["httpGet"]["port"] == 8200
+    # Not the sidecar's port, which answers although the server has stopped.
+    probes = ("startupProbe", "livenessProbe", "readinessProbe")
+    assert [decode[each]["httpGet"]["port"] for each in probes] == [8200] * 3
+    assert [prefill[each]["httpGet"]["port"] for each in probes] == [8000] * 3
     # The sidecar has the name of the port by which metrics are read, and passes these requests on.
     assert ([each["name"] for each in decode["ports"]], sidecar["ports"][0]["name"]) == (["server"], "http")
     assert leader(found, "decode")["metadata"]["annotations"]["prometheus.io/port"] == "8000"

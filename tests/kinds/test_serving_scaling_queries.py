@@ -15,6 +15,7 @@ import pytest
 
 from avactl.daemons.serving.sizes import Sizes, step_sizes
 from avactl.kinds.serving.runtime import runtimes
+from avactl.program.manifest import templates_of
 from tests.kinds.test_serving_autoscaling import METRICS, compiled, scaler
 from tests.kinds.test_serving_models import SGLANG, VLLM
 
@@ -112,6 +113,32 @@ def test_a_rollout_at_constant_load_adds_no_replicas_but_its_surge(name: str, te
             # A sum within the tolerance may have the pods of a load that is 10% higher.
             most = begun if name in latencies else max(begun + 1, ceil(percent * begun / 0.9))
             assert replicas <= most, (begun, percent)
+
+
+def test_groups_of_machines_are_scaled_by_their_leaders() -> None:
+    """A `Value` is multiplied by the ready pods that the LeaderWorkerSet's `hpaPodSelector` matches, the leaders: the
+    query must divide by these, too, and not by all pods of a group."""
+    cluster = "  daemons: {metricsFrom: [monitoring]}\n  leaderWorkerSet: {}\n"
+    text = VLLM.replace("  llm:\n", "  llm:\n    machines: 2\n")
+    result = compiled(text + METRICS, cluster)
+    found = {each["name"]: each for each in scaler(result)["triggers"]}
+    assert found == triggers(VLLM)
+    monitor = next(each for each in result.manifests if each.kind == "PodMonitor").body["spec"]
+    groups = next(each for each in result.manifests if each.kind == "LeaderWorkerSet").body
+    leader, worker = (template["metadata"]["labels"].items() for _, template in templates_of(groups))
+    read = monitor["selector"]["matchLabels"].items()
+    assert (read <= leader, read <= worker) == (True, False)
+    # Stuck in a roll-out whose two groups of surge never start, or serve: the bounds hold, and nothing grows.
+    latency = found["firstToken"]
+    for begun in (1, 2, 5, 12):
+        for percent in (0.4, 0.8, 0.95, 1.05):
+            for leaders in (begun, begun + min(2, begun)):
+                value = value_of(latency, replicas=begun, latency=percent * 1.5, sum=5.0, serving=leaders, up=leaders)
+                assert value is not None
+                assert desired(latency, value, begun, begun + 2, leaders) <= begun
+            value = value_of(latency, replicas=begun, latency=3.0, sum=5.0, serving=begun, up=begun)
+            assert value is not None
+            assert desired(latency, value, begun, begun, begun) == 2 * begun
 
 
 @pytest.mark.parametrize("text", [VLLM, SGLANG], ids=["vllm", "sglang"])

@@ -647,20 +647,30 @@ def test_roles_are_scaled_at_any_time(kills: bool) -> None:
         assert {len(each.groups) - each.total for each in cluster.roles.values()} == {0}
 
 
-def _desired(load: float, status_replicas: int) -> int:
-    """Return the replicas that Kubernetes' autoscaler wants for an `AverageValue`. `load`: the sum, in targets.
+def _desired(metric: str, load: float, role: Role) -> int:
+    """Return the replicas that Kubernetes' autoscaler wants. `load`: the sum of all groups, in targets.
 
-    Source: `GetExternalPerPodMetricReplicas` in pkg/controller/podautoscaler/replica_calculator.go of Kubernetes 1.36.
+    A `Value`, such as a utilization, is what each ready leader has of the load.
+
+    Source: `GetExternalPerPodMetricReplicas` and `GetExternalMetricReplicas` in
+    pkg/controller/podautoscaler/replica_calculator.go of Kubernetes 1.36.
     """
-    if status_replicas and 0.9 <= load / status_replicas <= 1.1:
-        return status_replicas
-    return max(1, ceil(load - 1e-9))
+    if metric == "AverageValue":
+        if role.groups and 0.9 <= load / len(role.groups) <= 1.1:
+            return len(role.groups)
+        return max(1, ceil(load - 1e-9))
+    ready = sum(each.ready for each in role.groups.values())
+    if not ready or 0.9 <= load / ready <= 1.1:
+        return role.total
+    return max(1, ceil(load / ready * ready - 1e-9))
 
 
 @pytest.mark.parametrize("version", ["b", "x"])
+@pytest.mark.parametrize("metric", ["AverageValue", "Value"])
 @BACKENDS
-def test_autoscalers_at_constant_load_add_no_groups_but_the_surge(version: str, form: str) -> None:
-    """Autoscalers of its own, one for each role, count the groups of both versions and those of the surge."""
+def test_autoscalers_at_constant_load_add_no_groups_but_the_surge(version: str, metric: str, form: str) -> None:
+    """Autoscalers of its own, one for each role, count the groups of both versions and those of the surge; these stay
+    after a roll-back."""
     for begun, surge, percent in itertools.product((2, 10), (1, 2), (0.8, 1.0, 1.05)):
         cluster = running(form, total=begun, surge=surge, order=random.Random(begun))
         loads = {name: percent * role.total for name, role in cluster.roles.items()}
@@ -670,7 +680,7 @@ def test_autoscalers_at_constant_load_add_no_groups_but_the_surge(version: str, 
             cluster.tick()
             for name, role in cluster.roles.items():
                 if tick % 5 == 0:
-                    role.total = _desired(loads[name], len(role.groups))
+                    role.total = _desired(metric, loads[name], role)
                 # A load within the tolerance may have the groups of one that is 10% higher.
                 most = max(before[name], ceil(loads[name] / 0.9))
                 assert len(role.groups) <= most + surge, (begun, surge, percent, name)

@@ -103,6 +103,15 @@ def test_a_new_version_takes_over_in_steps(world: GroupWorld) -> None:
     assert (world.partition(), world.leaders()) == (0, leaders)
 
 
+def test_the_only_group_is_replaced_with_a_surge(world: GroupWorld) -> None:
+    """The controller before 0.9 waited for ever: its group of the surge was not counted."""
+    only = "replicas: 1"
+    world.deploy(world.service(1, "{rolling: {}}", only))
+    world.until(lambda: world.ready() == {"1": 1})
+    world.deploy(world.service(2, "{rolling: {}}", only))
+    world.until(lambda: world.ready() == {"2": 1} and len(world.leaders()) == 1)
+
+
 def test_a_version_that_fails_its_job_is_rolled_back(world: GroupWorld) -> None:
     fail_job(world)
 

@@ -45,7 +45,7 @@ _MAX_PARALLEL = 4
 _RETRY_INTERVAL_S = 30.0
 """Seconds until a change of the repository that failed is tried again."""
 _ABANDONED = "abandoned pull requests"
-"""Name of the pass over pull requests without a plan or pipeline."""
+"""Name of the pass over pull requests that the specs do not ask for any more."""
 _BATCH_S = 0.2
 """Seconds between two turns: what the daemon itself writes comes back by the watch."""
 
@@ -116,7 +116,7 @@ class DeliveryDaemon(ElectedDaemon):
                     )
                     for name in self._maps.of(kind)
                 ]
-                if self._promotions.is_review_due([*self._maps.of(PROMOTION_CONFIG), *self._maps.of(PIPELINE_CONFIG)]):
+                if self._promotions.is_review_due([name for name, _ in plans]):
                     plans.append((_ABANDONED, self._close_abandoned))
                 if plans:
                     await self._branch.refresh()

@@ -27,7 +27,6 @@ from avactl.daemons.delivery.commits.messages import (
     promotion_message,
     promotion_prefix,
 )
-from avactl.daemons.delivery.commits.pipeline_branches import abandoned_pipeline
 from avactl.daemons.delivery.commits.promoted_values import (
     PromotionHistory,
     PromotionValues,
@@ -36,6 +35,7 @@ from avactl.daemons.delivery.commits.promoted_values import (
     combined_digest,
     is_proposed,
 )
+from avactl.daemons.delivery.commits.proposal_branches import find_abandoned
 from avactl.daemons.delivery.commits.records import RecordedService
 from avactl.daemons.delivery.commits.repository import DeliveryError
 from avactl.daemons.delivery.config_maps import ConfigMaps, state_name
@@ -97,7 +97,7 @@ class Promotions:
     def is_review_due(self, names: Collection[str]) -> bool:
         """Return True if pull requests without a plan may be open.
 
-        `names`: the plans that exist, of promotions and pipelines.
+        `names`: the plans that exist, of promotions, pipelines and roll-backs.
         """
         gone, self._names = self._names - set(names), set(names)
         if gone:
@@ -105,7 +105,7 @@ class Promotions:
         return self._proposals is not None and monotonic() - self._reviewed >= _REVIEW_INTERVAL_S
 
     async def close_abandoned(self) -> None:
-        """Close the pull requests of promotions and pipelines that the specs do not have any more.
+        """Close the pull requests of promotions, pipelines and roll-backs that the specs do not ask for any more.
 
         Their branches are deleted. The plan is gone with the spec, so the branches themselves say whose they are.
         Raises HintedError.
@@ -117,8 +117,8 @@ class Promotions:
             found = parse_promotion_branch(branch)
             if found is not None and not await self._branch.run(is_proposed, repository, branch, *found):
                 await self._close(branch, tip, "/".join(found), reason)
-            elif found is None and (gone := await self._branch.run(abandoned_pipeline, repository, branch, tip)):
-                await self._close(branch, tip, gone, "the pipeline does not deploy by pull request any more")
+            elif found is None and (gone := await self._branch.run(find_abandoned, repository, branch, tip)):
+                await self._close(branch, tip, gone.spec, gone.reason)
         self._reviewed = monotonic()
 
     async def advance(self, name: str) -> None:

@@ -22,8 +22,8 @@ from avactl.daemons.delivery.commits.messages import rollback_branch
 from avactl.daemons.delivery.commits.repository import DeliveryError
 from avactl.daemons.delivery.commits.rollback import NoTextError, RollbackFinding, rolled_back
 from avactl.daemons.delivery.config_maps import ConfigMaps, state_name
-from avactl.daemons.delivery.pipelines import PipelineProposals
 from avactl.daemons.delivery.plans import read_plan, read_state
+from avactl.daemons.delivery.promotions import PromotionProposals
 from avactl.daemons.delivery.reports import Reports
 from avactl.daemons.delivery.rollouts import deployment_of, replica_sets
 from avactl.daemons.serving.revisions import find, revisions_of, template_of
@@ -44,7 +44,7 @@ class Rollbacks:
         client: Client,
         maps: ConfigMaps,
         branch: SpecBranch,
-        proposals: PipelineProposals | None,
+        proposals: PromotionProposals | None,
         interval: float,
     ) -> None:
         """`interval`: seconds between two checks of a service."""
@@ -120,14 +120,29 @@ class Rollbacks:
         if self._proposals is None:
             raise DeliveryError("the forge of the repository is unknown", "set `forge` in `delivery` of the Cluster")
         branch = rollback_branch(service, found.rejected)
-        await self._branch.run(repository.change_on, branch, service.file, edited)
+        known = await asyncio.to_thread(self._proposals.find, branch)
+        if known is not None and known.state == "closed":
+            return head  # people have declined it
+        if known is not None and known.state != "open":
+            # The specs have had another version since then: the branch begins anew, from the head.
+            await self._branch.run(self._delete_branch, branch)
+        if not await self._branch.run(repository.change_on, branch, service.file, edited):
+            return head  # the branch of the specs has changed: the next pass decides anew
         # Asked after the push: a replica that was killed may have opened it.
-        if not await asyncio.to_thread(self._proposals.state, branch):
+        known = await asyncio.to_thread(self._proposals.find, branch)
+        if known is None or known.state != "open":
             title, _, text = proposed.message.partition("\n\n")
             url = await asyncio.to_thread(self._proposals.open, branch, name, title, text)
             metrics.ROLLBACKS.inc()
             await self._emit_event(deployment, "SpecRolledBack", f"proposed by {url}")
         return head
+
+    def _delete_branch(self, branch: str) -> None:
+        """Delete the branch of a pull request that has ended, unless others have pushed to it."""
+        repository = self._branch.repository
+        tip = repository.branches(branch).get(branch)
+        if tip is not None and repository.only_file(branch) is not None:
+            repository.delete_branch(branch, tip)
 
     def _has_pipeline(self, service: RollbackPlan) -> bool:
         """Return True if a run of a pipeline is deploying to the service: then the pipeline commits the roll-back."""

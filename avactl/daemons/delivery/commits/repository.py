@@ -216,9 +216,9 @@ class Repository:
         except GitError as error:
             raise DeliveryError(str(error), error.hint) from None
 
-    def trailers(self, commit: str) -> list[str]:
-        """Return the pipelines and runs that a commit's trailers name: `TEAM/NAME run N`. Raises DeliveryError."""
-        form = f"--format=%(trailers:key={TRAILER},valueonly)"
+    def trailers(self, commit: str, key: str) -> list[str]:
+        """Return the values of a commit's trailers with a key. Raises DeliveryError."""
+        form = f"--format=%(trailers:key={key},valueonly)"
         try:
             return self.store.run("log", "--max-count=1", form, commit).strip().splitlines()
         except PublishError as error:

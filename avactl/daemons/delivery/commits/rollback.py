@@ -7,6 +7,7 @@ head compile to exactly that template with it, so a change outside the spec is n
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from avactl.contracts.delivery import RollbackPlan
 from avactl.contracts.names import TEMPLATE_DIGEST
 from avactl.daemons.delivery.commits.messages import rollback_message
 from avactl.daemons.delivery.commits.repository import CommittedVersion, DeliveryError, Edited, Repository
+from avactl.program.manifest import Manifest
 from avactl.spec.documents.edit import EditError, document_content, replace_document
 
 _MAX_VERSIONS = 20
@@ -76,7 +78,13 @@ def compiled_digest(repository: Repository, service: RollbackPlan, content: str 
             tree = repository.tree(service.file, replace_document(text, document.index, content))
         except EditError as error:
             raise DeliveryError(f"{service.file}: {error}", error.hint) from None
-    for each in compile_tree(tree).manifests:
+    return digest_in(compile_tree(tree).manifests, service)
+
+
+def digest_in(manifests: Iterable[Manifest], service: RollbackPlan) -> str:
+    """Return the digest of a service's pod template in compiled objects; empty if they have no such service with a
+    rollout."""
+    for each in manifests:
         if (each.kind, each.cluster, each.namespace, each.name) == (
             "Deployment",
             service.cluster,

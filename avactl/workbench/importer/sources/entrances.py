@@ -60,7 +60,7 @@ def carry_services(
     _list_references(context, spec, given, names, spec.name if spec.name in names else "")
     _list_pod_monitors(context, spec, given, labels, container)
     _list_lost_labels(context, spec, given, labels)
-    _mend_targets(context, spec, given)
+    mend_targets(context, spec, given)
     _list_closed_ports(reader, spec, services, container, place)
     return ""
 
@@ -205,7 +205,7 @@ def _list_pod_monitors(context: Context, spec: ImportedSpec, given: GivenValue, 
             spec.mends.append(Mend(other, ("spec",), None, why, remedy))
 
 
-def _mend_targets(context: Context, spec: ImportedSpec, given: GivenValue) -> None:
+def mend_targets(context: Context, spec: ImportedSpec, given: GivenValue) -> None:
     """Let autoscalers that stay manifests scale the Deployment of the spec, if it has another name or kind."""
     target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": spec.name}
     if (given.kind, given.name) == ("Deployment", spec.name):

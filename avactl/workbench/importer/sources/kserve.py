@@ -16,6 +16,7 @@ from avactl.program import kubernetes_schema
 from avactl.spec.documents.document import Path
 from avactl.workbench.importer.model import Body, GivenValue, ImportedSpec, ImportReader
 from avactl.workbench.importer.sources.context import Context
+from avactl.workbench.importer.sources.entrances import mend_targets
 from avactl.workbench.importer.sources.services import convert_deployment
 
 _PLACE = "a ServingDeployment would take its place"
@@ -341,6 +342,7 @@ class _Deployment:
         ]
         spec.origins = {place: (given, self._own_path(path)) for place, (_, path) in spec.origins.items()}
         spec.mends = [each for each in spec.mends if each.given not in others]
+        mend_targets(self.context, spec, given)
         self._tell(reader, predictor)
         spec.losses += reader.losses
         return spec
