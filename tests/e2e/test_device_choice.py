@@ -93,9 +93,9 @@ class Lab(NamedTuple):
         self.kube.delete("v1", "Pod", name, NAMESPACE)
         self.kube.wait_gone("v1", "Pod", name, NAMESPACE, timeout=TIMEOUT)
 
-    def seen(self, name: str) -> set[int]:
-        """Return the GPUs that a pod has listed."""
-        files = self.node.logs(NAMESPACE, name).split()
+    def seen(self, name: str, container: str = "main") -> set[int]:
+        """Return the GPUs that a container has listed."""
+        files = self.node.logs(NAMESPACE, name, f"--container={container}").split()
         return {int(file.removeprefix("fakegpu")) for file in files if file.startswith("fakegpu")}
 
     def write_cdi(self, kind: str, prefix: str) -> None:
@@ -201,43 +201,88 @@ def test_cdi_of_the_container_runtime(cdi_lab: Lab) -> None:
         assert who_chooses(strategy, False) == "kubelet"
 
 
-def test_claims_have_the_devices_of_the_scheduler(cdi_lab: Lab) -> None:
-    """With `allocation: dra`: the kubelet asks the driver for what the scheduler has allocated."""
+@pytest.fixture(scope="module")
+def claims_lab(cdi_lab: Lab) -> Iterator[Lab]:
+    """That node with a DRA driver, which has tainted one of the GPUs, and a pool with `allocation: dra`."""
     kube, api = cdi_lab.kube, "resource.k8s.io/v1"
     result = compiled(SPECS.replace("devicesChosenBy: CHOSEN", "allocation: dra"))
     kube.apply(body(result, "ConfigMap", "avactl-pool-t4", SYSTEM), force=True)
-    kube.apply(body(result, "DeviceClass", "gpu-t4"))
+    devices = body(result, "DeviceClass", "gpu-t4")
+    kube.apply({**devices, "spec": {**devices["spec"], "extendedResourceName": "example.com/t4"}})
     template = body(result, "ResourceClaimTemplate", "net-worker-gpus", "vision")
-    metadata = {"name": "two-gpus", "namespace": NAMESPACE}
-    kube.apply({**template, "metadata": metadata})
+    kube.apply({**template, "metadata": {"name": "two-gpus", "namespace": NAMESPACE}})
     cdi_lab.write_cdi(CDI_KIND_OF_CLAIMS, "gpu-")
     attributes = {"type": {"string": "gpu"}, "productName": {"string": "Tesla T4"}}
-    devices: list[dict[str, Any]] = [{"name": f"gpu-{number}", "attributes": attributes} for number in range(GPUS)]
-    devices[0]["taints"] = [{"key": "gpu.nvidia.com/xid", "effect": "NoSchedule"}]
+    gpus: list[dict[str, Any]] = [{"name": f"gpu-{number}", "attributes": attributes} for number in range(GPUS)]
+    gpus[0]["taints"] = [{"key": "gpu.nvidia.com/xid", "effect": "NoSchedule"}]
     pool = {"name": "node-0", "generation": 1, "resourceSliceCount": 1}
-    spec = {"nodeName": "node-0", "driver": DRIVER, "pool": pool, "devices": devices}
-    claims = [{"name": "gpus", "resourceClaimTemplateName": "two-gpus"}]
+    spec = {"nodeName": "node-0", "driver": DRIVER, "pool": pool, "devices": gpus}
     with FakeDriver(kube, cdi_lab.node.kubelet_directory()):
         kube.create({"apiVersion": api, "kind": "ResourceSlice", "metadata": {"name": "gpus"}, "spec": spec})
         try:
-            given = {}
-            for name in ("one", "two"):
-                resources = {"claims": [{"name": "gpus"}]}
-                cdi_lab.create(name, {"resources": resources}, "; sleep 1000", resourceClaims=claims)
-                if name == "two":  # one healthy GPU is left
-                    cdi_lab.await_pod(name, waits)
-                    cdi_lab.delete("one")
-                pod = cdi_lab.await_pod(name, lambda pod: pod["status"].get("phase") == "Running")
-                claim = pod["status"]["resourceClaimStatuses"][0]["resourceClaimName"]
-                allocation = kube.get(api, "ResourceClaim", claim, NAMESPACE)["status"]["allocation"]
-                given[name] = {int(each["device"][-1]) for each in allocation["devices"]["results"]}
-                wait_until(partial(cdi_lab.seen, name), timeout=TIMEOUT)
-                assert cdi_lab.seen(name) == given[name]
-                assert 0 not in given[name]
-            cdi_lab.delete("two")
+            yield cdi_lab
         finally:
             kube.delete(api, "ResourceSlice", "gpus")
-    cdi_lab.use("scheduler")
+
+
+def allocated(lab: Lab, claim: str) -> dict[str, set[int]]:
+    """Return the GPUs that the scheduler has allocated to a claim, by request."""
+    found: dict[str, set[int]] = {}
+    allocation = lab.kube.get("resource.k8s.io/v1", "ResourceClaim", claim, NAMESPACE)["status"]["allocation"]
+    for each in allocation["devices"]["results"]:
+        found.setdefault(each["request"], set()).add(int(each["device"][-1]))
+    return found
+
+
+def running(pod: dict[str, Any]) -> bool:
+    return bool(pod["status"].get("phase") == "Running")
+
+
+def test_claims_have_the_devices_of_the_scheduler(claims_lab: Lab) -> None:
+    """With `allocation: dra`: the kubelet asks the driver for what the scheduler has allocated."""
+    claims = [{"name": "gpus", "resourceClaimTemplateName": "two-gpus"}]
+    for name in ("one", "two"):
+        resources = {"claims": [{"name": "gpus"}]}
+        claims_lab.create(name, {"resources": resources}, "; sleep 1000", resourceClaims=claims)
+        if name == "two":  # one healthy GPU is left
+            claims_lab.await_pod(name, waits)
+            claims_lab.delete("one")
+        pod = claims_lab.await_pod(name, running)
+        (given,) = allocated(claims_lab, pod["status"]["resourceClaimStatuses"][0]["resourceClaimName"]).values()
+        wait_until(partial(claims_lab.seen, name), timeout=TIMEOUT)
+        assert claims_lab.seen(name) == given
+        assert 0 not in given
+    claims_lab.delete("two")
+
+
+@pytest.mark.parametrize("resource", ["example.com/t4", "deviceclass.resource.kubernetes.io/gpu-t4"])
+def test_extended_resources_have_the_devices_of_the_scheduler(claims_lab: Lab, resource: str) -> None:
+    """Of a DeviceClass, by the name that it states and by its own: each container sees the GPUs of its request."""
+    sleeper = {"image": claims_lab.busybox, "command": ["sh", "-c", "ls /dev; sleep 1000"]}
+    containers = [
+        {"name": name, **sleeper, "resources": {"limits": {resource: str(gpus)}}}
+        for name, gpus in (("first", 1), ("second", 2))
+    ]
+    claims_lab.create("both", {}, containers=containers)
+    pod = claims_lab.await_pod("both", running)
+    told = pod["status"]["extendedResourceClaimStatus"]
+    given = allocated(claims_lab, told["resourceClaimName"])
+    assert sorted(gpu for gpus in given.values() for gpu in gpus) == [1, 2, 3]
+    mappings = {each["containerName"]: each["requestName"] for each in told["requestMappings"]}
+    for name, gpus in (("first", 1), ("second", 2)):
+        wait_until(partial(claims_lab.seen, "both", name), timeout=TIMEOUT)
+        assert claims_lab.seen("both", name) == given[mappings[name]]
+        assert len(given[mappings[name]]) == gpus
+    # No healthy GPU is left; the claim goes with its pod.
+    claims_lab.create("late", {"resources": {"limits": {resource: "1"}}}, "; sleep 1000")
+    claims_lab.await_pod("late", waits)
+    claims_lab.delete("both")
+    late = claims_lab.await_pod("late", running)
+    (given_late,) = allocated(claims_lab, late["status"]["extendedResourceClaimStatus"]["resourceClaimName"]).values()
+    wait_until(partial(claims_lab.seen, "late"), timeout=TIMEOUT)
+    assert claims_lab.seen("late") == given_late
+    assert 0 not in given_late
+    claims_lab.delete("late")
 
 
 def waits(pod: dict[str, Any]) -> bool:
