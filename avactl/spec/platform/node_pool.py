@@ -23,16 +23,16 @@ from avactl.spec.schema.values import (
     value_error,
 )
 
-_RESERVED_PREFIXES = (f"{names.GROUP}/", "kubernetes.io/", "k8s.io/")
+RESERVED_PREFIXES = (f"{names.GROUP}/", "kubernetes.io/", "k8s.io/")
 
 
 def _node_label(key: str) -> str:
-    if key.startswith(_RESERVED_PREFIXES):
+    if key.startswith(RESERVED_PREFIXES):
         raise value_error(f"label `{key}` is set by avactl or Kubernetes", "choose a prefix of your own")
     return label_key(key)
 
 
-_LABEL_PATTERN = f"^(?!{'|'.join(_RESERVED_PREFIXES)}){LABEL_KEY_PATTERN[1:]}".replace(
+_LABEL_PATTERN = f"^(?!{'|'.join(RESERVED_PREFIXES)}){LABEL_KEY_PATTERN[1:]}".replace(
     f"{names.GROUP}/", r"avactl\.dev/"
 )
 NodeLabels = dict[

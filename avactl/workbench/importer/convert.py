@@ -10,7 +10,7 @@ from typing import Any
 from avactl.program import kubernetes_schema
 from avactl.workbench.importer.cleaning import clean_object
 from avactl.workbench.importer.failures import READ_ERRORS, explain_failure
-from avactl.workbench.importer.machines import assumed_machines, settle_tolerations
+from avactl.workbench.importer.machines import assumed_machines, label_pools, settle_tolerations
 from avactl.workbench.importer.model import (
     GivenValue,
     ImportedSpec,
@@ -200,6 +200,7 @@ def _convert_all(context: Context, options: ImportOptions, known: Known, outcome
     specs += assumed_machines(specs, known.cluster, models)
     pool_taints = {each["key"] for spec in pools for each in spec.spec.get("taints") or ()}
     settle_tolerations(specs, {*known.taints, *pool_taints})
+    label_pools(specs)
     mends = mends_of(specs)
     for given in raw:
         if given.kind == script.KIND:

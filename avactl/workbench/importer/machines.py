@@ -9,6 +9,7 @@ from typing import Any
 from avactl.base.quantity import MOST, format_quantity, parse_quantity
 from avactl.contracts.names import GPU_RESOURCES
 from avactl.spec.documents.document import Path
+from avactl.spec.platform.node_pool import RESERVED_PREFIXES
 from avactl.workbench.importer.gpus import ANY_MODELS, NVIDIA, gpu_memory, models_of, resource_of
 from avactl.workbench.importer.model import Body, ImportedSpec, spec_name
 
@@ -36,9 +37,9 @@ def unused_machines(specs: list[ImportedSpec]) -> list[ImportedSpec]:
     """Return the assumed machine types and pools whose GPUs no spec asks for any more."""
     asked = {compute.get("gpu") for spec in specs for _, compute in pod_roles(spec)}
     asked |= {entry["gpu"] for spec in specs if spec.kind == "Quota" for entry in spec.spec.get("gpus") or ()}
-    types = [spec for spec in specs if spec.kind == "MachineType" and spec.comments == [_ASSUMED_NOTE]]
+    types = [spec for spec in specs if spec.kind == "MachineType" and spec.comments[:1] == [_ASSUMED_NOTE]]
     gone = {spec.name for spec in types if spec.spec["gpus"]["model"] not in asked}
-    return [spec for spec in specs if spec.comments == [_ASSUMED_NOTE] and spec.name in gone]
+    return [spec for spec in specs if spec.comments[:1] == [_ASSUMED_NOTE] and spec.name in gone]
 
 
 def settle_tolerations(specs: list[ImportedSpec], taints: set[str]) -> None:
@@ -46,7 +47,7 @@ def settle_tolerations(specs: list[ImportedSpec], taints: set[str]) -> None:
 
     An assumed pool has the GPU taints that its pods tolerate. `taints`: keys of the taints of declared pools.
     """
-    assumed = {spec.name: spec for spec in specs if spec.kind == "NodePool" and spec.comments == [_ASSUMED_NOTE]}
+    assumed = {spec.name: spec for spec in specs if spec.kind == "NodePool" and spec.comments[:1] == [_ASSUMED_NOTE]}
     for spec in specs:
         for place, compute in _pod_settings(spec):
             pool = assumed.get(spec_name(f"assumed-{compute.get('gpu')}"))
@@ -61,6 +62,31 @@ def settle_tolerations(specs: list[ImportedSpec], taints: set[str]) -> None:
                     _add_taint(pool, listed[index])
                 if pool is not None or listed[index]["key"] in taints:
                     spec.remove(("spec", *place, "tolerations", index))
+
+
+def label_pools(specs: list[ImportedSpec]) -> None:
+    """Give assumed pools the labels of nodes that all of their pods select; say where pods select different values."""
+    assumed = {spec.name: spec for spec in specs if spec.kind == "NodePool" and spec.comments[:1] == [_ASSUMED_NOTE]}
+    selected: dict[str, dict[str, set[str]]] = {}
+    for spec in specs:
+        for place, compute in _pod_settings(spec):
+            pool = spec_name(f"assumed-{compute.get('gpu')}")
+            settings: Any = spec.spec
+            for step in place:
+                settings = settings.get(step) or {}
+            for key, value in (settings.get("nodeSelector") or {}).items():
+                if pool in assumed and compute.get("gpus") and not key.startswith(RESERVED_PREFIXES):
+                    selected.setdefault(pool, {}).setdefault(key, set()).add(str(value))
+    for name, labels in selected.items():
+        pool = assumed[name]
+        same = {key: min(values) for key, values in sorted(labels.items()) if len(values) == 1}
+        if same:
+            pool.spec["labels"] = same
+        pool.comments += [
+            f"Pods select different values of {key}, {', '.join(sorted(values)[:5])}: describe a pool for each of them."
+            for key, values in sorted(labels.items())
+            if len(values) > 1
+        ]
 
 
 def _pod_settings(spec: ImportedSpec) -> list[tuple[Path, Body]]:
