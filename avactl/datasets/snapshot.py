@@ -112,6 +112,7 @@ def replacing(out: Path) -> Iterator[Path]:
     """Yield the path of a new file that takes the place of `out` at the end of the `with` block. Raises StoreError."""
     try:
         want_no_link(out)
+        out.parent.stat()  # others than this program write the file, and have messages of their own
         partial = out.with_name(f".{out.name}.{os.getpid()}.partial")
         try:
             yield partial

@@ -361,6 +361,19 @@ def test_a_complete_version_of_a_source_that_has_changed(tmp_path: Path, avactl:
     assert len(lines(tmp_path / "v2.manifest" / "manifest.jsonl")) == 3
 
 
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_what_is_continued_names_the_change_of_its_source(tmp_path: Path, avactl: Run, jobs: str) -> None:
+    raw = fill(tmp_path / "raw", files(3) | {"bad.png": b"no image"})
+    args = ("dataset", "process", "raw", "v2", "--steps", STEPS, "--jobs", jobs)
+    assert avactl(*args).returncode == 1
+    (raw / "dog" / "0001.png").unlink()
+    (raw / "bad.png").write_bytes(encoded(noise(9)))
+    done = avactl(*args)
+    assert done.returncode == 1
+    assert "the source has changed since this version was begun: 3 objects now, 4 then: " in done.stderr
+    assert "process it into an empty directory" in done.stderr
+
+
 def test_objects_that_no_step_changes_are_told(tmp_path: Path, avactl: Run) -> None:
     fill(tmp_path / "raw", {"a.gif": encoded(noise(1), "GIF"), "b.txt": b"text", "c.png": encoded(noise(2))})
     args = ("raw", "v2", "--steps", "[{rotate: 90}]", "--jobs", "1")

@@ -146,6 +146,8 @@ def test_parquet(tmp_path: Path, avactl: Run) -> None:
     assert duckdb.execute("SELECT count(*) FROM read_parquet(?)", [f"{tmp_path}/v1.parquet"]).fetchall() == [(3,)]
     refused(avactl, "query", "v1.jsonl", "SELECT no FROM objects", "-o", "v1.parquet")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["v1.jsonl", "v1.parquet"]
+    told = refused(avactl, "query", "v1.jsonl", "SELECT 1", "-o", "none/v1.parquet", code=3)
+    assert "none/v1.parquet: no such file or directory" in told
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
     (tmp_path / "out").symlink_to("/tmp")
     told = refused(avactl, "query", "v1.jsonl", "SELECT url FROM objects", "-o", "out/v1.parquet", code=3)

@@ -27,7 +27,7 @@ from tests.delivery.world import PLATFORM
 
 WEB = BY_COMMIT.replace(by="pullRequest")
 BY_PULL_REQUEST = PLATFORM.replace("TEAM", "vision").replace("forge: github", "forge: github, rollback: pullRequest")
-REASON = "the specs do not have the version that was rolled back any more"
+REASON = "the specs do not ask to revert this version by pull request any more"
 
 
 class Forge:

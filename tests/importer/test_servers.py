@@ -643,8 +643,17 @@ def _inference_service(**predictor: Any) -> Body:
         ({"minReplicas": 1.5}, "KServe refuses `minReplicas: 1.5`"),
         ({"workerSpec": {}}, "its predictor has `workerSpec`"),
         ({"model": {"modelFormat": {"name": "vLLM"}}}, "KServe chooses a server for `vLLM`, unless `runtime`"),
-        ({"model": {"runtime": "a", "storage": {"key": "a"}}}, "`storage` of its model"),
-        ({"model": {"runtime": "a"}}, "its ServingRuntime a is not in this import"),
+        ({"minReplicas": "2"}, 'KServe refuses `minReplicas: "2"`'),
+        ({"minReplicas": True}, "KServe refuses `minReplicas: true`"),
+        ({"sklearn": {"storageUri": "s3://a/b"}}, "KServe chooses a server for `sklearn`"),
+        (
+            {"model": {"modelFormat": {"name": "a"}, "runtime": "a", "storage": {"key": "a"}}},
+            "`storage` of its model",
+        ),
+        ({"model": {"modelFormat": {"name": "a"}, "runtime": "a"}}, "its ServingRuntime a is not in this import"),
+        ({"model": {"modelFormat": "sklearn"}}, "has no `modelFormat` with a name"),
+        ({"model": {}}, "has no `modelFormat` with a name"),
+        ({"model": "iris"}, "has no `modelFormat` with a name"),
     ],
 )
 def test_an_inference_service_stays_with_the_reason(predictor: Body, why: str, tmp_path: Path) -> None:

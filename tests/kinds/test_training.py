@@ -263,6 +263,17 @@ def test_the_job_master_has_no_code() -> None:
     assert [each["name"] for each in pod(found, "worker")["spec"]["initContainers"]] == ["code"]
 
 
+def test_all_pods_have_the_token_of_parameter_servers() -> None:
+    """It is the one setting of avactl's that a spec gives as a variable, because it is a secret."""
+    token = "  env: {AVACTL_PS_TOKEN: {secret: {name: ps, key: token}}}\n"
+    servers = "  servers: {replicas: 2, command: [python, -m, avactl_worker.ps]}\n"
+    found = objects(HEAD + token + "  framework: custom\n  strategy: parameterServer\n" + servers)
+    for role in ("worker", "server"):
+        container = next(each for each in pod(found, role)["spec"]["containers"] if each["name"] == role)
+        (entry,) = [each for each in container["env"] if each["name"] == "AVACTL_PS_TOKEN"]
+        assert entry["valueFrom"]["secretKeyRef"]["name"] == "ps"
+
+
 def test_a_gang_says_of_which_level_one_domain_must_hold_it() -> None:
     spec = "  framework: mxnet\n  strategy: parameterServer\n  servers: {replicas: 2}\n"
     found = objects(HEAD + spec + "  workers: {replicas: 4, within: topology.kubernetes.io/rack}\n")

@@ -175,7 +175,10 @@ def source_change(plan: Plan, places: Places, progress: PackProgress) -> str:
     if digest.hexdigest() == plan.record["sha256"]:
         return ""
     if count == len(plan):
-        return f"the source has changed since this version was begun: other objects among its {count:,}"
+        return (
+            "the source has changed since this version was begun: other objects, or objects written anew, among its "
+            f"{count:,}"
+        )
     return f"the source has changed since this version was begun: {count_text(count, 'object')} now, {len(plan):,} then"
 
 

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
 from threading import Thread
@@ -62,14 +63,14 @@ class ProcessOptions(NamedTuple):
 
 
 class WorkerError(HintedError):
-    """An error of a process, with its exit code."""
+    """An error of a process, with its exit code; `changed` if it is a ChangedError."""
 
-    def __init__(self, message: str, hint: str, code: int) -> None:
+    def __init__(self, message: str, hint: str, code: int, changed: bool) -> None:
         super().__init__(message, hint)
-        self.exit_code = code
+        self.exit_code, self.changed = code, changed
 
-    def __reduce__(self) -> tuple[type[WorkerError], tuple[str, str, int]]:
-        return WorkerError, (str(self), self.hint, self.exit_code)
+    def __reduce__(self) -> tuple[type[WorkerError], tuple[str, str, int, bool]]:
+        return WorkerError, (str(self), self.hint, self.exit_code, self.changed)
 
 
 class Processed(NamedTuple):
@@ -187,9 +188,23 @@ def run_here(options: ProcessOptions, progress: PackProgress) -> Processed:
         done = _earlier(store, plan)
         if done is None:
             progress.start("processing", len(plan))
-            _run_tasks(options, plan, progress)
-            done = publish(options, plan, target, store, progress)
+            with _explained_by(change):
+                _run_tasks(options, plan, progress)
+                done = publish(options, plan, target, store, progress)
         return done._replace(source_change=change)
+
+
+@contextmanager
+def _explained_by(change: str) -> Iterator[None]:
+    """Say of an error that an object is no more what it was, that the source has changed since an earlier run."""
+    try:
+        yield
+    except (ChangedError, WorkerError) as error:
+        if not change or (isinstance(error, WorkerError) and not error.changed):
+            raise
+        raise DatasetError(
+            f"{change}: {error}", "process it into an empty directory or prefix, as a new version"
+        ) from None
 
 
 def _plan(options: ProcessOptions, target: Store, store: Store, progress: PackProgress) -> tuple[Plan, str]:
@@ -246,7 +261,7 @@ def _run_task(task: tuple[int, int]) -> int | WorkerError:
     try:
         return _PROCESSOR[0].run(*task, threads=1)
     except HintedError as error:  # each kind has arguments of its own, so not all of them can be sent
-        return WorkerError(str(error), error.hint, error.exit_code)
+        return WorkerError(str(error), error.hint, error.exit_code, isinstance(error, ChangedError))
 
 
 # -- a worker of a job ---------------------------------------------------------------------------------------------
@@ -270,9 +285,10 @@ def run_worker(options: ProcessOptions, first: bool, progress: PackProgress) -> 
         return done._replace(source_change=change)
     processor = Processor(options, plan)
     progress.start("processing")
-    for start, end in _master_tasks(plan):
-        progress.add(end - start, processor.run(start, end, options.jobs))
-    return publish(options, plan, target, store, progress)._replace(source_change=change) if first else None
+    with _explained_by(change):
+        for start, end in _master_tasks(plan):
+            progress.add(end - start, processor.run(start, end, options.jobs))
+        return publish(options, plan, target, store, progress)._replace(source_change=change) if first else None
 
 
 def _master_tasks(plan: Plan) -> Iterator[tuple[int, int]]:

@@ -171,7 +171,9 @@ def _hint(error: duckdb.Error) -> str:
         )
     if isinstance(error, duckdb.PermissionException):
         return "SQL reads the tables only: other manifests are tables by `--table NAME=MANIFEST`"
-    return "correct the SQL, or the values of this label: `TRY_CAST(score AS DOUBLE)`"
+    if isinstance(error, duckdb.ConversionException):
+        return "correct the SQL, or the values of this label: `TRY_CAST(score AS DOUBLE)`"
+    return ""
 
 
 def _load(

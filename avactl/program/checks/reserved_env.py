@@ -9,6 +9,8 @@ from avactl.program.program import Item
 
 Path = tuple[str | int, ...]
 PREFIX = "AVACTL_"
+SET_BY_USERS = frozenset({"AVACTL_PS_TOKEN"})
+"""Settings of the worker library that a spec sets, from a Secret."""
 
 
 def reserved_env_problems(
@@ -20,7 +22,7 @@ def reserved_env_problems(
     """
     for name in env:
         field = (fields or {}).get(name)
-        if field is None and not name.startswith(PREFIX):
+        if field is None and (not name.startswith(PREFIX) or name in SET_BY_USERS):
             continue
         other = f"a name that does not begin with `{PREFIX}`" if name.startswith(PREFIX) else "another name"
         yield Diagnostic(

@@ -110,7 +110,8 @@ class _Link:
             if about.get("protocol") != frames.PROTOCOL:
                 raise ServerError(f"{self} speaks another protocol than {frames.PROTOCOL}: use its avactl-worker here")
             if about.get("token") is not bool(frames.token()):
-                raise ServerError(f"{self} does not have AVACTL_PS_TOKEN of this worker")
+                having = "which this worker has" if frames.token() else "and this worker has none"
+                raise ServerError(f"{self} has {'no' if frames.token() else 'an'} AVACTL_PS_TOKEN, {having}")
             own: dict[str, Any] = {"client": self._client}
             if frames.token():
                 peer = encrypted = frames.encrypted(peer, server=False)

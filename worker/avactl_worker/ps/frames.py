@@ -46,7 +46,8 @@ def encrypted(peer: socket.socket, server: bool) -> ssl.SSLSocket:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-        context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_2  # 1.3 has neither of both
+        context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_2  # TLS 1.3 has neither
+        context.options |= ssl.OP_NO_RENEGOTIATION
         context.options |= ssl.OP_NO_TICKET  # a connection that goes on with old keys could have an old `tls-unique`
         context.set_ciphers(_CIPHERS)
     except (ssl.SSLError, ValueError) as error:
@@ -56,7 +57,9 @@ def encrypted(peer: socket.socket, server: bool) -> ssl.SSLSocket:
 
 def proof(side: str, peer: ssl.SSLSocket) -> str:
     """Return what shows on an encrypted connection that `side`, "client" or "server", has the token."""
-    binding = peer.get_channel_binding("tls-unique") or b""
+    binding = peer.get_channel_binding("tls-unique")
+    if not binding:  # a proof would hold for other connections, too
+        raise ServerError("the connection has no `tls-unique`")
     return hmac.new(token(), side.encode() + binding, hashlib.sha256).hexdigest()
 
 

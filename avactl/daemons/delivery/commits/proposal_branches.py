@@ -48,7 +48,7 @@ def find_abandoned(repository: Repository, branch: str, tip: str) -> AbandonedPr
         return None
     if run is not None:
         return AbandonedProposal(spec, "the pipeline does not deploy by pull request any more")
-    return AbandonedProposal(spec, "the specs do not have the version that was rolled back any more")
+    return AbandonedProposal(spec, "the specs do not ask to revert this version by pull request any more")
 
 
 class _Proposed(NamedTuple):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from avactl.base.variable_references import escape_references
 from avactl.diagnostics import Diagnostic, Note
 from avactl.kinds.training.addressing import field_variable
 from avactl.kinds.training.roles import MASTER, job_parts
@@ -110,7 +111,7 @@ def mount_code(volumes: pods.PodVolumes, code: WorkspaceCode) -> None:
     env = {
         "WORKSPACE": code.name,
         "WORKSPACE_HOME": _HOME_DIRECTORY,
-        "SOURCE": code.path,
+        "SOURCE": escape_references(code.path),
         "TARGET": code.mount,
     }
     mounts = [{"name": "workspace", "mountPath": _HOME_DIRECTORY}, {"name": "code", "mountPath": code.mount}]

@@ -7,6 +7,7 @@ reconcilers/service, reconcilers/hpa and utils; pkg/webhook/admission/pod/storag
 from __future__ import annotations
 
 import copy
+import json
 import re
 from typing import Any
 
@@ -110,6 +111,8 @@ class _Deployment:
         if predictor.get("canaryTrafficPercent") is not None:
             raise _Unlike(describe_canary(predictor))
         if foreign:
+            if isinstance(predictor[foreign[0]], dict) and "storageUri" in predictor[foreign[0]]:
+                raise _Unlike(f"KServe chooses a server for `{foreign[0]}`")
             raise _Unlike(f"its predictor has `{foreign[0]}`, of which KServe makes more than a Deployment")
         if annotations.get(_SCALER, "hpa") != "hpa":
             raise _Unlike(f"its autoscaler is of class {annotations[_SCALER]}")
@@ -141,12 +144,13 @@ class _Deployment:
 
     def _with_model(self, pod: Body, model: Any) -> Body:
         """Return the pod of a model: that of its ServingRuntime, with what the model changes."""
-        if not isinstance(model, dict):
-            raise _Unlike("it has no model")
+        form = model.get("modelFormat") if isinstance(model, dict) else None
+        form = form.get("name") if isinstance(form, dict) else None
+        if not isinstance(model, dict) or not isinstance(form, str):
+            raise _Unlike("its `model` has no `modelFormat` with a name, which KServe requires")
         if model.get("storage"):
             raise _Unlike("`storage` of its model names a place in a Secret of KServe")
         if not model.get("runtime"):
-            form = (model.get("modelFormat") or {}).get("name")
             raise _Unlike(f"KServe chooses a server for `{form}`, unless `runtime` of the model names a ServingRuntime")
         runtime = _find_runtime(self.context, self.given, str(model["runtime"]))
         if runtime is None:
@@ -159,7 +163,6 @@ class _Deployment:
         if foreign or spec.get("hostIPC") or index is None or len(containers) != 1:
             told = f"`{foreign[0]}`" if foreign else f"not one container of the name {_CONTAINER}"
             raise _Unlike(f"its ServingRuntime {runtime.name} has {told}")
-        form = (model.get("modelFormat") or {}).get("name")
         if form not in [each.get("name") for each in spec.get("supportedModelFormats") or ()]:
             raise _Unlike(f"its ServingRuntime {runtime.name} has no format `{form}`")
         own = {key: value for key, value in model.items() if key not in _MODEL_KEYS}
@@ -222,6 +225,8 @@ class _Deployment:
                     continue
                 if index or container.get("name", _CONTAINER) != _CONTAINER or not entry.get("value"):
                     raise _Unlike(f"KServe reads {_STORAGE_VARIABLE} of a container in its own way")
+                if any(each.get("name") == _STORAGE_VARIABLE for each in container["env"][position + 1 :]):
+                    raise _Unlike(f"it has {_STORAGE_VARIABLE} twice")
                 self.storage = ("spec", "predictor", "containers", index, "env", position)
                 self._mount(pod, container, entry["value"])
                 entry["value"] = _MOUNT
@@ -329,7 +334,7 @@ class _Deployment:
             return f"{_PLACE}; {spec}"
         if self.url:
             if spec.spec["model"].get("path") != _MOUNT:
-                return f"{_PLACE}; its server is none that avactl knows, and finds its model in {_MOUNT}"
+                return f"{_PLACE}; its server is none that avactl knows, or its command does not name {_MOUNT}"
             del spec.spec["model"]["path"]
             spec.spec["model"]["url"] = self.url
             spec.origins["spec", "model", "url"] = (given, self.storage)
@@ -377,7 +382,7 @@ def _check_replicas(predictor: Body) -> None:
     least, most = predictor.get("minReplicas"), predictor.get("maxReplicas")
     for key, value in (("minReplicas", least), ("maxReplicas", most)):
         if value is not None and (type(value) is not int or value < 0):
-            raise _Unlike(f"KServe refuses `{key}: {str(value)[:40]}`")
+            raise _Unlike(f"KServe refuses `{key}: {json.dumps(value, default=str)[:40]}`")
     least = 1 if least is None else least
     if most and least > most:
         raise _Unlike(f"KServe refuses `minReplicas: {least}` above `maxReplicas: {most}`")

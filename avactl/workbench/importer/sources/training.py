@@ -178,10 +178,9 @@ def _note_differences(reader: ImportReader, lead: ImportedRole, framework: str, 
 def framework_of_pods(reader: ImportReader, pod: Pod, pods: int, framework: str) -> str:
     """Return the framework of pods whose system sets no variables of torchrun: none if it starts in each pod alone."""
     words = [*pod.command, *pod.args]
-    values = [value for value in pod.env.values() if isinstance(value, str)]
-    if pods == 1 or not starts_alone(" ".join((*words, *pod.env, *values))):
+    if pods == 1 or "PET_NNODES" in pod.env or not starts_alone(" ".join(words)):
         return framework
-    at = pod.paths["command",] if pod.command else pod.paths["args",]
+    at = pod.paths["command",] if starts_alone(" ".join(pod.command)) else pod.paths["args",]
     reader.note(at, f"torchrun starts in each of {pods} pods by itself, as before", f"join them: `--nnodes={pods}`")
     return "custom"
 
