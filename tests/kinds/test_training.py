@@ -269,8 +269,10 @@ def test_all_pods_have_the_token_of_parameter_servers() -> None:
     servers = "  servers: {replicas: 2, command: [python, -m, avactl_worker.ps]}\n"
     found = objects(HEAD + token + "  framework: custom\n  strategy: parameterServer\n" + servers)
     for role in ("worker", "server"):
-        container = next(each for each in pod(found, role)["spec"]["containers"] if each["name"] == role)
-        (entry,) = [each for each in container["env"] if each["name"] == "AVACTL_PS_TOKEN"]
+        spec = pod(found, role)["spec"]
+        containers = [*spec["containers"], *spec.get("initContainers", ())]  # a server is beside what ends it
+        variables = [entry for each in containers if each["name"] == role for entry in each["env"]]
+        (entry,) = [each for each in variables if each["name"] == "AVACTL_PS_TOKEN"]
         assert entry["valueFrom"]["secretKeyRef"]["name"] == "ps"
 
 

@@ -70,13 +70,13 @@ def label_pools(specs: list[ImportedSpec]) -> None:
     selected: dict[str, dict[str, set[str]]] = {}
     for spec in specs:
         for place, compute in _pod_settings(spec):
-            pool = spec_name(f"assumed-{compute.get('gpu')}")
+            name = spec_name(f"assumed-{compute.get('gpu')}")
             settings: Any = spec.spec
             for step in place:
                 settings = settings.get(step) or {}
             for key, value in (settings.get("nodeSelector") or {}).items():
-                if pool in assumed and compute.get("gpus") and not key.startswith(RESERVED_PREFIXES):
-                    selected.setdefault(pool, {}).setdefault(key, set()).add(str(value))
+                if name in assumed and compute.get("gpus") and not key.startswith(RESERVED_PREFIXES):
+                    selected.setdefault(name, {}).setdefault(key, set()).add(str(value))
     for name, labels in selected.items():
         pool = assumed[name]
         same = {key: min(values) for key, values in sorted(labels.items()) if len(values) == 1}
