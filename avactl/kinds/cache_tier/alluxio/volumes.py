@@ -94,9 +94,7 @@ while sleep {_PASS_INTERVAL_S} & wait $!; do
       fi
     fi
     # Pods mount this name: it must not lead to a directory before that is mounted.
-    if [ "$(readlink "$volumes/$name")" != "$place" ]; then
-      ln -sfn "$place" "$volumes/.mounts/.link" && mv -T "$volumes/.mounts/.link" "$volumes/$name"
-    fi
+    [ "$(readlink "$volumes/$name")" = "$place" ] || ln -sfn "$place" "$volumes/$name"
   done <{names.VOLUMES_DIR}/{KEY}
 done
 """
