@@ -81,7 +81,7 @@ class Fuse:
     def run(self, script: str) -> subprocess.CompletedProcess[str]:
         """Run a script of the container, as the kubelet runs a probe."""
         command = [*self._enter(), "bash", f"{self._cluster.folder}/fuse{script}"]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=patience(START_TIMEOUT))
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
